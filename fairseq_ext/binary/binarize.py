@@ -22,7 +22,7 @@ TERNARY = "ternary"
 
 
 class _Quantized(torch.autograd.Function):
-    """Compute the signs of ``x``, times ``level`` if given, with the gradient of ``levels``."""
+    """Compute the signs of ``x``, times ``level`` if given; :class:`Levels` give its gradient."""
 
     @staticmethod
     def forward(
@@ -145,7 +145,8 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 def _inverse(level: Tensor) -> Tensor:
     """Return ``1 / level`` in at least fp32, or 1 where the level is 0 or subnormal.
 
-    A gradient was multiplied by such a level before, so it is 0 or nearly 0.
+    It multiplies a gradient that the level has multiplied before: where the level is so small, that
+    gradient is 0 or nearly 0 anyway.
     """
     level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65,504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)

@@ -159,7 +159,7 @@ class BinaryLinear(nn.Linear):
         return _Product.apply(x, self.weight, self.bias, self._levels(), inputs, mask, scale)
 
     def _read(self, x: Tensor, dropout: nn.Module | None) -> Tensor:
-        """Return a product's input as floats: first binarized (if it is), then with dropout."""
+        """Return the product's input in floats, ``A_b / s`` or ``A`` itself, after dropout."""
         if self.binary_inputs:
             x = self.input_binarizer(x)
             x = x if self.scale == 1 else x / self.scale

@@ -64,11 +64,11 @@ def stage_at(update: int, stages: list[int]) -> int:
 class Stage(nn.Module):
     """A module that keeps all layers of a model in the same stage of training.
 
-    fairseq tells modules the number of each update (``set_num_updates``), and a checkpoint's number
-    before its state is loaded. The stage in a loaded state has priority, and training never goes
-    back from it. So loading never changes what a model computes: not at the boundary of two stages,
-    not with ``--reset-optimizer``, and not for fine-tuning. Without ``stages`` (:func:`lengths`),
-    everything is binary from the start.
+    fairseq calls ``set_num_updates`` after each update and, with a checkpoint's number of updates,
+    before it loads the checkpoint's state. The stage in a loaded state has priority, and training
+    never goes back from it. So loading never changes what a model computes: not at the boundary of
+    two stages, not with ``--reset-optimizer``, and not for fine-tuning. Without ``stages``
+    (:func:`lengths`), everything is binary from the start.
     """
 
     def __init__(self, layers: Iterable[nn.Module], stages: list[int]) -> None:

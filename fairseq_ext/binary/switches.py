@@ -74,8 +74,8 @@ def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]
 def selected(cfg: Any) -> Switches:
     """Read the switches from the options of ``bmt``, or of another model with binary products.
 
-    Only ``bmt`` has presets, which its other options change; ``preset`` and an empty list of
-    products (:func:`products`) change nothing.
+    Only ``bmt`` has presets. The lists of products change a preset unless they are empty (``none``
+    stands for no products), the other options unless they are ``preset``.
     """
     switches = PRESETS[str(cfg.bmt_preset)] if hasattr(cfg, "bmt_preset") else Switches()
     if cfg.binary_weights:

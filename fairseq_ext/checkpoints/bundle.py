@@ -1,8 +1,9 @@
 """Bundles: a trained model with everything needed to use it, in a folder that can be moved.
 
 ==========================  ======================================================================
-``bundle.json``             format, version, languages, architecture, numbers, the search's
-                            defaults, its origin, and SHA-256 of the files that are used
+``bundle.json``             format, version, languages, architecture, number format of the weights,
+                            the search's defaults, the bundle's origin, and SHA-256 of the files
+                            that are used
 ``config.json``             options of model and task, as JSON; which weights are tied
 ``model.safetensors``       weights, by their names in the state dict; see
                             :mod:`fairseq_ext.engine.tensors`
@@ -314,8 +315,8 @@ def _weights(path: Path, binary: Any) -> dict[str, Any]:
 def latent_weights(weight: Signs, binary: dict[str, Any]) -> np.ndarray:
     """Return latent weights ``[N, K]`` in fp32 that binarize to the signs and levels of ``weight``.
 
-    ``binary`` is this entry of ``config.json``: it names the model's ``binarizer`` and, for ternary
-    weights, the ``granularity`` of their levels.
+    ``binary`` is the entry ``binary`` of ``config.json``: it names the model's ``binarizer`` and,
+    for ternary weights, the ``granularity`` of their levels.
     """
     signs, levels = weight.array(), weight.levels
     if binary["binarizer"] != TERNARY:

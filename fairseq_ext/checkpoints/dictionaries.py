@@ -2,7 +2,7 @@
 
 A model knows words only by their indices. With a dictionary of the same size in another order it
 still runs, but translates into other words. So ``extra_state`` of a checkpoint keeps all words of
-both dictionaries in their order (0.3 of 250 MB). Two equal dictionaries are stored once.
+both dictionaries in their order (0.3 MB of 250 MB). Two equal dictionaries are stored once.
 
 Nothing here needs fairseq or torch.
 """

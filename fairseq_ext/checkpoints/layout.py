@@ -33,7 +33,7 @@ _PARTS = ("model", "task", "criterion", "lr_scheduler", "checkpoint")
 def section(cfg: Any, part: str) -> dict[str, Any]:
     """Return the options of one part (``model``, ``task`` …) of a configuration, or {}.
 
-    ``cfg`` is a dictionary or one of OmegaConf; the part may also be a ``Namespace``.
+    ``cfg`` is a dictionary, plain or OmegaConf's; the part may also be a ``Namespace``.
     """
     options = cfg.get(part) if isinstance(cfg, Mapping) else None
     if type(options).__module__.startswith("omegaconf"):
@@ -45,7 +45,7 @@ def section(cfg: Any, part: str) -> dict[str, Any]:
 
 
 def configuration(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a checkpoint's configuration by parts; in old checkpoints each part is ``args``."""
+    """Return a checkpoint's configuration by parts; in an old one, each part is all of ``args``."""
     args = checkpoint.get("args")
     return dict.fromkeys(_PARTS, args) if args else checkpoint.get("cfg") or {}
 

@@ -281,7 +281,7 @@ class Globals(dict[str, Any]):
 
 @functools.cache
 def allowed_globals() -> Globals:
-    """Return the objects that torch's safe loading allows, with fewer calls (:data:`GUARDS`)."""
+    """Return the objects that torch's safe loading allows; :data:`GUARDS` limit their calls."""
     return Globals({**GLOBALS_OF_TORCH(), **GUARDS})
 
 

@@ -5,8 +5,8 @@ A manifest lists sizes and checksums of the files::
     {"format": "fairseq-ext data", "version": 1,
      "files": {"train.de-en.de.bin": {"bytes": 123, "sha256": "…"}, …}}
 
-Later calls for the same folder (another split, one side only) extend it. Unlisted files, and
-folders without a manifest, are loaded without checksums.
+Later calls of fairseq-preprocess for the same folder (another split, one side only) extend the
+manifest. Unlisted files, and folders without a manifest, are loaded without checksums.
 
 A dataset is an index (``.idx``) and its data (``.bin``). In the layout ``mmap``, fairseq's default,
 ``.idx`` has a header, the size of each sentence in tokens (int32) and the byte at which it starts

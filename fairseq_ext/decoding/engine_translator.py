@@ -97,7 +97,7 @@ class EngineTranslator:
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[np.ndarray]:
         """Compute log-probabilities, base e, of the tokens of each target and its ``</s>``.
 
-        A shortlist does not restrict them.
+        The model's shortlist, if it has one, is not used.
 
         Raises:
             DataError: a target has ``</s>``, or more tokens than the model can write.

@@ -26,7 +26,7 @@ Languages = tuple[str | None, str | None]  # source and target; None for those o
 class Opened(NamedTuple):
     """A model that is ready to translate, its default search, and where its ``text.json`` may be.
 
-    ``versions`` are those of the model's files before they were read, to notice a later change.
+    ``versions`` records the model's files as they were before reading, to notice a later change.
     """
 
     translator: Translates
@@ -90,7 +90,7 @@ def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
 
 
 def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """Return a published model's checkpoints or, for any other path, the single file of its model.
+    """Return a published model's checkpoints or, for any other path, the model that it names.
 
     ``src`` and ``tgt`` are for multilingual published models; None for the training's languages.
     """
@@ -158,7 +158,7 @@ def _for_fairseq(
     search: Search,
     threads: int | None,
 ) -> tuple[Translates, Sequence[Path]]:
-    """Load checkpoints with the dictionaries of the data."""
+    """Load models with fairseq; ``data`` has the dictionaries, None for those of the training."""
     logging.basicConfig(level=logging.WARNING)  # as in cli.py, for callers in Python
     from fairseq_ext import register
 

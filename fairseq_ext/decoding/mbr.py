@@ -193,7 +193,8 @@ def read_candidates(
 ) -> list[Candidates]:
     """Read the ``count`` samples of every sentence from outputs of fairseq-generate.
 
-    If the utility ``reads_source``, candidates get the text of ``source`` or of the S lines.
+    If the utility ``reads_source``, candidates get the text of the file ``source`` or, if this is
+    None, of the S lines.
     """
     files = [read_generated(path) for path in paths]
     _check_together(paths, files)

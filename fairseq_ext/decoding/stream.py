@@ -183,8 +183,8 @@ def join_parts(
 ) -> Ranked:
     """Join the translations of a line's parts: all best ones, all second best, and so on.
 
-    They are the next ``len(parts)`` items of ``translated``. Indentation, and numbers and marks of
-    a list's items, stay as they are. A line without a translation gets an empty one.
+    The translations of ``parts`` are the next items of ``translated``. Indentation, and numbers and
+    marks of a list's items, stay as they are. A line without a translation gets an empty one.
     """
     rows = [*islice(translated, len(parts))]
     if len(parts) == 1:

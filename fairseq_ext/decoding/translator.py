@@ -1,7 +1,8 @@
 """Translate sentences with trained models of any architecture.
 
-The task and its options (start symbol, cut sources, languages) come from the first checkpoint, so
-nobody has to repeat them. fairseq's own functions load models, make batches and search.
+The task and its options (start symbol, truncation of sources, languages) come from the first
+checkpoint, so nobody has to repeat them. fairseq's own functions load models, make batches and
+search.
 """
 
 import copy
@@ -203,7 +204,7 @@ class Translator:
     def _run(
         self, generator: Any, dataset: LanguagePairDataset, numbers: Sequence[int]
     ) -> Iterator[tuple[int, Tensor, list[dict[str, Any]]]]:
-        """Yield place, source tokens and hypotheses of each sentence, batch by batch."""
+        """Yield each sentence's index in the dataset, source tokens and hypotheses, by batches."""
         if not len(dataset):
             return
         longest = max(map(dataset.num_tokens, range(len(dataset))))  # of sources and references
@@ -252,7 +253,7 @@ class Translator:
 
 
 def _flags(search: Search) -> list[str]:
-    """Write the search options as flags of fairseq-interactive, but not those of each search."""
+    """Write the options fixed at loading (:data:`FIXED`, seed) as fairseq-interactive's flags."""
     search.check()
     names = ("max_tokens", "seed", "engine")
     flags = [f"--{name.replace('_', '-')}={getattr(search, name)}" for name in names]

@@ -20,10 +20,10 @@ SEARCH = {"beam": int, "lenpen": (int, float), "max_len_a": (int, float), "max_l
 
 @dataclass(frozen=True)
 class EngineModel:
-    """A model that the engine can run; ``weights`` holds the matrices, not ``program``.
+    """A model that the engine can run.
 
-    ``affixes`` are ids of the symbols before a source, after its ``</s>``, and at the beginning of
-    every translation.
+    Its matrices are in ``weights``; ``program.matrices`` is empty. ``affixes`` are ids of the
+    symbols before a source, after its ``</s>``, and at the beginning of every translation.
     """
 
     program: Program

@@ -101,7 +101,7 @@ def _normalized(counts: Table, vocabulary: int) -> Table:
 
 
 def _blocks(source: Side, target: Side) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield, by blocks of sentences, keys of word pairs, and each target word's number of pairs."""
+    """Yield the keys of word pairs, and each target word's number of pairs, by sentence blocks."""
     sizes = np.diff(source.begins) * np.diff(target.begins)
     ends = np.cumsum(sizes)
     first = 0

@@ -125,7 +125,7 @@ class Machine:
         ]
 
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
-        """Yield slices of sentences whose shortlists need at most :data:`COPIES` bytes together."""
+        """Yield slices of sentences whose copied output weights fit into :data:`COPIES` bytes."""
         first = count = 0
         for place, tokens in enumerate(lists):
             if place > first and count + len(tokens) > self._most_listed:
@@ -192,7 +192,7 @@ class Worker:
     def _together(
         self, sentences: Rows, rules: Rules, numbers: Sequence[int], *rows: Sequence[Any] | None
     ) -> list[list[Found]]:
-        """Translate sentences at once; ``rows`` are prefixes, constraints and allowed tokens."""
+        """Translate sentences in one C call; ``rows``: prefixes, constraints and allowed tokens."""
         words, begins = joined(sentences)
         program = self._machine.program
         check_sentences(words, begins, program, self._machine.source_vocabulary)

@@ -1,9 +1,9 @@
 """A model's computation as a list of operations on registers (numpy only).
 
 A register is a matrix of floats. Its phase says what a row stands for: a source token, a sentence,
-a hypothesis, or one of the slots, of which each sentence has the same number. The encoder's
-operations run once per batch, the decoder's operations once per step, both in
-``native/machine.c``. The program of an ensemble lists the operations of its models in turn.
+a hypothesis, or a slot, one of the K mixtures of tokens to which a Linformer compresses every
+sentence. The encoder's operations run once per batch, the decoder's operations once per step, both
+in ``native/machine.c``. The program of an ensemble lists the operations of its models in turn.
 """
 
 import enum
@@ -70,7 +70,7 @@ BACKWARDS, CELLS = 1, 2
 
 
 class Shape(NamedTuple):
-    """The shape of a register; ``rows`` counts a sentence's slots in phase SLOTS; otherwise 0."""
+    """The shape of a register; ``rows``: slots of each sentence in phase SLOTS, 0 in all others."""
 
     width: int
     phase: Phase
@@ -220,7 +220,7 @@ class Program:
 
     @property
     def source_tables(self) -> set[int]:
-        """The indices of the matrices that have a row for each source token."""
+        """The indices of the matrices that have a row for each symbol of the source dictionary."""
         return {operation.weights[0] for operation in self.encoder if operation.code is Code.EMBED}
 
     @property
@@ -256,7 +256,7 @@ def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) ->
 
 
 def _append(ensemble: Program, model: Program, weights: int) -> None:
-    """Add a model to an ensemble; ``weights`` is the number of its first weight there."""
+    """Add a model to an ensemble, in which its weights get the indices from ``weights`` on."""
     registers, caches = len(ensemble.shapes), ensemble.caches
 
     def place(old: Columns) -> Columns:

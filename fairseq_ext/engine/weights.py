@@ -2,7 +2,7 @@
 
 Weights lie in panels of 64 outputs: ``[panel][k][64]``, int8 ``[panel][k / 4][64][4]``. Signs are
 bits in the order of int8 or, for the binary kernels, ``[panel][k / 32][64][32]``. A ternary weight
-is stored as the two binary weights whose mean it is, ``[panel][2][k / 32][64][32]``. See engine.h.
+is the mean of two binary weights, which are stored: ``[panel][2][k / 32][64][32]``. See engine.h.
 """
 
 import math

@@ -18,7 +18,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 class Writer(Program):
-    """A builder of a program, which takes the weights' names from the model's state dict."""
+    """A builder of a program; ``state`` is the model's state dict, which names the weights."""
 
     def __init__(self, *arguments: Any, state: Mapping[str, Tensor] | None = None) -> None:
         super().__init__(*arguments)

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 def leave(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
     """Log that fairseq's generator translates instead of the engine, with the ``reason``.
 
-    It is a warning unless ``numbers`` is the default ``fp32``.
+    The message is a warning, or only an info if ``numbers`` is the default ``fp32``.
 
     Raises:
         ConfigError: there is a ``shortlist``, which only the engine can use.
@@ -203,7 +203,7 @@ class NativeGenerator:
 
     @property
     def search(self) -> Search:
-        """The search strategy of fairseq's generator; a task may replace it after building both."""
+        """The search strategy of the fallback; a task may replace it in the generator it built."""
         return self._fallback.search
 
     @search.setter

@@ -93,8 +93,8 @@ def advance(
 ) -> None:
     """Compile ``s_t = GRU(read, s_{t-1})`` from the columns ``before`` to the columns ``state``.
 
-    ``swapped`` is the GRU's input matrix for another order of the columns ``read``; None for its
-    own.
+    ``swapped`` is the GRU's input matrix with its columns in the order of ``read``; None if they
+    are in this order already.
     """
     weight, bias = program.parameters(gru, "_ih_l0")
     inputs = program.linear(read, weight if swapped is None else swapped, bias)

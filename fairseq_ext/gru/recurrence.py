@@ -205,7 +205,8 @@ class BidirectionalGRU(nn.Module):
     """The encoder that makes annotations ``h_j = [h→_j; h←_j]`` (Saleem & Uprety, section 3.1).
 
     The result for a sentence depends only on its own words, not on its padding or on the other
-    sentences of the batch. An annotation has ``C = 2 · hidden_size`` and the column of its word.
+    sentences of the batch. An annotation has ``C = 2 · hidden_size`` channels, and stands in the
+    column of its word.
     """
 
     def __init__(self, embed_dim: int, hidden_size: int) -> None:

@@ -64,7 +64,7 @@ class Card:
         return cls(about, licence[1] if licence else cls.licence, body[2] if body else "")
 
     def with_format_note(self, numbers: str) -> "Card":
-        """Add a note below the scores, if any: the number format of the measured weights."""
+        """Return the card; if it has scores, a note below them names the weights' number format."""
         if not self.table or _MEASURED in self.table:
             return self
         return replace(self, table=f"{self.table}\n{_MEASURED}{numbers}.\n")

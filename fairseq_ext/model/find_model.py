@@ -117,7 +117,7 @@ def _fetch(repo: str, revision: str | None) -> Path:
 
 
 def _download(repo: str, revision: str | None, **options: bool) -> Path:
-    """Download the files that a bundle lists from one commit; return their folder in the cache."""
+    """Download the files of a bundle, all of one commit; return their folder in the cache."""
     from huggingface_hub import hf_hub_download
 
     path = hf_hub_download(repo, bundle.MANIFEST, revision=revision, **options)
@@ -170,7 +170,7 @@ def _listed_files(repo: str) -> Collection[str]:
 
 @contextmanager
 def _one_line(repo: str, revision: str | None = None) -> Iterator[None]:
-    """Turn the library's errors, and its reports of attempts, into one-line errors of ours."""
+    """Turn errors of huggingface_hub into one-line errors of ours, and silence its warnings."""
     from huggingface_hub import constants, errors
     from huggingface_hub.utils import logging as reports
 

@@ -1,7 +1,8 @@
-"""Write fairseq's own Transformer for other tools, and refuse what they cannot express.
+"""Write fairseq's own Transformer for other tools; refuse models that these cannot express.
 
-CTranslate2's own writer writes its format. Hugging Face's library transformers has classes that
-compute the same as fairseq's models; its weights have fairseq's names after ``model.``.
+CTranslate2's format is written by CTranslate2's own writer. Hugging Face's library transformers has
+classes that compute the same as fairseq's models; most of their weights are called ``model.`` and
+fairseq's name.
 """
 
 import json
@@ -166,7 +167,7 @@ def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
 
 
 class ModelClass(NamedTuple):
-    """A class of the library transformers; its learned positions begin at ``first_position``."""
+    """A class of the library transformers, and the first row of its table of learned positions."""
 
     name: str
     kind: str

@@ -61,8 +61,9 @@ def encode(
     in_bits: Collection[str] = (),
     affixes: tuple[tuple[int, ...], ...] = NO_AFFIXES,
 ) -> tuple[str, dict[str, np.ndarray]]:
-    """Return the content of ``program.json``, and the constants for the weight file by name.
+    """Return the content of ``program.json``, and constants to add to the weight file, by name.
 
+    The constants are arrays of the program that are not computed from the model's weights.
     ``begins``, ``cut`` and ``affixes`` are entries of the file. The weights whose names are
     ``in_bits`` are stored as bits or trits with their levels.
     """

@@ -104,7 +104,7 @@ def convolution(
 ) -> Columns:
     """Compile the gated sum of dynamic convolutions of ``values``, equations (6) and (7).
 
-    Return the columns ``out``, to which it is written.
+    Return the columns ``out``, to which the sum is written.
     """
     logits = program.linear(values, program.array(layer.predictor.weight))
     shares = layer.gate_values().detach().float().cpu().numpy()

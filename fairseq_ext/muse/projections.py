@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class Sizes(NamedTuple):
-    """The sizes of a block: channels C, hidden units F, and parts of C channels on both sides."""
+    """The sizes of a block: channels C, hidden units F, and parts of SAConv's input and output."""
 
     dim: int
     ffn_dim: int

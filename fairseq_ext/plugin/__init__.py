@@ -1,7 +1,8 @@
 """The only entry point of this plugin, :func:`register`.
 
-Options call it: ``--user-dir user_dir`` in a clone, ``--user-dir "$(fairseq-ext user-dir)"`` in an
-installation. Our commands and their processes call it, too. An import alone registers nothing.
+fairseq calls it because of an option: ``--user-dir user_dir`` in a clone, or
+``--user-dir "$(fairseq-ext user-dir)"`` in an installation. Our commands, and the processes that
+they start, call it themselves. An import alone registers nothing.
 """
 
 import functools

@@ -37,7 +37,7 @@ class Layer:
 
 
 def replacing(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Make a decorator for a function that maps the original of each target to its replacement.
+    """Make a decorator for a function that gets each target's original and returns its replacement.
 
     The function becomes a layer of ``patch``.
     """
@@ -45,7 +45,7 @@ def replacing(*targets: str, patch: str) -> Callable[[Callable], Layer]:
 
 
 def around(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Make a decorator that lets a patch call a function instead of each target.
+    """Make a decorator for a function that is called instead of each target.
 
     The function gets the original target first, then the arguments of the call.
     """
@@ -64,7 +64,7 @@ def around(*targets: str, patch: str) -> Callable[[Callable], Layer]:
 
 
 def acting(patch: str) -> Callable[[Callable], Callable]:
-    """Make a decorator that lets a patch call a function once, for instance to filter a warning."""
+    """Make a decorator for a function to call once, for instance to filter a warning."""
 
     def mark(function: Callable) -> Callable:
         function.patch = patch  # type: ignore[attr-defined]
@@ -87,7 +87,7 @@ class Patch:
 
     @property
     def kind(self) -> str:
-        """The kind of the folder of the patch's functions (:data:`KINDS`), or else ``feature``."""
+        """The kind of the patch, by its functions' folder (:data:`KINDS`); else ``feature``."""
         function = self.act or self.layers[0].wrapper
         return KINDS.get(function.__module__.split(".")[2], "feature")
 
@@ -134,8 +134,8 @@ def apply(patch: Patch, start: str = "") -> None:
 def owners(target: str) -> Iterator[tuple[Any, str]]:
     """Yield the owner of a target, a module or class, and the name of the target's attribute.
 
-    A module that runs as ``__main__`` too has two owners. The module of a command counts only if it
-    is loaded, because importing it would set up its logging.
+    A target in a module that also runs as ``__main__`` has two owners. The module of a command
+    counts only if it is loaded, because importing it would set up its logging.
     """
     module, _, path = target.partition(":")
     *classes, name = path.split(".")

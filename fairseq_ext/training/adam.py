@@ -21,7 +21,7 @@ from fairseq_ext.utils.errors import CheckpointError
 
 
 def can_fuse(optimizer: Optimizer) -> bool:
-    """Return whether :func:`step` can replace fairseq's Adam: dense fp32 on one device."""
+    """Return whether :func:`step` can replace fairseq's Adam: fp32, dense and without AMSGrad."""
     return all(
         not group.get("amsgrad", False)
         and all(
@@ -46,7 +46,7 @@ def step(optimizer: Optimizer) -> None:
 
 
 def _advance(state: dict[str, Any], weight: Tensor) -> int:
-    """Count a step, and make the moments or convert them to fit the weight."""
+    """Count and return a weight's step; make its moments, or give them its type and layout."""
     if not state:
         state.update(step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight))
     for name in ("exp_avg", "exp_avg_sq"):

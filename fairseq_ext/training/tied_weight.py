@@ -26,7 +26,7 @@ class Parts:
 
     Attributes:
         product: the output layer's part, transposed: ``[C, V]``.
-        rows: numbers and gradients of rows, ``[N]`` and ``[N, C]``, from each lookup.
+        rows: indices ``[N]`` and gradients ``[N, C]`` of the rows that each lookup read.
     """
 
     product: Tensor | None = None
@@ -101,10 +101,11 @@ class _Lookup(torch.autograd.Function):
 
 @contextlib.contextmanager
 def tied(model: nn.Module, weight: Tensor) -> Iterator[TiedWeight | None]:
-    """Let the embeddings of ``model`` that are ``weight`` leave their gradients' rows in the block.
+    """In the ``with`` block, make embeddings tied to ``weight`` leave gradients of rows only.
 
-    Yields None, and changes nothing, if there are none, if no gradient is needed, or where this
-    gains nothing: on a GPU and in half precision.
+    Yields the :class:`TiedWeight` that collects them; or None, and changes nothing, if no embedding
+    of ``model`` has this weight, if no gradient is needed, or where this gains nothing: on a GPU or
+    in half precision.
     """
     wanted = torch.is_grad_enabled() and weight.requires_grad
     fits = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64)

@@ -70,7 +70,7 @@ class Sizes(NamedTuple):
 
 
 def rounded(count: int) -> int:
-    """Round up to 1, 2, 3, 4, 6, 8, 12, 16, …: CUDA needs a graph for each size."""
+    """Round up to 1, 2, 3, 4, 6, 8, 12, 16, …, so that few sizes need a CUDA graph."""
     power = 1 << max(0, count - 1).bit_length()
     return 3 * power // 4 if power > 2 and count <= 3 * power // 4 else power
 
@@ -80,8 +80,8 @@ def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
 
     ``line [b, w, t]`` is the row that hypothesis w descends from at step t, so that the data of
     past steps, ``[B, T, W, …]``, never has to move. Finished hypotheses have the indices 0 to W - 1
-    of an axis of size W + 1; values at index W are never read. All entries of an empty sentence are
-    0. With ``attention``, there is a tensor of attention weights, too.
+    of an axis of size W + 1; index W, where all other hypotheses are written, is never read. All
+    entries of an empty sentence are 0. With ``attention``, there is a tensor of attention weights.
     """
     b, s, t, w = sizes
     program, dtype = model.program, model.dtype

@@ -50,7 +50,7 @@ FUNCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
 
 
 def product(x: Tensor, weight: Tensor | BinaryWeight, bias: Tensor | None) -> Tensor:
-    """Compute ``x W^T + b``; sums of signs are exact."""
+    """Compute ``x W^T + b``; a binary weight's ``reading`` says how to binarize ``x`` first."""
     if isinstance(weight, Tensor):
         return F.linear(x, weight, bias)
     how, bound, divisor = weight.reading

@@ -176,13 +176,13 @@ def _parse_args_and_arch(
 
 @around("fairseq.options:add_preprocess_args", patch="command lines")
 def _add_preprocess_args(original: Callable, parser: ArgumentParser) -> Any:
-    """Print our messages in `fairseq-preprocess` too, which has a parser of its own."""
+    """Make `fairseq-preprocess`, which has its own parser, report a wrong option in one line."""
     parser.error = types.MethodType(Parser.error, parser)
     return original(parser)
 
 
 def _error(parser: ArgumentParser, message: str) -> NoReturn:
-    """Print our message; if an option belongs to other architectures, name them."""
+    """Report a wrong option in one line; if it belongs to other architectures, name these."""
     from fairseq_ext.base import models
 
     if message.startswith("unrecognized arguments: "):
@@ -271,7 +271,7 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
 
 
 def _options_given(parser: ArgumentParser, words: Sequence[str]) -> dict[str, str]:
-    """Map the attribute that each option in ``words`` sets to the option, even if abbreviated."""
+    """Return the options in ``words``, even abbreviated ones, by the attributes that they set."""
     options: dict[str, str] = {}
     actions = parser._option_string_actions
     for word in (word.partition("=")[0] for word in words if word.startswith("--")):

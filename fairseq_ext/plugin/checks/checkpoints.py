@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 @around("fairseq.checkpoint_utils:_upgrade_state_dict", patch="weights alone")
 def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, Any]:
-    """Problem: Training cannot start from a file `{'model': …}`: without other entries it ends in
-    `KeyError: 'best_loss'`.
+    """Problem: Training cannot start from a checkpoint that has only weights (`{'model': …}`): it
+    ends in `KeyError: 'best_loss'`.
     """
     if "optimizer_history" not in state and "best_loss" not in state:
         state = {**before_training(), **state}
@@ -50,8 +50,9 @@ def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
 
 @around("fairseq.checkpoint_utils:load_checkpoint", patch="checkpoints that do not fit")
 def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
-    """Problem: Another architecture or schedule ends in a traceback, another dictionary in wrong
-    words, and a missing `--restore-file` in random weights; a run does not keep its text.json.
+    """Problem: A checkpoint of another architecture or schedule ends in a traceback, and one with
+    another dictionary in wrong words; if the file of `--restore-file` is missing, training starts
+    from random weights. Training does not copy the data's text.json beside its checkpoints.
     """
     from fairseq.file_io import PathManager
 
@@ -124,7 +125,7 @@ def _trainer_load_checkpoint(
 
 
 def _require_scheduler(cfg: Any, filename: str) -> None:
-    """Check that a resumed training keeps its schedule; fairseq would load another's state."""
+    """Refuse to resume with another `--lr-scheduler`; fairseq would load the old one's state."""
     if not storage.is_checkpoint(filename):
         return
     state = storage.peek(filename)
@@ -147,7 +148,11 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
 def _only_for_trainers(
     original: Callable, cfg: Any, trainer: Any, *rest: Any, **options: Any
 ) -> Any:
-    """Problem: Checks around loading and saving read attributes that only fairseq's trainer has."""
+    """Call fairseq's function without our patches for a trainer that is not fairseq's.
+
+    Problem: Patches of loading and saving checkpoints read attributes of fairseq's trainer, which
+    the trainers of other programs lack.
+    """
     from fairseq.trainer import Trainer
 
     call = original if isinstance(trainer, Trainer) else inspect.unwrap(original)

@@ -24,7 +24,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
     """Check `fairseq-train`, `-interactive` and `-validate` before they start any process.
 
-    Problem: fairseq accepts these options, and then fails with a traceback or ignores them.
+    Problem: fairseq accepts options that cannot work, then fails with a traceback or ignores them.
     """
     # The spec has the module's name even under `python -m`.
     spec = inspect.unwrap(main).__globals__["__spec__"]
@@ -47,7 +47,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 
 @around("fairseq.trainer:Trainer.__init__", patch="options that do not work")
 def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
-    """Run the checks in processes of `fairseq-hydra-train`, which skip `call_main`."""
+    """Check the options here too, because processes of `fairseq-hydra-train` skip `call_main`."""
     _refuse_broken(cfg, "fairseq_cli.train")
     if cfg.optimization.use_bmuf and cfg.distributed_training.distributed_world_size == 1:
         raise ConfigError(
@@ -73,7 +73,7 @@ def _refuse_broken(cfg: Any, command: str) -> None:
 def _build_generator(
     original: Callable, self: Any, models: list[Any], args: Any, *rest: Any, **options: Any
 ) -> Any:
-    """Check options against the models; no earlier call has both options and models."""
+    """Check options against the models, here because no earlier call has both."""
     from fairseq.models import FairseqLanguageModel
 
     reasons = [reason for model in models if (reason := getattr(model, "no_alignment", ""))]

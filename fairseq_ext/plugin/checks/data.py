@@ -1,4 +1,4 @@
-"""Check data folders, dictionaries and lengths when tasks read them, and later changes of data."""
+"""Check data folders, dictionaries and lengths when tasks read them; stop if data change later."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -129,7 +129,7 @@ def _filter_indices_by_size(
     max_positions: Any = None,
     ignore_invalid_inputs: bool = False,
 ) -> Any:
-    """Refuse a sentence that is too long, unless it may be left out and shorter ones remain.
+    """Refuse a sentence that is too long, unless it may be skipped and others remain in the split.
 
     Problem: fairseq prints numpy's types instead of lengths, and if all sentences of a split are
     too long, it calls the split empty.

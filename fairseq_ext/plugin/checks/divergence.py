@@ -53,7 +53,7 @@ def _valid_step(original: Callable, self: Any, sample: Any, *rest: Any, **option
 
 @around("fairseq.trainer:Trainer._check_grad_norms", patch="divergence")
 def _check_grad_norms(original: Callable, self: Any, grad_norm: torch.Tensor) -> None:
-    """Report NaN gradients as NaN; with several processes fairseq would call them unequal."""
+    """Report NaN gradients as NaN; fairseq would say that they differ between processes."""
     try:
         original(self, grad_norm)
     except FloatingPointError as error:

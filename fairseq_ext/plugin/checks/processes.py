@@ -108,7 +108,7 @@ LOST = re.compile(
     patch="processes of a training",
 )
 def _work(original: Callable, *arguments: Any, **options: Any) -> Any:
-    """Release the lock at the end, and say in one line that another process of the job is gone."""
+    """Release the lock at the end; if another process of the job is gone, say so in one line."""
     import torch.distributed
     from torch.multiprocessing import ProcessExitedException
 

@@ -76,7 +76,7 @@ def _numbers(cfg: Any) -> Iterator[str]:
 
 
 def _precision(cfg: Any) -> Iterator[str]:
-    """Find float16 on a CPU: fairseq keeps master weights and loss scaler on a CUDA device."""
+    """Find ``--fp16`` and ``--amp`` on a CPU; their master weights and loss scaler need CUDA."""
     import torch
 
     for option in ("fp16", "amp"):

@@ -75,8 +75,8 @@ def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
     """Order sentences by length, and sentences of equal length at random: int64 ``[sentences]``.
 
     The order equals fairseq's: numpy's global generator gives the same numbers, and sorting is
-    stable. This needs 12 bytes a sentence; fairseq needs some 30. ``sizes`` has the lengths of each
-    side, of which the last side is the first sort key. Without ``shuffle``, sentences of equal
+    stable. This needs 12 bytes a sentence; fairseq needs some 30. ``sizes`` has an array of lengths
+    for each side; the last side is the primary sort key. Without ``shuffle``, sentences of equal
     lengths keep the order of the corpus.
     """
     count = len(sizes[0])

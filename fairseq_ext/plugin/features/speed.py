@@ -29,10 +29,11 @@ READING_LOGITS = ("compute_loss", "get_lprobs_and_target")
 
 
 def obstacle(criterion: Any, model: Any) -> str | None:
-    """Say why the loss of ``model`` needs all logits at once; None if chunks will do.
+    """Say why the loss of ``model`` needs all logits at once; None if it can work in chunks.
 
-    Our criterions decide in a method ``obstacle``; their ``compute_loss`` can read features. A
-    criterion of another plugin that computes its own loss gets all logits, as in fairseq.
+    A criterion of this plugin says so itself, in its method ``obstacle``; its ``compute_loss`` can
+    read features. A criterion of another plugin that computes its own loss gets all logits, as in
+    fairseq.
     """
     from fairseq_ext.training import chunked_output
 
@@ -59,11 +60,11 @@ def obstacle(criterion: Any, model: Any) -> str | None:
 def leave_output_to_loss(
     original: Callable, self: Any, model: Any, sample: dict[str, Any], reduce: bool = True
 ) -> Any:
-    """Compute the loss in chunks of tokens, and one gradient for weights that are also embeddings.
+    """Compute the loss in chunks of tokens, and sum one gradient for tied embeddings.
 
     Problem: The logits, log-probabilities and gradients of a whole batch are matrices of tokens
-    × vocabulary, which cost memory and time, and so do gradients of a whole table of embeddings for
-    each side that reads it.
+    × vocabulary, which cost memory and time. So do tied embeddings, because torch makes a gradient
+    of the whole table for each use of it.
     """
     from fairseq_ext.training import chunked_output
 
@@ -191,8 +192,10 @@ def keep_memory(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Non
 
 @around("fairseq.trainer:Trainer._set_seed", patch="seed of each update")
 def seed_cpu(original: Callable, self: Any) -> None:
-    """Problem: Seed only the CPU's generator for an update on a CPU. torch also records the seed
-    for three other kinds of devices, each time with a trace of the Python stack.
+    """Seed only the CPU's generator for an update on a CPU.
+
+    Problem: Before each update on a CPU, torch also records the seed for three other kinds of
+    devices, each time with a trace of the Python stack.
     """
     if self.device.type != "cpu":
         return original(self)
@@ -214,7 +217,7 @@ def change_mode(original: Callable, self: Any, mode: bool = True) -> Any:
     "fairseq.modules.fairseq_dropout:FairseqDropout.forward", patch="dropout from 16-bit numbers"
 )
 def draw_sixteen_bits(original: Callable) -> Callable:
-    """Return a ``forward`` that draws 16 random bits for each value on the CPU.
+    """Return a dropout ``forward`` that draws 16 random bits for each value on the CPU.
 
     Problem: On the CPU torch draws a 32-bit number for each value, which takes longer than the rest
     of dropout.

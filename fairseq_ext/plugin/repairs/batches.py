@@ -33,10 +33,13 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
 
 @around("fairseq.data.iterators:EpochBatchIterator.__init__", patch="batches of each epoch")
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Fill the last group with empty batches, which fairseq skips.
+    """Fill the last group with empty batches; start new workers if each epoch changes the data.
 
-    Problem: --grouped-shuffling drops an incomplete group of one batch per process in every epoch;
-    with --num-workers, the workers keep the masks of `masked_lm` of the first epoch.
+    fairseq skips empty batches.
+
+    Problem: --grouped-shuffling makes groups of one batch per process and drops the last one in
+    every epoch if it is incomplete; with --num-workers, `masked_lm` keeps the masks of the first
+    epoch, because its workers live on.
     """
     from fairseq.data import FairseqDataset
 

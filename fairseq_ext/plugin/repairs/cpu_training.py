@@ -72,8 +72,9 @@ def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> Non
 def start_on_cpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> None:
     """Start the processes of a job on CPUs; fairseq starts all other jobs.
 
-    Problem: On the CPU, fairseq divides by the number of CUDA devices (none) under torchrun, starts
-    as many processes as CUDA devices otherwise, and gives DDP device ids for a CPU module.
+    Problem: On the CPU, fairseq divides by the number of CUDA devices (zero) if torchrun has
+    started it, starts one process per CUDA device if not, and gives DDP device ids for a CPU
+    module.
     """
     training = cfg.distributed_training
     if cfg.common.tpu or (torch.cuda.is_available() and not cfg.common.cpu):

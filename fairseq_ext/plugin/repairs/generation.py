@@ -28,7 +28,7 @@ def count_from_the_first(
     prev_output_tokens: Tensor | None = None,
     original_batch_idxs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Number sentences for diverse search by their rows in the batch at the beginning.
+    """Number the sentences of a diverse search by their rows in the batch of its first step.
 
     Problem: fairseq-generate --diverse-beam-groups ends in an IndexError: it stores the overlap of
     groups by row of the batch, but looks it up by sentence number.

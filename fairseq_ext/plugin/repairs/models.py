@@ -1,10 +1,10 @@
-"""Repair layers of fairseq's models, the training state of their weights, and moving averages.
+"""Repair layers of fairseq's models, checkpoints of half-precision training, and moving averages.
 
-Encoder layers store a second copy of their weights for torch's fused layer (“BetterTransformer”),
-which would silently replace a Linformer's attention. ``--decoder-conv-type dynamic`` computes a
-kernel of K taps for each token (Wu et al., 2019, equation 4); generation takes the softmax over all
-K taps, as the paper does. With ``--store-ema`` fairseq averages the whole state of a model, without
-the version numbers of modules, so it later loads the average like a very old model.
+Encoder layers store a second copy of their weights for torch's fused layer (“BetterTransformer”).
+That layer would silently replace a Linformer's attention. ``--decoder-conv-type dynamic`` computes
+a kernel of K taps for each token (Wu et al., 2019, equation 4); generation takes the softmax over
+all K taps, as the paper does. With ``--store-ema`` fairseq averages the whole state of a model,
+without the version numbers of modules, so it later loads the average like a very old model.
 """
 
 import logging
@@ -34,8 +34,8 @@ COPIES = tuple(
 def without_copies(original: Callable, self: Any, *args: Any, **options: Any) -> None:
     """Build an encoder layer without fairseq's second copy of its weights.
 
-    Problem: fairseq's encoder layers keep a second copy of their weights; once loaded, they compute
-    with it and ignore attention that replaced theirs.
+    Problem: fairseq's encoder layers keep a second copy of their weights. After a checkpoint is
+    loaded, they compute with this copy, even if a model has replaced their attention.
     """
     try:
         original(self, *args, **options)
@@ -70,13 +70,15 @@ def _initialize_unused_bias(original: Callable, self: Any) -> None:
 def over_all_taps(
     original: Callable, self: Any, x: Tensor, incremental_state: Any, query: Tensor
 ) -> Tensor:
-    """Pad targets ``[T, B, C]`` at their end to K words, where the softmax is over all K taps.
+    """Take the softmax of a dynamic convolution over all K taps, even for fewer than K words.
 
-    The convolution is causal, so the padding changes no word before it.
+    Input ``[T, B, C]`` is padded at its end to K words. The convolution is causal, so the padding
+    changes no word before it.
 
-    Problem: In training and scoring, fairseq takes the softmax of a dynamic convolution in the
-    decoder over T instead of K taps where T, the longest target of the batch, is below K. The model
-    depends on its batches, generates with other kernels, and repeats phrases.
+    Problem: In training and scoring, fairseq takes the softmax of a decoder's dynamic convolution
+    over T instead of K taps if T, the length of the batch's longest target, is below K. So a
+    sentence's probability depends on its batch, and the model generates with other kernels than it
+    was trained with, and repeats phrases.
     """
     missing = self.kernel_size - len(x)
     causal = self.padding_l == self.kernel_size - 1

@@ -380,7 +380,7 @@ def notice_finished(original: Callable, cfg: Any, trainer: Any, **options: Any) 
 
 @around("fairseq.trainer:Trainer.__init__", patch="number of threads")
 def fix_threads(original: Callable, self: Any, *args: Any, **options: Any) -> None:
-    """Fix the number of threads that torch has chosen.
+    """Make MKL always use the number of threads that torch has chosen.
 
     Problem: MKL may use fewer threads than torch from product to product, and Intel does not
     promise equal bits from run to run then (oneMKL Developer Guide, Reproducibility Conditions).

@@ -1,9 +1,10 @@
 """Read each checkpoint safely and only once, and run nothing that a file names.
 
-fairseq reads checkpoints with :mod:`fairseq_ext.checkpoints.storage`. A file names its task, its
-architecture and hundreds of options. Each must fit the command before fairseq builds anything from
-the file. Any later error caused by a forged configuration becomes one message that names the file.
-Like fairseq, the plugin ignores a saved ``user_dir`` and reads other paths in a configuration.
+The plugin makes fairseq read checkpoints with :mod:`fairseq_ext.checkpoints.storage`. A checkpoint
+names its task, its architecture and hundreds of options. fairseq builds nothing from it until
+:mod:`fairseq_ext.checkpoints.registry_checks` has found them fit for the command. Any later error
+caused by a forged configuration becomes one message that names the file. Like fairseq, the plugin
+ignores a saved ``user_dir`` and reads the files that a configuration names by other paths.
 
 fairseq calls ``eval()`` on options and saved configurations in some 40 places. A checkpoint whose
 option ``decoder_attention`` is ``__import__("os").system("…")`` would run that command when the
@@ -68,9 +69,9 @@ def install() -> None:
 def _load_nothing_but_data() -> None:
     """Make every ``torch.load``, also in child processes, read only data and a few classes.
 
-    Problem: Loading runs code in a checkpoint, with weights_only=False as in fairseq's own
-    repository, or with TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD as advised on the web; with neither, torch
-    refuses argparse.Namespace, which stock checkpoints contain.
+    Problem: With weights_only=False, as in fairseq's own repository, or with
+    TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD, as advised on the web, loading a checkpoint runs code in it;
+    with neither, torch refuses argparse.Namespace, which stock checkpoints contain.
     """
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
@@ -168,7 +169,10 @@ def _one_by_one(
 
 
 def _require_memory(path: str, weights: dict[str, Any]) -> None:
-    """Refuse a model whose weights exceed this machine's memory; in the file they are mapped."""
+    """Refuse a model whose weights, in fp32, exceed this machine's memory.
+
+    The weights read from the file do not need that memory yet, because they are only mapped.
+    """
     tied = ties(weights)
     size = 4 * sum(weight.numel() for name, weight in weights.items() if name not in tied)
     remedy = "Make a bundle of it with `fairseq-ext bundle --numbers int8`"
