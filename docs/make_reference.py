@@ -255,7 +255,7 @@ def patches_page() -> list[str]:
     lines = ["# Changes to fairseq", ""]
     lines += ["All that the plugin changes in fairseq, in the order in which it is applied."]
     lines += ["Kinds: a `repair` of fairseq, `security` against files of strangers, a `feature` of"]
-    lines += ["this plugin, or a `check` that turns a user's mistake into one line.", ""]
+    lines += ["this plugin, or a `check` that reports a user's mistake in a one-line error.", ""]
     lines += table(("patch", "kind", "without it"), rows)
     lines += ["## By function", ""]
     lines += ["The patches around each function of fairseq, the outermost first.", ""]

@@ -70,7 +70,10 @@ BACKWARDS, CELLS = 1, 2
 
 
 class Shape(NamedTuple):
-    """The shape of a register; ``rows``: slots of each sentence in phase SLOTS, 0 in all others."""
+    """The shape of a register.
+
+    ``rows`` is the number of slots per sentence in phase SLOTS, and 0 in all other phases.
+    """
 
     width: int
     phase: Phase

@@ -103,7 +103,11 @@ class Evaluator:
         self._weight, self._budget, self._compact = weight, budget, compact
 
     def compact(self, recipe: Recipe) -> Compact | None:
-        """Return a matrix or stacked matrices in int8, with units; None if not stored in int8."""
+        """Return the matrix of a recipe as int8 numbers and a unit for each of its rows.
+
+        Return None unless the recipe is a weight, or a stack of weights with equally many columns
+        (``rows``), and all of them are stored in int8.
+        """
         is_rows = isinstance(recipe, list) and recipe[:1] == ["rows"]
         names = recipe[1:] if is_rows else [recipe]
         if not all(isinstance(name, str) for name in names):

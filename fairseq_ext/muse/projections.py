@@ -95,7 +95,7 @@ def can_pack(weight: Tensor) -> bool:
 
 
 class SeparateProjections(nn.Module):
-    """The first and last matrix of each branch, as weights of their own, as they are trained."""
+    """The first and last matrix of each branch, each as a linear layer of its own (the default)."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()

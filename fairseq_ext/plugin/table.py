@@ -132,10 +132,11 @@ def apply(patch: Patch, start: str = "") -> None:
 
 
 def owners(target: str) -> Iterator[tuple[Any, str]]:
-    """Yield the owner of a target, a module or class, and the name of the target's attribute.
+    """Yield each module or class that holds a target, with the name of the target in it.
 
-    A target in a module that also runs as ``__main__`` has two owners. The module of a command
-    counts only if it is loaded, because importing it would set up its logging.
+    A target in a module that also runs as ``__main__`` is held by both copies of the module. The
+    module of a command is left out if it is not loaded, because importing it would set up its
+    logging.
     """
     module, _, path = target.partition(":")
     *classes, name = path.split(".")

@@ -255,9 +255,9 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
 
 
 def suggest_format(fields: Sequence[str]) -> str:
-    """Return advice on a line without tabs that seems to be CSV, XML, gettext or JSON, or else "".
+    """Return advice if a line seems to be CSV, XML, gettext or JSON, not tab-separated; else "".
 
-    ``fields`` are the tab-separated cells of the line.
+    ``fields`` is the line, split at tabs. A line with a tab gets no advice.
     """
     line = fields[0].lstrip() if len(fields) == 1 else ""
     if line.startswith(("<", "msgid", "#")):

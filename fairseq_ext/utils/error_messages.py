@@ -1,7 +1,7 @@
-"""Print the error that ends a command, in one line and in one place.
+"""Print the error that ends a command in one line, in the same way for all commands.
 
-:func:`report` is called by ``fairseq-ext`` (``cli.py``), by ``fairseq-hydra-train`` and, through
-``sys.excepthook``, by every other command of fairseq that has this plugin.
+``fairseq-ext`` (``cli.py``) and ``fairseq-hydra-train`` call :func:`report`. Every other command of
+fairseq that has loaded this plugin calls it through ``sys.excepthook``.
 """
 
 import errno
