@@ -166,6 +166,12 @@ def test_test_sets_of_wmt(tmp_path: Path) -> None:
     write(target, SGM.format("ref", "cnn", "Tee"))
     with pytest.raises(FairseqExtError, match=r"bbc, segment 1 where .* has cnn, segment 1"):
         list(two_files.sgm((source, target), "en", "de"))
+    spread = "<DOC docid='a'><seg id='1'>A</seg></DOC><DOC docid='b'><seg id='1'>B</seg>\n<seg\n"
+    spread += "id='2'>\r\nC &lt;\n\nD\n</seg></DOC><DOC docid='c'><seg id='1'>E</seg></DOC>"
+    write(source, spread)
+    expected = [("a", "A"), ("b", "B"), ("b", "C <  D"), ("c", "E")]
+    segments = two_files.sgm((source, source), "en", "de")
+    assert [(segment.document, segment.target) for segment in segments] == expected
     document = write(
         tmp_path / "n.xml",
         '<dataset id="n"><doc id="d" origlang="en"><src lang="en"><p><seg id="1">Hi</seg></p></src>'
@@ -173,6 +179,21 @@ def test_test_sets_of_wmt(tmp_path: Path) -> None:
         '<ref lang="de" translator="B"><p><seg id="1">Na</seg></p></ref></doc></dataset>',
     )
     assert list(xml_files.wmt_xml((document,), "en", "de")) == [Segment("Hi", "Hallo", "d")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x\n<seg id='1'>a\n<seg id='2'>b</seg>\n", "line 2: this <seg> has no </seg>"),
+        ("x\n<seg id='1'>a</seg>\n<seg id='2'>b", "line 3: this <seg> has no </seg>"),
+        ("<seg id='1'>" + "\n" * 100_001, "line 1: this <seg> has no </seg>"),
+        ("<doc docid='a'>", "has no <seg id="),
+    ],
+)
+def test_segments_of_sgm_that_do_not_end(tmp_path: Path, content: str, message: str) -> None:
+    path = write(tmp_path / "a.sgm", content)
+    with pytest.raises(FairseqExtError, match=message):
+        list(two_files.sgm((path, path), "en", "de"))
 
 
 def test_help_pages_are_joined_by_page_and_id(tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from fairseq_ext.corpora.readers import LONGEST, Segment
 from fairseq_ext.text import reading
 from fairseq_ext.utils.errors import DataError
 
-DOCUMENT = re.compile(r"<doc\b[^>]*?\bdocid\s*=\s*[\"']?([^\"'>]+)", re.IGNORECASE)
-SEGMENT = re.compile(r"<seg\b[^>]*?\bid\s*=\s*[\"']?([^\"'\s>]+)[^>]*>(.*?)</seg>", re.I | re.S)
+DOCUMENT = r"<doc\b[^>]*?\bdocid\s*=\s*[\"']?([^\"'>]+)"
+SEGMENT = r"<seg\b[^>]*?\bid\s*=\s*[\"']?([^\"'\s>]+)[^>]*>(.*?)</seg>"
+DOCUMENT_OR_SEGMENT = re.compile(f"{DOCUMENT}|{SEGMENT}", re.IGNORECASE)
+SEGMENT_TAG = re.compile(r"<(/?)seg\b", re.IGNORECASE)
 LARGEST_PAGE = 1 << 24  # bytes
 BLOCKS = {"p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "td", "th", "dt", "dd", "title"}
 VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
@@ -40,14 +42,38 @@ def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
     document, count = "", 0
-    for text in _lines(path):
-        if match := DOCUMENT.search(text):
-            document = match[1]
-        for match in SEGMENT.finditer(text):
+    for text in _sgm_lines(path):
+        for match in DOCUMENT_OR_SEGMENT.finditer(text):
+            if match[1]:
+                document = match[1]
+                continue
             count += 1
-            yield document, match[1], html.unescape(match[2]).strip()
+            yield document, match[2], html.unescape(match[3]).strip()
     if not count:
-        raise DataError(f"`{path}` has no <seg id=…> in one line; is it an SGM file?")
+        raise DataError(f"`{path}` has no <seg id=…>; is it an SGM file?")
+
+
+def _sgm_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of an SGM file; join the lines of a segment that has several."""
+    parts, size, start = list[str](), 0, 0  # start: the line of a <seg> that is still open, or 0
+    endless = (
+        "this <seg> has no </seg> before the next <seg>, or none in "
+        f"{LONGEST:,} characters; get the file again, or repair it."
+    )
+    for number, text in enumerate(_lines(path), 1):
+        parts.append(text)
+        size += len(text) + 1
+        for slash in SEGMENT_TAG.findall(text):
+            if start and not slash:
+                raise DataError(f"`{path}`, line {start}: {endless}")
+            start = 0 if slash else number
+        if not start:
+            yield " ".join(parts)
+            parts, size = [], 0
+        elif size > LONGEST + 1:
+            raise DataError(f"`{path}`, line {start}: {endless}")
+    if start:
+        raise DataError(f"`{path}`, line {start}: {endless}")
 
 
 def lines(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
