@@ -214,7 +214,7 @@ class _Summed(torch.autograd.Function):
         if ctx.parts is None:
             of_weight = None if of_weight is None else of_weight.t()
             return of_features, of_weight, of_bias, None, None, None, None
-        ctx.parts.product = of_weight
+        ctx.parts.add_product(of_weight)
         return of_features, None, of_bias, grad.new_zeros(()), None, None, None
 
 

@@ -32,10 +32,16 @@ class Parts:
     product: Tensor | None = None
     rows: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
+    def add_product(self, gradient: Tensor) -> None:
+        """Add the part of an output layer; ``gradient`` stays as it is."""
+        self.product = gradient if self.product is None else self.product + gradient
+
     def take_sum(self, weight: Tensor) -> Tensor:
         """Return the gradient, in the layout of ``weight``, and forget the parts."""
-        product = self.product
-        total = torch.zeros_like(weight) if product is None else product.t().contiguous()
+        if self.product is None:
+            total = torch.zeros_like(weight)
+        else:  # a copy even if C = 1, because the product is kept for a second backward pass
+            total = torch.empty_like(weight).copy_(self.product.t())
         for numbers, gradients in self.rows:
             total.index_add_(0, numbers, gradients)
         self.product, self.rows = None, []

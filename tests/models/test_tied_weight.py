@@ -24,11 +24,11 @@ TIED = ["--arch", "transformer", *models.SMALL, "--share-all-embeddings"]
 class Model(nn.Module):
     """A sum of two lookups and a product with the same table, which a third product reads, too."""
 
-    def __init__(self, third: bool = False) -> None:
+    def __init__(self, third: bool = False, width: int = C) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.source = nn.Embedding(V, C, PAD).double()
-        self.target = nn.Embedding(V, C, PAD, _weight=self.source.weight.detach()).double()
+        self.source = nn.Embedding(V, width, PAD).double()
+        self.target = nn.Embedding(V, width, PAD, _weight=self.source.weight.detach()).double()
         self.target.weight = self.source.weight
         self.third = third
 
@@ -53,8 +53,9 @@ class Model(nn.Module):
 
 @pytest.mark.parametrize("third", [False, True])
 @pytest.mark.parametrize("chunk", [1, 2 * V, 100 * V])
-def test_the_gradient_is_torchs(third: bool, chunk: int) -> None:
-    model = Model(third)
+@pytest.mark.parametrize("width", [1, C])
+def test_the_gradient_is_torchs(third: bool, chunk: int, width: int) -> None:
+    model = Model(third, width)
     expected = model.expected()
     loss = model.loss(chunk)
     loss.backward(retain_graph=True)
@@ -75,6 +76,21 @@ def test_others_see_one_gradient() -> None:
     loss.backward()
     torch.testing.assert_close(calls, [model.expected()] * 2)
     torch.testing.assert_close([alone, weight.grad], calls)
+
+
+def test_two_losses_of_one_pass() -> None:
+    """As with auxiliary heads; the parts of both products count."""
+    model = Model()
+    weight = model.source.weight
+    with tied(model, weight) as shared:
+        features = model.source(TOKENS).sin()
+        outputs = [OutputLayer(features * scale, weight, tied=shared) for scale in (1, 2)]
+        losses = [smoothed_nll(output, TARGET, 0.1, PAD)[0] for output in outputs]
+    sum(losses).backward()
+    features = F.embedding(TOKENS, weight, PAD).sin()
+    outputs = [OutputLayer(features * scale, weight) for scale in (1, 2)]
+    expected = sum(smoothed_nll(output, TARGET, 0.1, PAD)[0] for output in outputs)
+    torch.testing.assert_close([weight.grad], [*torch.autograd.grad(expected, weight)])
 
 
 def test_parts_are_freed_without_a_collection() -> None:
