@@ -12,7 +12,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import overload
+from typing import NoReturn, overload
 
 from fairseq_ext.decoding import stream
 from fairseq_ext.decoding.loading import open_model
@@ -46,6 +46,9 @@ class Model:
         self._search = search
         self.src, self.tgt, self.name = translator.src, translator.tgt, translator.name
         self.limit = translator.limit
+
+    def __reduce__(self) -> NoReturn:
+        raise ConfigError("A model cannot be copied or pickled; load it anew in each process.")
 
     def __repr__(self) -> str:
         return f"<fairseq_ext model: {self.name}, {self.src} → {self.tgt}>"

@@ -1,8 +1,10 @@
 """``fairseq_ext.load``: text in, text out, from a checkpoint and from a model for the engine."""
 
 import contextlib
+import copy
 import dataclasses
 import itertools
+import pickle
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -61,6 +63,9 @@ def test_a_model_knows_itself(loaded: dict[str, Model], kind: str):
     model = loaded[kind]
     assert (model.src, model.tgt, model.name) == ("de", "en", "transformer")
     assert "transformer, de → en" in repr(model)
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(ConfigError, match="load it anew in each process"):
+            copied(model)
 
 
 @pytest.mark.parametrize(
