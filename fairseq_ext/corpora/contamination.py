@@ -50,6 +50,7 @@ def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
     shift = np.uint64(64 - FILTER_BITS)
     may_match = np.zeros(1 << FILTER_BITS, bool)  # indexed by a fingerprint's first bits
     may_match[values >> shift] = True
+    is_empty = hashes.lengths == 0
     matches: dict[int, Match] = {}
     iterator, before = iter(training), 0
     while chunk := list(itertools.islice(iterator, CHUNK)):
@@ -61,6 +62,8 @@ def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
             for hit in np.flatnonzero(low < high).tolist():
                 place = int(places[hit])
                 for sentence in rows[low[hit] : high[hit]].tolist():
+                    if is_empty[sentence]:
+                        continue
                     equal = _words(training_hashes, place) == _words(hashes, sentence)
                     match = Match(sentence, EXACT if equal else NEAR, before + place)
                     former = matches.get(sentence, match)
