@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.utils.errors import ConfigError, printable, wrong_value
-from fairseq_ext.utils.option_fields import add_options, flag, option
+from fairseq_ext.utils.option_fields import Once, add_options, flag, option
 
 if TYPE_CHECKING:
     from fairseq_ext.text.generated import Undoing
@@ -29,7 +29,8 @@ class ReferenceOptions:
 
     ref: Path = option(
         help="reference as detokenized text, or the name of a test set of sacrebleu, such as "
-        "wmt14/full, which is downloaded once"
+        "wmt14/full, which is downloaded once",
+        action=Once,
     )
     language_pair: str | None = option(
         None,

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairseq_ext.commands import evaluation_options, options
 from fairseq_ext.utils.errors import ConfigError
-from fairseq_ext.utils.option_fields import add_options, from_args, option
+from fairseq_ext.utils.option_fields import Once, add_options, from_args, option
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Request:
     metrics: evaluation_options.MetricOptions
     tokenizer: evaluation_options.TokenizerOptions
     texts: evaluation_options.UndoingOptions
-    hyp: Path | None = option(None, "translations as detokenized text")
+    hyp: Path | None = option(None, "translations as detokenized text", action=Once)
     generated: Sequence[Path] | None = option(
         None, "output of fairseq-generate; with --num-shards, the outputs of all shards", nargs="+"
     )
@@ -27,8 +27,9 @@ class Request:
         None,
         "reference tokens without subword pieces, for tokenized BLEU (default with --generated: "
         "its T lines)",
+        action=Once,
     )
-    tokenized_hyp: Path | None = option(None, "tokens of --hyp, for tokenized BLEU")
+    tokenized_hyp: Path | None = option(None, "tokens of --hyp, for tokenized BLEU", action=Once)
     split_compounds: bool = option(
         False,
         "also compute tokenized BLEU with hyphenated compounds split, which papers report only "

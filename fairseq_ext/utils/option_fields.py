@@ -16,6 +16,23 @@ METAVARS = {int: "N", float: "N", Path: "FILE"}
 """The name of an option's value in the help, by its type."""
 
 
+class Once(argparse.Action):
+    """Store the value of an option, and refuse the option if it is given again."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest) is not self.default:
+            parser.error(
+                f"`{option_string}` is given twice, but only one file is read; leave one out."
+            )
+        setattr(namespace, self.dest, values)
+
+
 def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **settings: Any) -> Any:
     """Declare a dataclass field that :func:`add_options` turns into a command-line option.
 

@@ -171,6 +171,7 @@ def test_words_that_people_try(words: list[str], status: int, text: str):
         (["score", "--ref", "text", "--hyp", "absent.txt"], "absent.txt"),
         (["score", "--ref", "text", "--hyp", "shorter"], "`shorter` has 1 lines, but `text` has 2"),
         (["score", "--ref", "text", "--hyp", "text", "--tokenized-ref", "text"], "Give both"),
+        (["score", "--ref", "text", "--hyp", "text", "--ref", "text"], "`--ref` is given twice"),
         (["score", "--ref", "text", "--hyp", "text", "--detokenize", "de"], "--generated"),
         (["score", "--ref", "text", "--generated", "g", "--tokenized-hyp", "text"], "goes with"),
         (["average", "--dir", ".", "-o", "out"], "--last-epochs"),
