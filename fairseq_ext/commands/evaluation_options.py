@@ -205,8 +205,14 @@ class UndoingOptions:
         if join is False or (join and steps.subwords not in ("subword-nmt", "fastbpe")):
             overrides |= {"subwords": "joined" if join else "none", "files": ()}
         if self.detokenize is not None:
+            if join is False:
+                raise ConfigError(
+                    "`--detokenize` needs words, but `--no-remove-bpe` keeps pieces; leave one out."
+                )
             overrides |= {"tokenize": True, "tgt": self.detokenize}
-        if self.keep_tokens or join is False:  # pieces cannot be detokenized
+            if join is None and steps.subwords == "none":  # pieces cannot be detokenized
+                overrides["subwords"] = "joined"
+        if self.keep_tokens or join is False:
             overrides |= {"tokenize": False, "escape": False, "aggressive": False}
         return dataclasses.replace(steps, **overrides)
 

@@ -115,6 +115,10 @@ def test_hypotheses_command(generated, tmp_path):
     options = ("--remove-bpe", "--detokenize", "en", "--expected", "2")
     command("hypotheses", generated, "-o", path, *options)
     assert path.read_text(encoding="utf-8") == "\ndon't, he said.\n"
+    command("hypotheses", generated, "-o", path, *options[1:])  # detokenizing needs whole words
+    assert path.read_text(encoding="utf-8") == "\ndon't, he said.\n"
+    message = error_line("hypotheses", generated, "-o", path, "--no-remove-bpe", *options[1:])
+    assert message.endswith("`--no-remove-bpe` keeps pieces; leave one out.")
 
 
 # Scores
