@@ -116,7 +116,7 @@ def _run(args: argparse.Namespace) -> None:
     undoing = {
         system.name: request.texts.undoing(system.generated)
         for system in systems
-        if not system.plain
+        if not (system.plain or (system.table and request.texts.by_default))
     }
     references = score.plain_lines(reference)
     latencies = _latencies(request.latency, systems, source)

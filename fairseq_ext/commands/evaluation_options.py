@@ -174,6 +174,11 @@ class UndoingOptions:
     keep_tokens: bool = option(False, "leave the translations as tokens")
     remove_bpe: bool | None = option(None, "join subword pieces (`@@ `)")
 
+    @property
+    def by_default(self) -> bool:
+        """Whether no option says how translations become text."""
+        return self.detokenize is None and not self.keep_tokens and self.remove_bpe is None
+
     def undoing(self, generated: Sequence[Path], subwords: str = "joined") -> Undoing:
         """Choose the steps that turn the translations of one system into text.
 

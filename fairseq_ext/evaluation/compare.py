@@ -114,6 +114,7 @@ class Result:
     # By system, each run's lines as text, and as words for systems whose words are known.
     texts: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     tokens: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    languages: Mapping[str, str] = field(default_factory=dict)  # whose Moses rules join the words
     overlap: Overlap | None = None  # of the test set with training text
     breakdown: Breakdown | None = None  # scores by kind of sentence
     differing: Sequence[Sample] = ()  # sentences in which a system differs most from the baseline
@@ -132,7 +133,7 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         content = asdict(replace(self, texts={}, tokens={}))
-        del content["texts"], content["tokens"]
+        del content["texts"], content["tokens"], content["languages"]
         return {"tests": self.tests, **content}
 
 
@@ -220,6 +221,13 @@ def compare(
     names = [system.name for system in systems]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"Names of `--system` must differ, but `{twice[0]}` is there twice.")
+    for name in names:
+        of_run = re.fullmatch(r"(.+)@\d+", name, re.DOTALL)
+        if of_run and of_run[1] in names:
+            raise ConfigError(
+                f"`--system {name}`: in a table of translations `@N` stands for run N of "
+                f"`{of_run[1]}`; choose another name."
+            )
     baseline = baseline or names[0]
     if baseline not in names:
         raise wrong_value("--baseline", f"one of {', '.join(names)}", baseline)
@@ -227,16 +235,19 @@ def compare(
         raise wrong_value("--samples", f"at least {significance.FEWEST}", samples)
     seed = significance.chosen_seed()  # checked early, before any long work
     references = plain_lines(reference)
-    undoing = {name: Undoing.by_language(None) for name in names} | dict(undoing or {})
+    undoing = undoing or {}
     if differing is not None and (differing not in names or differing == baseline):
         raise wrong_value("--differing", f"a system other than `{baseline}`", differing)
     translations = {
-        system.name: _read(system, undoing[system.name], references, reference)
+        system.name: _read(system, undoing.get(system.name), references, reference)
         for system in systems
     }
-    texts = {name: runs for name, (runs, _, _) in translations.items()}
-    tokens = {name: runs for name, (_, runs, _) in translations.items() if runs is not None}
-    sources = next((lines for *_, lines in translations.values() if lines), None)
+    texts = {name: runs for name, (runs, *_) in translations.items()}
+    tokens = {name: runs for name, (_, runs, *_) in translations.items() if runs is not None}
+    languages = {
+        name: undo.made.tgt for name, (*_, undo) in translations.items() if undo.made.tokenize
+    }
+    sources = next((lines for _, _, lines, _ in translations.values() if lines), None)
     facts = [_facts(system) for system in systems]  # read early, before any long work
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
     segments = {}
@@ -287,6 +298,7 @@ def compare(
         segments,
         texts,
         tokens,
+        languages,
         breakdown.measure_overlap(training, references, texts, tokenizer, extra_metrics)
         if training
         else None,
@@ -296,17 +308,26 @@ def compare(
 
 
 def _read(
-    system: System, undo: Undoing, references: Sequence[str], reference: str | Path
-) -> tuple[list[list[str]], list[list[str]] | None, list[str] | None]:
-    """Return each run's lines as text and as words (or None), and the source lines (or None)."""
+    system: System, undo: Undoing | None, references: Sequence[str], reference: str | Path
+) -> tuple[list[list[str]], list[list[str]] | None, list[str] | None, Undoing]:
+    """Return each run's lines as text and as words (or None), and the source lines (or None).
+
+    The last item is the converter of words to text: ``undo`` or, if this is None, the one for the
+    language that a table names.
+    """
     names, tokens, sources = list(map(str, system.generated)), None, None
+    language = None
+    if system.table:
+        translations = read_system(system.generated[0], system.name)
+        language = translations.language
+    undo = undo or Undoing.by_language(language)
     if system.plain:
         texts = [plain_lines(path) for path in system.generated]
     elif system.table:
-        has_tokens, texts = read_system(system.generated[0], system.name)
+        texts = translations.runs
         numbers = range(1, len(texts) + 1)
         names = [f"{names[0]}, {system.name}, run {number}" for number in numbers]
-        tokens = texts if has_tokens else None
+        tokens = texts if translations.has_tokens else None
     else:
         outputs = [read_generated(path, len(references)) for path in system.generated]
         tokens = [undo.words(best_hypotheses(output)) for output in outputs]
@@ -320,7 +341,7 @@ def _read(
     for name, lines in zip(names, texts, strict=True):
         check_counts(lines, references, name, reference)
         require_text(lines, name, references)
-    return texts, tokens, sources
+    return texts, tokens, sources, undo
 
 
 def _plain_sources(
@@ -332,7 +353,8 @@ def _plain_sources(
     for system in systems:
         if source is None and not (system.plain or system.table):
             path = system.generated[0]
-            return generated_sources(read_generated(path, sentences), undoing[system.name], path)
+            undo = undoing.get(system.name) or Undoing.by_language(None)
+            return generated_sources(read_generated(path, sentences), undo, path)
     return read_sources(source, sentences)
 
 

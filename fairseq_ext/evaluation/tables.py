@@ -3,7 +3,8 @@
 A table of translations, from which ``compare`` can start, is tab-separated, and compressed if its
 name ends in ``.gz``. It has a column for each training, named ``SYSTEM`` or ``SYSTEM@RUN``, and a
 row for each sentence of the test set. A name with ``:tokens`` after it means that the cells are
-words as the model wrote them, with subword pieces joined; otherwise they are text.
+words as the model wrote them, with subword pieces joined; otherwise they are text. With
+``:tokens=LANG`` Moses' rules for the language turn the words into text.
 """
 
 import csv
@@ -13,13 +14,14 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fairseq_ext.text.reading import read_text
+from fairseq_ext.text.reading import csv_rows, read_text
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 TOKENS = ":tokens"
+COLUMN = re.compile(rf"(.*?)({TOKENS}(?:=([\w-]+))?)?", re.DOTALL)
 Runs = Sequence[Sequence[str]]
 LATEX = str.maketrans(
     {char: f"\\{char}" for char in "&%$#_{}"}
@@ -97,16 +99,39 @@ def comma_separated(rows: Sequence[Sequence[Any]]) -> str:
     return text.getvalue()
 
 
+class Translations(NamedTuple):
+    """The translations of a system in a table.
+
+    Attributes:
+        has_tokens: whether the lines are tokens.
+        language: whose Moses rules turn the tokens into text; None if no rules are needed.
+        runs: the lines of each run.
+    """
+
+    has_tokens: bool
+    language: str | None
+    runs: list[list[str]]
+
+
 def write_table(
-    path: Path, texts: Mapping[str, Runs], tokens: Mapping[str, Runs] | None = None
+    path: Path,
+    texts: Mapping[str, Runs],
+    tokens: Mapping[str, Runs] | None = None,
+    languages: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a table with a column of translations for each run, as tokens where these are known."""
+    """Write a table with a column of translations for each run, as tokens where these are known.
+
+    ``languages`` has the languages of the systems whose tokens become text by Moses' rules.
+    """
     columns = []
     for name in texts:
         has_tokens = name in (tokens or {})
+        ending = TOKENS if has_tokens else ""
+        if has_tokens and name in (languages or {}):
+            ending += f"={languages[name]}"
         for number, lines in enumerate(tokens[name] if has_tokens else texts[name], start=1):
             run = f"@{number}" if number > 1 else ""
-            columns.append([f"{name}{run}{TOKENS if has_tokens else ''}", *lines])
+            columns.append([f"{name}{run}{ending}", *lines])
     table = io.StringIO()
     csv.writer(table, delimiter="\t", lineterminator="\n").writerows(zip(*columns, strict=True))
     content = table.getvalue().encode()
@@ -114,9 +139,12 @@ def write_table(
         file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
-def read_table(path: str | Path) -> dict[str, tuple[bool, list[list[str]]]]:
-    """Return for each system of a table whether it has tokens, and the lines of each run."""
-    rows = list(csv.reader(io.StringIO(read_text(path), newline=""), delimiter="\t"))
+def read_table(path: str | Path) -> dict[str, Translations]:
+    """Return the translations of each system of a table."""
+    try:
+        rows = list(csv_rows(io.StringIO(read_text(path), newline=""), delimiter="\t"))
+    except csv.Error as error:
+        raise DataError(f"`{path}` is not a table of translations: {error}.") from error
     heading = rows[0] if rows else []
     if not all(heading) or len(set(heading)) < len(heading) or len(rows) < 2:
         raise DataError(
@@ -128,21 +156,25 @@ def read_table(path: str | Path) -> dict[str, tuple[bool, list[list[str]]]]:
                 f"`{path}`, row {number}: {len(row)} cells, but the first row names {len(heading)} "
                 "columns."
             )
-    systems: dict[str, tuple[bool, list[list[str]]]] = {}
+    systems: dict[str, Translations] = {}
     for title, *lines in zip(*rows, strict=True):
-        column = title.removesuffix(TOKENS)
+        column, tokens, language = COLUMN.fullmatch(title).groups()
         name, separator, run = column.rpartition("@")
         if not (separator and name in systems and run.isascii() and run.isdigit()):
             name = column
-        tokens, runs = systems.setdefault(name, (title != column, []))
-        if tokens != (title != column):
-            raise DataError(f"`{path}`: one run of `{name}` is text and another one tokens.")
-        runs.append(lines)
+        translations = Translations(tokens is not None, language, [])
+        former = systems.setdefault(name, translations)
+        if former[:2] != translations[:2]:
+            difference = "is text and another one tokens"
+            if former.has_tokens == translations.has_tokens:
+                difference = "becomes text by other rules than another one"
+            raise DataError(f"`{path}`: one run of `{name}` {difference}.")
+        former.runs.append(lines)
     return systems
 
 
-def read_system(path: str | Path, name: str) -> tuple[bool, list[list[str]]]:
-    """Read the runs of one system, as :func:`read_table` returns them."""
+def read_system(path: str | Path, name: str) -> Translations:
+    """Read the translations of one system of a table."""
     systems = read_table(path)
     if name not in systems:
         raise ConfigError(

@@ -7,10 +7,12 @@ import json
 import math
 import random
 import re
+import shutil
 import statistics
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -160,6 +162,39 @@ def test_the_table_of_translations_makes_the_comparison_again(outputs_of_three, 
     }
 
 
+def test_a_table_keeps_the_rules_that_make_text_of_tokens(tmp_path: Path) -> None:
+    """By text.json or by an option; options given with the table have priority."""
+    write_lines(tmp_path / "ref", ["Yes (no), we don't." * 3, "A long line. " + "x" * 150_000])
+    lines = ["Yes ( no@@ ) , we do@@ n &apos;t ." * 3, "A long line . " + "x" * 150_000]
+    write_lines(tmp_path / "out", [f"H-{i}\t-1\t{line}" for i, line in enumerate(lines)])
+    (tmp_path / "run").mkdir()
+    Pipeline("de", "en", tokenize=True, subwords="joined").save(tmp_path / "run")
+    shutil.copy(tmp_path / "out", tmp_path / "run")
+    common = ["--ref", tmp_path / "ref", "--samples", "100"]
+
+    def scores(*words: Any) -> list[float]:
+        command("compare", *common, *words, "--json", tmp_path / "scores.json")
+        content = json.loads((tmp_path / "scores.json").read_text("utf-8"))
+        return [row["scores"]["chrF"]["value"] for row in content["systems"]]
+
+    table = ["--system", f"table:{tmp_path}/a.tsv.gz"]
+    runs = ["--system", f"a={tmp_path}/out", "--system", f"b={tmp_path}/run/out"]
+    with_rules = scores(*runs, "--detokenize", "en", "-o", tmp_path / "a")
+    assert scores(*table) == with_rules
+    as_tokens = scores(*runs[:2])
+    assert as_tokens[0] < with_rules[0]
+    assert scores(*table, "--keep-tokens") == as_tokens * 2
+    scores(*runs, "-o", tmp_path / "a")  # only the second run has a text.json
+    assert scores(*table) == [*as_tokens, with_rules[1]]
+
+
+def test_the_name_of_a_run_is_no_name_of_a_system(outputs_of_three: Path) -> None:
+    systems = [compare.System(name, (outputs_of_three / "good",)) for name in ("a", "a@2")]
+    with pytest.raises(ConfigError, match=r"`--system a@2`: .*choose another name"):
+        compare.compare(systems, outputs_of_three / "ref", samples=100)
+    compare.compare(systems[1:], outputs_of_three / "ref", samples=100)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -168,6 +203,7 @@ def test_the_table_of_translations_makes_the_comparison_again(outputs_of_three, 
         (b"a\tb\n", "is not a table of translations"),
         (b"", "is not a table of translations"),
         (b"a\ta@2:tokens\nx\ty\n", "one run of `a` is text and another one tokens."),
+        (b"b:tokens=de\tb@2:tokens\nx\ty\n", "one run of `b` becomes text by other rules"),
         (b"a\nx\n", "the table has a, but not `b`."),
         (b"b\n\xff\n", "line 2: not UTF-8"),
     ],
@@ -380,7 +416,8 @@ def test_errors_are_one_line(outputs_of_three, words, message, monkeypatch):
     write_lines(outputs_of_three / "empty", [])
     monkeypatch.chdir(outputs_of_three)
     before = sorted(outputs_of_three.iterdir())
-    line = error_line("compare", "--ref", "ref", "-o", "new", "--json", "other.json", *words)
+    reference = [] if "--ref" in words else ["--ref", "ref"]
+    line = error_line("compare", *reference, "-o", "new", "--json", "other.json", *words)
     assert message in line
     assert sorted(outputs_of_three.iterdir()) == before
 
