@@ -106,6 +106,28 @@ def test_a_compiled_catalogue_is_what_python_reads(tmp_path: Path) -> None:
     assert pairs(catalogues.mo((path,), "en", "de")) == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("Language: fr", "in fr, not de"),
+        ("Language: den_CA", "in den_CA, not de"),
+        ("Language: de_AT.UTF-8", ""),
+        ("Language: de@hebrew", ""),
+        ("Language: de-Latn-DE", ""),
+        ("Language:", ""),
+        ("Language-Team: fr", ""),
+    ],
+)
+def test_a_catalogue_in_another_language_is_left_out(tmp_path: Path, line: str, fault: str) -> None:
+    header = f"{line}\nContent-Type: text/plain; charset=UTF-8\n"
+    (tmp_path / "a.mo").write_bytes(compiled({"": header, "Yes": "?"}))
+    po = "".join(f'"{part}\\n"\n' for part in header.splitlines())
+    write(tmp_path / "a.po", f'msgid ""\nmsgstr ""\n{po}\n#, fuzzy\nmsgid "Yes"\nmsgstr "?"\n')
+    for reader, path, other in ((catalogues.mo, "a.mo", ""), (catalogues.po, "a.po", "fuzzy")):
+        (segment,) = reader((tmp_path / path,), "en", "de")
+        assert segment.fault == (fault or other)
+
+
 TMX = """<?xml version="1.0"?>
 <!DOCTYPE tmx SYSTEM "tmx14.dtd">
 <tmx version="1.4"><header srclang="en"/><body>

@@ -2,7 +2,8 @@
 
 A reader is a function of one path (two for formats with a file or folder for each language) and of
 the two languages. It yields a :class:`Segment` for each translated text, in order, and raises
-DataError for a file that cannot be read, is malformed or has other languages.
+DataError for a file that cannot be read, is malformed or has other languages. Folders often hold
+gettext's catalogues of many languages, so there another language is a fault of the segments.
 """
 
 from collections.abc import Callable, Iterator

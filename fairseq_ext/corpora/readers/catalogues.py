@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairseq_ext.corpora.readers import LONGEST, Segment
+from fairseq_ext.corpora.readers import LONGEST, Segment, is_language
 from fairseq_ext.text.reading import opened
 from fairseq_ext.utils.errors import DataError
 
 CHARSET = re.compile(rb"charset=([\w.:-]+)", re.IGNORECASE)
+LANGUAGE = re.compile(r"^Language:[ \t]*(\w[\w-]*)", re.MULTILINE)  # without `@latin`, `.UTF-8`
 PLURALS = re.compile(r"nplurals\s*=\s*(\d+)")
 KEYWORD = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)\s+(".*")')
 ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
@@ -42,20 +43,22 @@ class Message:
 def po(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield the messages of the ``.po`` file ``paths[0]`` with their translations.
 
-    The messages are in the language ``src``, the translations in ``tgt``.
+    The messages are in the language ``src``, the translations in ``tgt``. If the header names
+    another language than ``tgt``, that is a fault of every message.
     """
     path = paths[0]
     text = _decoded(_read(path), path)
-    yield from _segments(_po_messages(text, path), path)
+    yield from _segments(_po_messages(text, path), path, tgt)
 
 
 def mo(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield the messages of the ``.mo`` file ``paths[0]`` with their translations.
 
-    The messages are in the language ``src``, the translations in ``tgt``.
+    The messages are in the language ``src``, the translations in ``tgt``. If the header names
+    another language than ``tgt``, that is a fault of every message.
     """
     path = paths[0]
-    yield from _segments(_mo_messages(_read(path), path), path)
+    yield from _segments(_mo_messages(_read(path), path), path, tgt)
 
 
 def _read(path: Path) -> bytes:
@@ -84,8 +87,9 @@ def _decoded(content: bytes, path: Path) -> str:
         ) from None
 
 
-def _segments(messages: Iterator[Message], path: Path) -> Iterator[Segment]:
+def _segments(messages: Iterator[Message], path: Path, tgt: str) -> Iterator[Segment]:
     plurals: int | None = None
+    other = ""  # says that the catalogue is in another language, or is ""
     for message in messages:
         place = f"`{path}`, line {message.line}" if message.line else f"`{path}`"
         singular, plural = message.texts["msgid"], message.texts.get("msgid_plural")
@@ -95,8 +99,11 @@ def _segments(messages: Iterator[Message], path: Path) -> Iterator[Segment]:
         if not singular:
             header = PLURALS.search(forms.get(0, ""))
             plurals = plurals if header is None else int(header[1])
+            language = LANGUAGE.search(forms.get(0, ""))
+            if language is not None and not is_language(language[1], tgt):
+                other = f"in {language[1]}, not {tgt}"
             continue
-        fault = "fuzzy" if message.fuzzy else ""
+        fault = other or ("fuzzy" if message.fuzzy else "")
         if plural is None:
             yield Segment(singular, forms.get(0, ""), path.name, fault)
             continue
