@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from fairseq_ext.text.cleaning import one_spaced
 
 TAG = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"]*\"|'[^']*'))*\s*/?>")
+BREAKING_TAG = re.compile(
+    r"</?(?:br|hr|p|div|h[1-6]|[uod]l|li|dt|dd|table|caption|tr|td|th|pre|blockquote)(?=[\s/>])",
+    re.I,
+)  # a tag between two lines or blocks, so also between two words
 PLACEHOLDER = re.compile(
     r"%\([\w.]+\)[#0 +-]*\d*(?:\.\d+)?[a-zA-Z]"  # Python: %(name)s
     r"|%(?:\d+\$)?[#0+-]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j|t|L)?[diouxXeEfgGcsp](?![A-Za-z])"
@@ -35,7 +39,8 @@ PLACEHOLDER_RULES = ("keep", "leave-out")
 class Rules:
     """A rule for each kind of mark in a pair of texts.
 
-    ``strip`` removes the marks from both texts. ``keep`` keeps them, and drops a pair whose tags
+    ``strip`` removes the marks from both texts; a tag that breaks the line, such as ``<br>`` or
+    ``<p>``, becomes a space. ``keep`` keeps them, and drops a pair whose tags
     or placeholders differ. ``leave-out`` drops every pair with such marks.
     """
 
@@ -53,7 +58,7 @@ class Rules:
             if self.markup == "keep" and tags[0] != tags[1]:
                 return pair, "mark-up differs"
             if self.markup == "strip":
-                pair = (TAG.sub("", pair[0]), TAG.sub("", pair[1]))
+                pair = (TAG.sub(_stripped, pair[0]), TAG.sub(_stripped, pair[1]))
         values = [Counter(_plain_names(PLACEHOLDER.findall(text))) for text in pair]
         if any(values) and self.placeholders == "leave-out":
             return pair, "placeholders"
@@ -66,6 +71,10 @@ class Rules:
             pair = without
         pair = (one_spaced(pair[0]), one_spaced(pair[1]))
         return pair, "" if all(pair) else "an empty side"
+
+
+def _stripped(tag: re.Match[str]) -> str:
+    return " " if BREAKING_TAG.match(tag[0]) else ""
 
 
 def _plain_names(placeholders: list[str]) -> list[str]:

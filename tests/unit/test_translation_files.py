@@ -7,6 +7,7 @@ import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -176,6 +177,24 @@ def test_both_versions_of_xliff(tmp_path: Path) -> None:
     assert segments[1].fault == "not translated"
 
 
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ('<x id="1" ctype="lb"/>', "a<br/>b"),
+        ('<ph id="1" type="fmt" subType="xlf:lb"/>', "a<br/>b"),
+        ('<ph type="lb">\\n</ph>', "a<br/>b"),
+        ('<ph x="1">&lt;br/&gt;</ph>', "a<br/>b"),
+        ('<ph x="1"> &lt;BR clear="all"&gt;</ph>', "a<br/>b"),
+        ('<ph x="1">&lt;img/&gt;</ph>', "a<ph/>b"),
+        ('<ph id="lb"/>', "a<ph/>b"),
+        ('<g ctype="bold">&lt;br&gt;</g>', "a<g><br></g>b"),
+    ],
+)
+def test_codes_for_line_breaks(code: str, text: str) -> None:
+    element = ElementTree.fromstring(f"<seg>a{code}b</seg>")
+    assert xml_files.marked_text(element, xml_files.CODES) == text
+
+
 SGM = '<{0}set srclang="any">\n<doc docid="{1}">\n<seg id="1">{2}</seg>\n</doc>\n</{0}set>\n'
 
 
@@ -239,6 +258,9 @@ def test_help_pages_are_joined_by_page_and_id(tmp_path: Path) -> None:
         ({}, "AT&T &lt; R&D", "AT&T &lt; F&E", ("AT&T &lt; R&D", "AT&T &lt; F&E")),
         ({}, "the file_name is %(my_name)s", "file_name: %(my_name)s", None),
         ({}, "a <emph>b</emph>", "<emph>B</emph> A", ("a b", "B A")),
+        ({}, "a<br>b<BR/>c", "<p>A</p><p class='x'>B</p><h1>C</h1>", ("a b c", "A B C")),
+        ({}, "<ul><li>a</li><li>b <i>c</i></li></ul>", "<td>A</td><td>B</td>", ("a b c", "A B")),
+        ({}, "sub<b>word</b>s, <pre-x>a</pre-x>b", "<param/>a<p:x/>b", ("subwords, ab", "ab")),
         ({"markup": "keep"}, "a <b>b</b>", "<b>B</b>", ("a <b>b</b>", "<b>B</b>")),
         ({"markup": "keep"}, "a <b>b</b>", "B", "mark-up differs"),
         ({"markup": "leave-out"}, "a <b>b</b>", "<b>B</b>", "mark-up"),

@@ -1,5 +1,6 @@
 """Read XML: translation memories (TMX 1.4, XLIFF 1.2 and 2), and test sets of WMT since 2021."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, iterparse
@@ -11,6 +12,8 @@ from fairseq_ext.utils.files import require_file
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})  # elements with code of the original file
+BREAK_TYPES = {"lb", "xlf:lb"}  # line breaks in TMX and XLIFF 1.2, and in XLIFF 2
+BREAK = re.compile(r"\s*<br\b", re.IGNORECASE)
 UNFINISHED = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "initial"}
 
 
@@ -128,11 +131,21 @@ def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]
 def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
     """Return the text of an element, with its children as tags without attributes.
 
-    Children whose tags are in ``codes`` are written without their content.
+    Children whose tags are in ``codes`` are written without their content, and as ``<br/>`` if they
+    stand for a line break.
     """
     pieces = [element.text or ""]
     for child in element:
         content = "" if child.tag in codes else marked_text(child, codes)
-        pieces.append(f"<{child.tag}>{content}</{child.tag}>" if content else f"<{child.tag}/>")
+        tag = "br" if not content and _is_break(child, codes) else child.tag
+        pieces.append(f"<{tag}>{content}</{tag}>" if content else f"<{tag}/>")
         pieces.append(child.tail or "")
     return "".join(pieces)
+
+
+def _is_break(code: Element, codes: frozenset[str]) -> bool:
+    """Return whether an element's type or its content in the original file is a line break."""
+    types = {code.get(name, "") for name in ("type", "ctype", "subType")}
+    return bool(types & BREAK_TYPES) or (
+        code.tag in codes and BREAK.match(code.text or "") is not None
+    )
