@@ -25,9 +25,10 @@ PLACEHOLDER = re.compile(
 )
 ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-fA-F]+|\w+);")
 PROTECTED = re.compile(f"({ENTITY.pattern}|{PLACEHOLDER.pattern})")
-AMPERSAND = re.compile(r"&(?=[^\W\d_])")
+AMPERSAND = re.compile(r"(?:(?<![A-Z])&|&(?![A-Z]))(?=[^\W\d_])")  # not between capitals: `R&D`
 APPENDED = re.compile(r"\s*\([&_~]\w\)")  # ` (&F)`, where keyboards lack the language's letters
 UNDERSCORE = re.compile(r"_(?=[^\W_])")
+NAME = re.compile(r"[A-Za-z\d=/]+[&_][A-Za-z\d]+")  # `AT&T`, `my_name`, `a=1&b`, or `E&xit`
 SHORT = 60  # most characters of a label whose underscore may mark a shortcut
 
 MARKUP_RULES = ("strip", "keep", "leave-out")
@@ -83,10 +84,15 @@ def _plain_names(placeholders: list[str]) -> list[str]:
 
 
 def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
-    """Remove the marks of shortcuts if both texts look like labels with a shortcut."""
+    """Remove the marks of shortcuts if both texts look like labels with a shortcut.
+
+    A word that has its mark inside and is the same in both texts is a name or part of an address.
+    """
+    names = [set(NAME.findall(PLACEHOLDER.sub("0", ENTITY.sub(" ", text)))) for text in pair]
+    shared = " ".join(names[0] & names[1])
     for mark, longest in ((AMPERSAND, 4 * SHORT), (UNDERSCORE, SHORT)):
         are_labels = all(_unmarked(mark, text)[0] == 1 or APPENDED.search(text) for text in pair)
-        if are_labels and max(map(len, pair)) <= longest:
+        if are_labels and not mark.search(shared) and max(map(len, pair)) <= longest:
             source, target = (_unmarked(mark, APPENDED.sub("", text))[1] for text in pair)
             pair = (source, target)
     return pair

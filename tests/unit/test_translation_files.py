@@ -256,6 +256,22 @@ def test_help_pages_are_joined_by_page_and_id(tmp_path: Path) -> None:
         ({}, "_Save As", "Speichern _unter", ("Save As", "Speichern unter")),
         ({}, "&Edit", "編集(&E)", ("Edit", "編集")),
         ({}, "AT&T &lt; R&D", "AT&T &lt; F&E", ("AT&T &lt; R&D", "AT&T &lt; F&E")),
+        *(
+            ({}, source, target, (source, target))
+            for source, target in (
+                ("AT&T sells", "AT&T verkauft"),
+                ("The R&D team", "Die F&E-Gruppe"),
+                ("file my_name here", "Datei my_name hier"),
+                ("Save snake_case names", "snake_case-Namen speichern"),
+                ("at https://e.org/?a=1&b=2 now", "jetzt auf https://e.org/?a=1&b=2"),
+                ("?q=%s&lang=de in it", "?q=%s&lang=de darin"),
+                ("?q=&lang=de in it", "?q=&lang=de darin"),
+            )
+        ),
+        ({}, "E&xit", "B&eenden", ("Exit", "Beenden")),
+        ({}, "&About AT&T", "Ü&ber AT&T", ("About AT&T", "Über AT&T")),
+        ({}, "x&lt;y: &Open", "x&lt;y: Ö&ffnen", ("x&lt;y: Open", "x&lt;y: Öffnen")),
+        ({}, "E_xport my_file", "E_xportieren", ("E_xport my_file", "E_xportieren")),
         ({}, "the file_name is %(my_name)s", "file_name: %(my_name)s", None),
         ({}, "a <emph>b</emph>", "<emph>B</emph> A", ("a b", "B A")),
         ({}, "a<br>b<BR/>c", "<p>A</p><p class='x'>B</p><h1>C</h1>", ("a b c", "A B C")),
