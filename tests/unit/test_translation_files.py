@@ -207,6 +207,13 @@ def test_test_sets_of_wmt(tmp_path: Path) -> None:
     write(target, SGM.format("ref", "cnn", "Tee"))
     with pytest.raises(FairseqExtError, match=r"bbc, segment 1 where .* has cnn, segment 1"):
         list(two_files.sgm((source, target), "en", "de"))
+    write(target, "".join(SGM.format("ref", "bbc", text) for text in ("Tee", "Grog", "Tee")))
+    further = Segment("", "", "bbc", "a further reference")
+    segments = list(two_files.sgm((source, target), "en", "de"))
+    assert segments == [further, further, Segment("Tea & milk", "Tee", "bbc")]
+    nameless = "<doc><seg id='1'>A</seg></doc>\n<doc><seg id='1'>B</seg></doc>\n"
+    write(source, nameless)
+    assert pairs(two_files.sgm((source, source), "en", "de")) == [("A", "A"), ("B", "B")]
     spread = "<DOC docid='a'><seg id='1'>A</seg></DOC><DOC docid='b'><seg id='1'>B</seg>\n<seg\n"
     spread += "id='2'>\r\nC &lt;\n\nD\n</seg></DOC><DOC docid='c'><seg id='1'>E</seg></DOC>"
     write(source, spread)

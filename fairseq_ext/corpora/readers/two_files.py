@@ -27,10 +27,19 @@ VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
 def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield the segments of two SGM files, source and target, in pairs.
 
+    A segment that the target file has again is of a further reference, which is a fault.
+
     Raises:
         DataError: the files have different documents or segments.
     """
-    for pair in zip_longest(*(_sgm_segments(path) for path in paths)):
+    source, target = (list(_sgm_segments(path)) for path in paths)
+    if len({item[:2] for item in source}) == len(source):  # not if documents lack names
+        first = dict[tuple[str, str], tuple[str, str, str]]()
+        for item in target:
+            if first.setdefault(item[:2], item) is not item:
+                yield Segment("", "", item[0], "a further reference")
+        target = list(first.values())
+    for pair in zip_longest(source, target):
         names = [f"{item[0]}, segment {item[1]}" if item else "its end" for item in pair]
         if names[0] != names[1]:
             raise DataError(
