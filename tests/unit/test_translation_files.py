@@ -195,6 +195,30 @@ def test_codes_for_line_breaks(code: str, text: str) -> None:
     assert xml_files.marked_text(element, xml_files.CODES) == text
 
 
+@pytest.mark.parametrize(
+    ("around", "inner", "fault"),
+    [
+        ("", 'translate="no"', "not translated"),
+        ('translate="no"', "", "not translated"),
+        ('translate="no"', 'translate="yes"', ""),
+        ('translate="yes"', "", ""),
+    ],
+)
+def test_xliff_says_what_not_to_translate(
+    tmp_path: Path, around: str, inner: str, fault: str
+) -> None:
+    text = "<source>Yes</source><target>Ja</target>"
+    segment = f"<segment>{text}</segment>"
+    for body in (
+        f"<file id='f'><group {around}><trans-unit {inner}>{text}</trans-unit></group></file>",
+        f"<file id='f'><group {around}><unit {inner}>{segment}</unit></group></file>",
+        f"<file id='f' {around}><group><unit {inner}>{segment}</unit></group></file>",
+        f"<file id='f'><unit {around}><segment {inner}>{text}</segment></unit></file>",
+    ):
+        path = write(tmp_path / "a.xlf", f'<xliff srcLang="en" trgLang="de">{body}</xliff>')
+        assert list(xml_files.xliff((path,), "en", "de")) == [Segment("Yes", "Ja", "f", fault)]
+
+
 SGM = '<{0}set srclang="any">\n<doc docid="{1}">\n<seg id="1">{2}</seg>\n</doc>\n</{0}set>\n'
 
 

@@ -50,16 +50,17 @@ def xliff(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
         document = _attribute(parent, "original", "id")  # not of a group
         segments = [unit] if unit.tag == "trans-unit" else list(unit.iter("segment"))
         for segment in segments:
-            yield _xliff_segment(segment, document)
+            translate = _attribute([*surroundings, unit, segment], "translate")
+            yield _xliff_segment(segment, document, translate)
     if not any(is_language(code, src) for code in languages):
         _refuse(paths[0], languages, src, tgt)
 
 
-def _xliff_segment(segment: Element, document: str) -> Segment:
+def _xliff_segment(segment: Element, document: str, translate: str) -> Segment:
     source, target = segment.find("source"), segment.find("target")
     texts = ["" if side is None else marked_text(side, CODES) for side in (source, target)]
     state = segment.get("state") or ("" if target is None else target.get("state") or "")
-    unfinished = target is None or state in UNFINISHED or segment.get("translate") == "no"
+    unfinished = target is None or state in UNFINISHED or translate == "no"
     return Segment(texts[0], texts[1], document, "not translated" if unfinished else "")
 
 
