@@ -36,17 +36,21 @@ def _with_typing_errors(sentence: str, share: float, draw: random.Random, langua
 
 
 def _mistype(word: str, draw: random.Random) -> str:
-    """Swap two neighbouring letters, or leave out, double or replace a letter of the word."""
+    """Swap two neighbouring letters, or leave out, double or replace a letter of the word.
+
+    Equal letters are neither swapped nor replaced by each other, so the word always changes.
+    """
     places = [i for i, char in enumerate(word) if char.isalpha()]
     place = draw.choice(places)
     before, letter, after = word[:place], word[place], word[place + 1 :]
     error = draw.choice(("swap", "leave out", "double", "replace"))
-    if error == "swap" and after[:1].isalpha():
+    others = [other for other in word if other.isalpha() and other != letter]
+    if error == "swap" and after[:1].isalpha() and after[0] != letter:
         return before + after[0] + letter + after[1:]
     if error == "leave out":
         return before + after
-    if error == "replace":
-        return before + word[draw.choice(places)] + after
+    if error == "replace" and others:
+        return before + draw.choice(others) + after
     return before + 2 * letter + after
 
 
