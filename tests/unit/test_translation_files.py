@@ -13,7 +13,14 @@ import pytest
 
 from fairseq_ext.corpora import translation_files
 from fairseq_ext.corpora.markup import Rules
-from fairseq_ext.corpora.readers import FORMAT_NAMES, Segment, catalogues, two_files, xml_files
+from fairseq_ext.corpora.readers import (
+    FORMAT_NAMES,
+    Segment,
+    catalogues,
+    is_language,
+    two_files,
+    xml_files,
+)
 from fairseq_ext.utils.errors import FairseqExtError
 from tests.support.harness import command, error_line
 
@@ -105,6 +112,23 @@ def test_a_compiled_catalogue_is_what_python_reads(tmp_path: Path) -> None:
     path.write_bytes(content)
     expected = [("%d file", "%d Datei"), ("%d files", "%d Dateien"), ("Open", "Öffnen")]
     assert pairs(catalogues.mo((path,), "en", "de")) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "language", "same"),
+    [
+        ("de", "deu", True),
+        ("ger-AT", "de", True),
+        ("PT_br", "pt", True),
+        ("por_Latn_BR", "pt-latn", True),
+        ("pt", "pt-BR", False),
+        ("zh-TW", "zh-CN", False),
+        ("den", "de", False),
+        ("", "de", False),
+    ],
+)
+def test_codes_stand_for_languages(code: str, language: str, same: bool) -> None:
+    assert is_language(code, language) == same
 
 
 @pytest.mark.parametrize(

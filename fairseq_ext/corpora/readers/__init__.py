@@ -6,9 +6,12 @@ DataError for a file that cannot be read, is malformed or has other languages. F
 gettext's catalogues of many languages, so there another language is a fault of the segments.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from fairseq_ext.text.languages import short_code
 
 FORMAT_NAMES = ("help", "lines", "mo", "po", "sgm", "tmx", "wmt", "xliff")
 """Names in options; :mod:`fairseq_ext.corpora.translation_files` has the reader of each."""
@@ -27,13 +30,17 @@ class Segment:
     source: str  # in the source language
     target: str  # its translation
     document: str = ""  # name of the article or other unit that the segment belongs to
-    fault: str = ""  # why the translation is unfinished according to the file, or ""
+    fault: str = ""  # why the translation cannot be used according to the file, or ""
 
 
 Reader = Callable[[tuple[Path, ...], str, str], Iterator[Segment]]
 
 
 def is_language(code: str, language: str) -> bool:
-    """Return whether a language code in a file, such as ``de-AT``, stands for ``language``."""
-    code, language = (text.lower().replace("_", "-") for text in (code, language))
+    """Return whether a language code in a file, such as ``de-AT``, stands for ``language``.
+
+    Codes of two and of three letters may stand for the same language: ``de`` and ``deu``.
+    """
+    subtags = (re.split("[-_]", text.lower()) for text in (code, language))
+    code, language = ("-".join((short_code(first), *others)) for first, *others in subtags)
     return code == language or code.startswith(f"{language}-")
