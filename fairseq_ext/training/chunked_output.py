@@ -58,8 +58,10 @@ def deferred(model: nn.Module) -> Iterator[None]:
     attributes = vars(inner.decoder)
     before = attributes.get("output_layer")
     attributes["output_layer"] = _unchanged  # in the instance, to hide the class's method
+    attributes["_tied"] = None
+    weight = getattr(_output_module(inner.decoder), "weight", None)
     try:
-        with tied_weight.tied(inner, _last(inner.decoder).weight) as attributes["_tied"]:
+        with tied_weight.tied(inner, weight) as attributes["_tied"]:
             yield
     finally:
         del attributes["output_layer"], attributes["_tied"]
@@ -81,15 +83,16 @@ def output_layer(model: nn.Module, features: Tensor) -> OutputLayer:
     if "last_product" in vars(owner_of(decoder, "output_layer")):
         output = decoder.last_product(features)
     else:
-        last = _last(decoder)
-        output = OutputLayer(features, last.weight, getattr(last, "bias", None))
-    return output._replace(tied=vars(decoder).get("_tied"))
+        module = _output_module(decoder)
+        output = OutputLayer(features, module.weight, getattr(module, "bias", None))
+    tied = vars(decoder).get("_tied")
+    return output._replace(tied=tied) if tied and tied.parameter is output.weight else output
 
 
-def _last(decoder: nn.Module) -> nn.Module:
-    """Return the module with the weights of the output layer."""
+def _output_module(decoder: nn.Module) -> nn.Module | None:
+    """Return the module with the weights of the output layer, or None if it is not known."""
     if owner_of(decoder, "output_layer") is not LSTMDecoder:
-        return decoder.output_projection
+        return getattr(decoder, "output_projection", None)
     return decoder.embed_tokens if decoder.share_input_output_embed else decoder.fc_out
 
 

@@ -147,7 +147,7 @@ def _summed(output: OutputLayer, chunk_loss: ChunkLoss, chunk: int) -> tuple[Ten
     features, weight, bias, tied = output
     places = _places(output, chunk)
     if not torch.is_grad_enabled():  # parameters have `requires_grad` even then
-        features, weight = features.detach(), weight.detach()
+        features, weight, tied = features.detach(), weight.detach(), None
         bias = None if bias is None else bias.detach()
     if tied is None:
         return _Summed.apply(features, weight, bias, None, None, chunk_loss, places)

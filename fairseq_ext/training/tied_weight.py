@@ -2,8 +2,8 @@
 
 autograd makes one gradient of the whole table for each use of it, and then adds them up: several
 passes over V × C numbers, however few tokens a batch has. Here each lookup of embeddings leaves
-only the gradients of the rows that it read. When all uses have left theirs, the rows are added to
-the output layer's gradient, in place.
+only the gradients of the rows that it read. When all uses have left theirs, the output layer's
+gradient is copied into the layout of the table, and the rows are added to this copy.
 
 V: vocabulary, C: features.
 """
@@ -27,17 +27,26 @@ class Parts:
     Attributes:
         product: the output layer's part, transposed: ``[C, V]``.
         rows: indices ``[N]`` and gradients ``[N, C]`` of the rows that each lookup read.
+        backward_pass: autograd's number of the backward pass that left them.
     """
 
     product: Tensor | None = None
     rows: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    backward_pass: int = -1
 
     def add_product(self, gradient: Tensor) -> None:
         """Add the part of an output layer; ``gradient`` stays as it is."""
+        self._forget_earlier_pass()
         self.product = gradient if self.product is None else self.product + gradient
+
+    def add_rows(self, numbers: Tensor, gradients: Tensor) -> None:
+        """Add the part of a lookup."""
+        self._forget_earlier_pass()
+        self.rows.append((numbers, gradients))
 
     def take_sum(self, weight: Tensor) -> Tensor:
         """Return the gradient, in the layout of ``weight``, and forget the parts."""
+        self._forget_earlier_pass()
         if self.product is None:
             total = torch.zeros_like(weight)
         else:  # a copy even if C = 1, because the product is kept for a second backward pass
@@ -47,24 +56,34 @@ class Parts:
         self.product, self.rows = None, []
         return total
 
+    def _forget_earlier_pass(self) -> None:
+        """Forget parts that an earlier backward pass left but, for other tensors, did not sum."""
+        number = torch._C._current_graph_task_id()
+        if number != self.backward_pass:
+            self.backward_pass, self.product, self.rows = number, None, []
+
 
 class TiedWeight:
     """A weight whose uses in one forward pass leave parts of its gradient.
 
     Attributes:
-        weight: the weight ``[V, C]``, without gradient.
+        parameter: the weight ``[V, C]``.
+        weight: the same numbers, without gradient.
         anchor: a scalar that stands for the weight in the graph. autograd computes the weight's
             gradient after those of all functions that have taken the anchor as an input.
         parts: where these functions leave their parts.
     """
 
     def __init__(self, weight: Tensor) -> None:
-        self.weight, self.parts = weight.detach(), Parts()
+        self.parameter, self.weight, self.parts = weight, weight.detach(), Parts()
         self.anchor = _Summed.apply(weight, self.parts)
 
-    def look_up(self, tokens: Tensor, padding_idx: int | None) -> Tensor:
-        """Return the embeddings of ``tokens``; that of ``padding_idx`` gets no gradient."""
-        return _Lookup.apply(self.anchor, self.weight, tokens, padding_idx, self.parts)
+    def look_up(self, input: Tensor, padding_idx: int | None) -> Tensor:
+        """Return the embeddings of the tokens ``input``; that of ``padding_idx`` gets no gradient.
+
+        ``input`` is the name of the argument of ``nn.Embedding``.
+        """
+        return _Lookup.apply(self.anchor, self.weight, input, padding_idx, self.parts)
 
 
 class _Summed(torch.autograd.Function):
@@ -101,22 +120,26 @@ class _Lookup(torch.autograd.Function):
         gradients = grad.flatten(0, -2)
         if ctx.padding_idx is not None and not (real := numbers.ne(ctx.padding_idx)).all():
             numbers, gradients = numbers[real], gradients[real]
-        ctx.parts.rows.append((numbers, gradients))
+        ctx.parts.add_rows(numbers, gradients)
         return grad.new_zeros(()), None, None, None, None
 
 
 @contextlib.contextmanager
-def tied(model: nn.Module, weight: Tensor) -> Iterator[TiedWeight | None]:
+def tied(model: nn.Module, weight: Tensor | None) -> Iterator[TiedWeight | None]:
     """In the ``with`` block, make embeddings tied to ``weight`` leave gradients of rows only.
 
     Yields the :class:`TiedWeight` that collects them; or None, and changes nothing, if no embedding
     of ``model`` has this weight, if no gradient is needed, or where this gains nothing: on a GPU or
     in half precision.
     """
-    wanted = torch.is_grad_enabled() and weight.requires_grad
-    fits = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64)
     embeddings = []
-    if wanted and fits:
+    if (
+        weight is not None
+        and weight.requires_grad
+        and torch.is_grad_enabled()
+        and weight.device.type == "cpu"
+        and weight.dtype in (torch.float32, torch.float64)
+    ):
         embeddings = [module for module in model.modules() if _is_plain(module, weight)]
     if not embeddings:
         yield None
@@ -136,5 +159,6 @@ def _is_plain(module: nn.Module, weight: Tensor) -> bool:
         type(module) is nn.Embedding
         and module.weight is weight
         and module.max_norm is None
-        and not (module.scale_grad_by_freq or module.sparse or "forward" in vars(module))
+        and not (module.scale_grad_by_freq or module.sparse or module._forward_pre_hooks)
+        and "forward" not in vars(module)
     )

@@ -24,38 +24,39 @@ TIED = ["--arch", "transformer", *models.SMALL, "--share-all-embeddings"]
 class Model(nn.Module):
     """A sum of two lookups and a product with the same table, which a third product reads, too."""
 
-    def __init__(self, third: bool = False, width: int = C) -> None:
+    def __init__(self, has_third_product: bool = False, width: int = C) -> None:
         super().__init__()
         torch.manual_seed(1)
         self.source = nn.Embedding(V, width, PAD).double()
         self.target = nn.Embedding(V, width, PAD, _weight=self.source.weight.detach()).double()
         self.target.weight = self.source.weight
-        self.third = third
+        self.has_third_product = has_third_product
+        self.scale = torch.ones(width, dtype=torch.float64)
 
     def loss(self, chunk: int = 2 * V) -> Tensor:
         weight = self.source.weight
         with tied(self, weight) as shared:
             features = self.source(TOKENS) + self.target(TOKENS.flip(1)).sin()
-            if self.third:
+            if self.has_third_product:
                 features = features + F.linear(features, weight) @ weight.tanh()
-            output = OutputLayer(features, weight, tied=shared)
+            output = OutputLayer(features * self.scale, weight, tied=shared)
             return smoothed_nll(output, TARGET, 0.1, PAD, chunk)[0]
 
     def expected(self) -> Tensor:
-        """The gradient by torch alone."""
+        """The gradient as torch sums it, without a tied weight."""
         weight = self.source.weight.detach().clone().requires_grad_()
         features = F.embedding(TOKENS, weight, PAD) + F.embedding(TOKENS.flip(1), weight, PAD).sin()
-        if self.third:
+        if self.has_third_product:
             features = features + F.linear(features, weight) @ weight.tanh()
         output = OutputLayer(features, weight)
         return torch.autograd.grad(smoothed_nll(output, TARGET, 0.1, PAD)[0], weight)[0]
 
 
-@pytest.mark.parametrize("third", [False, True])
+@pytest.mark.parametrize("has_third_product", [False, True])
 @pytest.mark.parametrize("chunk", [1, 2 * V, 100 * V])
 @pytest.mark.parametrize("width", [1, C])
-def test_the_gradient_is_torchs(third: bool, chunk: int, width: int) -> None:
-    model = Model(third, width)
+def test_the_gradient_is_torchs(has_third_product: bool, chunk: int, width: int) -> None:
+    model = Model(has_third_product, width)
     expected = model.expected()
     loss = model.loss(chunk)
     loss.backward(retain_graph=True)
@@ -71,11 +72,14 @@ def test_others_see_one_gradient() -> None:
     model, calls = Model(), []
     weight = model.source.weight
     weight.register_hook(calls.append)
+    model.scale.requires_grad_()
     loss = model.loss()
-    (alone,) = torch.autograd.grad(loss, weight, retain_graph=True)
+    torch.autograd.grad(loss, model.scale, retain_graph=True)
+    assert not calls
+    (gradient,) = torch.autograd.grad(loss, weight, retain_graph=True)
     loss.backward()
     torch.testing.assert_close(calls, [model.expected()] * 2)
-    torch.testing.assert_close([alone, weight.grad], calls)
+    torch.testing.assert_close([gradient, weight.grad], calls)
 
 
 def test_two_losses_of_one_pass() -> None:
@@ -120,7 +124,11 @@ def _half(model: Model) -> None:
     model.bfloat16()
 
 
-@pytest.mark.parametrize("change", [_frozen, _limited, _half])
+def _scaled(model: Model) -> None:
+    model.source.scale_grad_by_freq = model.target.scale_grad_by_freq = True
+
+
+@pytest.mark.parametrize("change", [_frozen, _limited, _half, _scaled])
 def test_where_it_stays_torchs(change: Any) -> None:
     model = Model()
     change(model)
@@ -136,6 +144,26 @@ def test_nothing_is_left_in_the_modules() -> None:
     assert "forward" not in vars(model.source)
     with torch.no_grad(), tied(model, model.source.weight) as shared:
         assert shared is None
+
+
+def test_a_decoder_with_another_product_keeps_its_own_gradient() -> None:
+    """Its output layer is where `last_product` says, with or without an `output_projection`."""
+    model, _ = models.build(TIED)
+    projection = nn.Linear(*model.decoder.output_projection.weight.shape[::-1])
+
+    def last_product(self: Any, features: Tensor) -> OutputLayer:
+        return OutputLayer(features, projection.weight)
+
+    kind = type(model.decoder)
+    methods = {"output_layer": kind.output_layer, "last_product": last_product}
+    model.decoder.__class__ = type("Other", (kind,), methods)
+    features = torch.ones(1, 2, projection.in_features)
+    for _ in range(2):
+        with chunked_output.deferred(model):
+            assert chunked_output.output_layer(model, features).tied is None
+        if hasattr(model.decoder, "output_projection"):
+            del model.decoder.output_projection
+    assert "_tied" not in vars(model.decoder)
 
 
 def test_the_table_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
