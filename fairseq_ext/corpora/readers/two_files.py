@@ -16,9 +16,9 @@ from fairseq_ext.text import reading
 from fairseq_ext.utils.errors import DataError
 
 DOCUMENT = r"<doc\b[^>]*?\bdocid\s*=\s*[\"']?([^\"'>]+)"
-SEGMENT = r"<seg\b[^>]*?\bid\s*=\s*[\"']?([^\"'\s>]+)[^>]*>(.*?)</seg>"
+SEGMENT = r"<seg\b[^>]*?\bid\s*=\s*[\"']?([^\"'\s>]+)[^>]*(?<!/)>(.*?)</seg>"
 DOCUMENT_OR_SEGMENT = re.compile(f"{DOCUMENT}|{SEGMENT}", re.IGNORECASE)
-SEGMENT_TAG = re.compile(r"<(/?)seg\b", re.IGNORECASE)
+SEGMENT_TAG = re.compile(r"<!--.*?-->|<seg\b[^>]*/>|<(/?)(seg)\b", re.IGNORECASE)
 LARGEST_PAGE = 1 << 24  # bytes
 BLOCKS = {"p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "td", "th", "dt", "dd", "title"}
 VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
@@ -72,7 +72,9 @@ def _sgm_lines(path: Path) -> Iterator[str]:
     for number, text in enumerate(_lines(path), 1):
         parts.append(text)
         size += len(text) + 1
-        for slash in SEGMENT_TAG.findall(text):
+        for slash, name in SEGMENT_TAG.findall(text):
+            if not name:  # a comment, or a segment without text
+                continue
             if start and not slash:
                 raise DataError(f"`{path}`, line {start}: {endless}")
             start = 0 if slash else number
