@@ -102,7 +102,7 @@ def pseudo_rows(table: Path, reference: Path, spread: str, count: int) -> Iterat
     """Yield rows of experiments with pseudo-runs; weights resample sentences for BLEU and chrF."""
     references = plain_lines(reference)
     undo = Undoing.by_language(reference.suffix[1:])
-    systems = {name: runs for name, (_, runs) in tables.read_table(table).items()}
+    systems = {name: columns.runs for name, columns in tables.read_table(table).items()}
     draw = np.random.default_rng(1)
     for label, metric in build_metrics(references).items():
         pool = [_counts(metric, undo.text(run)) for name in POOL for run in systems[name]]

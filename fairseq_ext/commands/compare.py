@@ -12,7 +12,7 @@ from fairseq_ext.commands import evaluation_options, options
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.files import require_file
-from fairseq_ext.utils.option_fields import add_options, from_args, option
+from fairseq_ext.utils.option_fields import Once, add_options, from_args, option
 
 if TYPE_CHECKING:
     from fairseq_ext.evaluation.compare import Latency, System
@@ -39,7 +39,7 @@ class Request:
         None, "system to test the others against (default: the first)", metavar="NAME"
     )
     tokenized_ref: Path | None = option(
-        None, "reference tokens without subword pieces, for tokenized BLEU as well"
+        None, "reference tokens without subword pieces, for tokenized BLEU as well", action=Once
     )
     samples: int = option(1000, "samples of the bootstrap (%(default)s)")
     output: Path | None = option(
@@ -116,8 +116,10 @@ def _run(args: argparse.Namespace) -> None:
     undoing = {
         system.name: request.texts.undoing(system.generated)
         for system in systems
-        if not (system.plain or (system.table and request.texts.by_default))
+        if not system.plain
     }
+    if request.texts.is_default:
+        undoing |= compare.undoing_of_tables(systems)
     references = score.plain_lines(reference)
     latencies = _latencies(request.latency, systems, source)
     tokenizer = request.tokenizer.choose(undoing.values(), references, reference)

@@ -164,8 +164,9 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
 class UndoingOptions:
     """The options for turning translations into text.
 
-    Commands with ``--remove-bpe`` join subword pieces only if that option or the ``text.json`` of
-    the run asks for it; the other commands always join them.
+    Subword pieces are joined as ``text.json`` says, and always with ``--detokenize``. Without
+    ``text.json``, commands that have ``--remove-bpe`` join them only with one of these options; the
+    other commands join those of subword-nmt.
     """
 
     detokenize: str | None = option(
@@ -175,7 +176,7 @@ class UndoingOptions:
     remove_bpe: bool | None = option(None, "join subword pieces (`@@ `)")
 
     @property
-    def by_default(self) -> bool:
+    def is_default(self) -> bool:
         """Whether no option says how translations become text."""
         return self.detokenize is None and not self.keep_tokens and self.remove_bpe is None
 

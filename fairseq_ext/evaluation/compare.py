@@ -222,11 +222,11 @@ def compare(
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"Names of `--system` must differ, but `{twice[0]}` is there twice.")
     for name in names:
-        of_run = re.fullmatch(r"(.+)@\d+", name, re.DOTALL)
-        if of_run and of_run[1] in names:
+        run_name = re.fullmatch(r"(.+)@\d+", name, re.DOTALL)
+        if run_name and run_name[1] in names:
             raise ConfigError(
                 f"`--system {name}`: in a table of translations `@N` stands for run N of "
-                f"`{of_run[1]}`; choose another name."
+                f"`{run_name[1]}`; choose another name."
             )
     baseline = baseline or names[0]
     if baseline not in names:
@@ -235,19 +235,21 @@ def compare(
         raise wrong_value("--samples", f"at least {significance.FEWEST}", samples)
     seed = significance.chosen_seed()  # checked early, before any long work
     references = plain_lines(reference)
-    undoing = undoing or {}
+    undoing = (
+        {name: Undoing.by_language(None) for name in names}
+        | undoing_of_tables(systems)
+        | dict(undoing or {})
+    )
     if differing is not None and (differing not in names or differing == baseline):
         raise wrong_value("--differing", f"a system other than `{baseline}`", differing)
     translations = {
-        system.name: _read(system, undoing.get(system.name), references, reference)
+        system.name: _read(system, undoing[system.name], references, reference)
         for system in systems
     }
-    texts = {name: runs for name, (runs, *_) in translations.items()}
-    tokens = {name: runs for name, (_, runs, *_) in translations.items() if runs is not None}
-    languages = {
-        name: undo.made.tgt for name, (*_, undo) in translations.items() if undo.made.tokenize
-    }
-    sources = next((lines for _, _, lines, _ in translations.values() if lines), None)
+    texts = {name: runs for name, (runs, _, _) in translations.items()}
+    tokens = {name: runs for name, (_, runs, _) in translations.items() if runs is not None}
+    languages = {name: undo.made.tgt for name, undo in undoing.items() if undo.made.tokenize}
+    sources = next((lines for *_, lines in translations.values() if lines), None)
     facts = [_facts(system) for system in systems]  # read early, before any long work
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
     segments = {}
@@ -307,23 +309,25 @@ def compare(
     )
 
 
-def _read(
-    system: System, undo: Undoing | None, references: Sequence[str], reference: str | Path
-) -> tuple[list[list[str]], list[list[str]] | None, list[str] | None, Undoing]:
-    """Return each run's lines as text and as words (or None), and the source lines (or None).
+def undoing_of_tables(systems: Sequence[System]) -> dict[str, Undoing]:
+    """Return the converters to text of the systems in tables that name a language for them."""
+    languages = {
+        system.name: read_system(system.generated[0], system.name).language
+        for system in systems
+        if system.table
+    }
+    return {name: Undoing.by_language(code) for name, code in languages.items() if code}
 
-    The last item is the converter of words to text: ``undo`` or, if this is None, the one for the
-    language that a table names.
-    """
+
+def _read(
+    system: System, undo: Undoing, references: Sequence[str], reference: str | Path
+) -> tuple[list[list[str]], list[list[str]] | None, list[str] | None]:
+    """Return each run's lines as text and as words (or None), and the source lines (or None)."""
     names, tokens, sources = list(map(str, system.generated)), None, None
-    language = None
-    if system.table:
-        translations = read_system(system.generated[0], system.name)
-        language = translations.language
-    undo = undo or Undoing.by_language(language)
     if system.plain:
         texts = [plain_lines(path) for path in system.generated]
     elif system.table:
+        translations = read_system(system.generated[0], system.name)
         texts = translations.runs
         numbers = range(1, len(texts) + 1)
         names = [f"{names[0]}, {system.name}, run {number}" for number in numbers]
@@ -341,7 +345,7 @@ def _read(
     for name, lines in zip(names, texts, strict=True):
         check_counts(lines, references, name, reference)
         require_text(lines, name, references)
-    return texts, tokens, sources, undo
+    return texts, tokens, sources
 
 
 def _plain_sources(
@@ -353,8 +357,7 @@ def _plain_sources(
     for system in systems:
         if source is None and not (system.plain or system.table):
             path = system.generated[0]
-            undo = undoing.get(system.name) or Undoing.by_language(None)
-            return generated_sources(read_generated(path, sentences), undo, path)
+            return generated_sources(read_generated(path, sentences), undoing[system.name], path)
     return read_sources(source, sentences)
 
 

@@ -127,8 +127,8 @@ def write_table(
     for name in texts:
         has_tokens = name in (tokens or {})
         ending = TOKENS if has_tokens else ""
-        if has_tokens and name in (languages or {}):
-            ending += f"={languages[name]}"
+        if has_tokens and (language := (languages or {}).get(name)):
+            ending += f"={language}"
         for number, lines in enumerate(tokens[name] if has_tokens else texts[name], start=1):
             run = f"@{number}" if number > 1 else ""
             columns.append([f"{name}{run}{ending}", *lines])

@@ -126,7 +126,8 @@ def read_training(log: str) -> Training:
 
     A run that was stopped may log an epoch twice; the later line counts. For a run that goes on
     from a checkpoint, tokens and seconds are those of the updates in this log, but the number of
-    updates is that of the whole training.
+    updates is that of the whole training. If the log does not say at which update it begins, tokens
+    and seconds leave its first epoch out.
     """
     parameters = PARAMETERS.search(log)
     epochs: dict[float, dict[str, float]] = {}

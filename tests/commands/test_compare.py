@@ -184,6 +184,8 @@ def test_a_table_keeps_the_rules_that_make_text_of_tokens(tmp_path: Path) -> Non
     as_tokens = scores(*runs[:2])
     assert as_tokens[0] < with_rules[0]
     assert scores(*table, "--keep-tokens") == as_tokens * 2
+    again = ["--tokenized-ref", "a", "--tokenized-ref", "b"]
+    assert "`--tokenized-ref` is given twice" in error_line("compare", *common, *table, *again)
     scores(*runs, "-o", tmp_path / "a")  # only the second run has a text.json
     assert scores(*table) == [*as_tokens, with_rules[1]]
 
