@@ -64,11 +64,11 @@ def stage_at(update: int, stages: list[int]) -> int:
 class Stage(nn.Module):
     """A module that keeps all layers of a model in the same stage of training.
 
-    fairseq calls ``set_num_updates`` after each update and, with a checkpoint's number of updates,
-    before it loads the checkpoint's state. The stage in a loaded state has priority, and training
-    never goes back from it. So loading never changes what a model computes: not at the boundary of
-    two stages, not with ``--reset-optimizer``, and not for fine-tuning. Without ``stages``
-    (:func:`lengths`), everything is binary from the start.
+    fairseq calls ``set_num_updates`` before each batch, with the number of updates so far, and
+    before it loads a checkpoint's state, with the checkpoint's number. The stage in a loaded state
+    has priority, and training never goes back from it. So loading never changes what a model
+    computes: not at the boundary of two stages, not with ``--reset-optimizer``, and not for fine-
+    tuning. Without ``stages`` (:func:`lengths`), everything is binary from the start.
     """
 
     def __init__(self, layers: Iterable[nn.Module], stages: list[int]) -> None:

@@ -12,7 +12,7 @@ from fairseq_ext.commands import options
 from fairseq_ext.commands.evaluation_options import TokenizerOptions, UndoingOptions, add_undoing
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
-from fairseq_ext.utils.option_fields import add_options, from_args
+from fairseq_ext.utils.option_fields import Once, add_options, from_args
 
 
 def add(commands: options.Subparsers) -> None:
@@ -125,10 +125,15 @@ def _add_lengths(pictures: options.Subparsers) -> None:
     )
     references = parser.add_mutually_exclusive_group(required=True)
     references.add_argument(
-        "--ref", type=Path, metavar="FILE", help="reference as detokenized text, for sacrebleu"
+        "--ref",
+        action=Once,
+        type=Path,
+        metavar="FILE",
+        help="reference as detokenized text, for sacrebleu",
     )
     references.add_argument(
         "--tokenized-ref",
+        action=Once,
         type=Path,
         metavar="FILE",
         help="reference tokens without subword pieces, for tokenized BLEU as papers report it",

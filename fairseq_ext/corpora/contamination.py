@@ -45,12 +45,13 @@ def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
     empty = (np.empty(0, np.uint64), np.empty(0, np.int64))
     columns = zip(empty, *skeletons(hashes, LONGEST), strict=True)
     values, rows = (np.concatenate(column) for column in columns)
+    has_words = hashes.lengths[rows] > 0  # an empty line is no sentence
+    values, rows = values[has_words], rows[has_words]
     order = np.argsort(values, kind="stable")
     values, rows = values[order], rows[order]
     shift = np.uint64(64 - FILTER_BITS)
     may_match = np.zeros(1 << FILTER_BITS, bool)  # indexed by a fingerprint's first bits
     may_match[values >> shift] = True
-    is_empty = hashes.lengths == 0
     matches: dict[int, Match] = {}
     iterator, before = iter(training), 0
     while chunk := list(itertools.islice(iterator, CHUNK)):
@@ -62,8 +63,6 @@ def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
             for hit in np.flatnonzero(low < high).tolist():
                 place = int(places[hit])
                 for sentence in rows[low[hit] : high[hit]].tolist():
-                    if is_empty[sentence]:
-                        continue
                     equal = _words(training_hashes, place) == _words(hashes, sentence)
                     match = Match(sentence, EXACT if equal else NEAR, before + place)
                     former = matches.get(sentence, match)

@@ -56,7 +56,7 @@ class Rules:
 
     @property
     def followed(self) -> int:
-        """The largest number of a hypothesis's next tokens that a step of the search considers."""
+        """The largest number of next tokens that a step of the search keeps for a hypothesis."""
         return 1 if self.sampling else 2 * self.beam
 
     def longest(self, source: int, program: Program) -> int:

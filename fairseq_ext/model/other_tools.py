@@ -167,7 +167,7 @@ def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
 
 
 class ModelClass(NamedTuple):
-    """A class of the library transformers, and the first row of its table of learned positions."""
+    """A class of the library transformers, and the row of its table at which positions begin."""
 
     name: str
     kind: str

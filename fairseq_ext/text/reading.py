@@ -256,7 +256,8 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
 
 def csv_rows(text: Iterable[str], **form: Any) -> Any:
     """Return the ``csv.reader`` of a text, with cells as long as lines may be in other formats."""
-    csv.field_size_limit(LONGEST)  # of all readers in this process; Python's own is 131,072
+    # The limit, Python's is 131,072, holds for all readers of the process.
+    csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
     return csv.reader(text, **form)
 
 

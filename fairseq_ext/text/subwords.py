@@ -35,8 +35,9 @@ LONGEST_REMEMBERED = 100  # most characters of a cached word
 class Subwords(NamedTuple):
     """The functions of one kind of subwords, from words to pieces and back.
 
-    ``mark`` is the character that ``decode`` turns into a space, so :func:`load` replaces it where
-    the text itself contains it; it is empty if the kind has no such character.
+    ``mark`` is SentencePiece's ``▁`` if ``decode`` turns it into a space, and else empty.
+    :func:`load` replaces the mark where the text itself has it, and a line without any mark counts
+    as words already.
     """
 
     encode: Step  # turns words into pieces

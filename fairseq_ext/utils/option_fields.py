@@ -27,9 +27,7 @@ class Once(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         if getattr(namespace, self.dest) is not self.default:
-            parser.error(
-                f"`{option_string}` is given twice, but only one file is read; leave one out."
-            )
+            parser.error(f"`{option_string}` is given twice, but takes one value; leave one out.")
         setattr(namespace, self.dest, values)
 
 

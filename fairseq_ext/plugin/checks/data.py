@@ -131,6 +131,8 @@ def _filter_indices_by_size(
 ) -> Any:
     """Refuse a sentence that is too long, unless it may be skipped and others remain in the split.
 
+    Sentences that are not from a split, as in interactive use, may all be skipped.
+
     Problem: fairseq prints numpy's types instead of lengths, and if all sentences of a split are
     too long, it calls the split empty.
     """
