@@ -142,10 +142,16 @@ class Keeper:
         ends = ["", ""]
         # Tags around the whole text, and spans without a word such as emoji, do not belong to the
         # sentence.
-        if spans and not parts[0].strip() and self._is_apart(spans[0]):
-            ends[0] = parts.pop(0) + spans.pop(0)
-        if spans and not parts[-1].strip() and self._is_apart(spans[-1]):
-            ends[1] = spans.pop() + parts.pop()
+        if spans and not parts[0].strip() and (start := self._core(spans[0])[0]):
+            ends[0] = parts[0] + spans[0][:start]
+            parts[0], spans[0] = "", spans[0][start:]
+            if not spans[0]:
+                del parts[0], spans[0]
+        if spans and not parts[-1].strip() and (stop := self._core(spans[-1])[1]) < len(spans[-1]):
+            ends[1] = spans[-1][stop:] + parts[-1]
+            parts[-1], spans[-1] = "", spans[-1][:stop]
+            if not spans[-1]:
+                del parts[-1], spans[-1]
         if self.markup or any(ends):
             inner = parts[0].lstrip()
             ends[0] += parts[0].removesuffix(inner)
@@ -156,8 +162,25 @@ class Keeper:
         years = [year for year in YEARS if year not in line][: len(spans)]
         return MaskedLine(parts, spans, self.markup, years, (ends[0], ends[1]))
 
-    def _is_apart(self, span: str) -> bool:
-        return self.markup or not _has_word(span)
+    def _core(self, span: str) -> tuple[int, int]:
+        """Return start and end of a span without the tags around it.
+
+        Without a word in it, nothing is left: its start is its length, and its end 0.
+        """
+        tags = [match.span() for match in TAG.finditer(span)] if self.markup else []
+        start, stop = 0, len(span)
+        if not _has_word(TAG.sub("", span) if self.markup else span):
+            return stop, 0
+        for tag_start, tag_stop in tags:
+            if span[start:tag_start].strip():
+                break
+            start = tag_stop
+        for tag_start, tag_stop in reversed(tags):
+            if span[tag_stop:stop].strip():
+                break
+            stop = tag_start
+        start += len(span[start:stop]) - len(span[start:stop].lstrip())
+        return start, start + len(span[start:stop].rstrip())
 
     def split_by(self, split: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
         """Return a function like ``split``, from a line to its sentences, but with spans uncut."""

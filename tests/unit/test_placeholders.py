@@ -20,6 +20,7 @@ from tests.support.harness import error_line
 NAMES = keeper([r"\{\w*\}", r"%[sd]"], markup=False)
 MARKUP = keeper([], markup=True)
 ADDRESSES = keeper([], markup=False, addresses=True)
+EVERYTHING = keeper([r"\{\w+\}"], markup=True, addresses=True)
 
 
 class Careless:
@@ -67,6 +68,23 @@ CODEC = TextCodec(spaced, joined)
 def translated(lines: list[str], finder: object, carelessness: float = 0.0) -> list[str]:
     translations = stream.translations(lines, Careless(carelessness), CODEC, keeper=finder)
     return [translation.text for translation in translations]
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "ends"),
+    [
+        ("<p>I saw {name}</p>", "I saw 2012", ("<p>", "</p>")),
+        ("<p> a@b.org <b>knows</b></p>", "2012 knows", ("<p> ", "</b></p>")),
+        ("{a} and <b>{b}</b>.", "2012 and 2013.", ("", "")),
+        ("<i><b>{a}</b> {b}</i> ", "2012", ("<i><b>", "</i> ")),
+        ("<br/>{a}😀<br/>", "2012", ("<br/>", "<br/>")),
+        ("<p>😀<b>Yes</b></p>", "Yes", ("<p>😀<b>", "</b></p>")),
+    ],
+)
+def test_names_at_the_edge_of_a_sentence_belong_to_it(line: str, text: str, ends: tuple) -> None:
+    """Only the tags around them do not."""
+    masked = EVERYTHING.mask(line)
+    assert (" ".join(masked.text.split()), masked.ends) == (text, ends)
 
 
 @pytest.mark.parametrize(
