@@ -15,7 +15,12 @@ def add(commands: options.Subparsers) -> None:
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
-        "--inputs", nargs="+", type=Path, metavar="FILE", help="checkpoints, oldest first"
+        "--inputs",
+        action="extend",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="checkpoints, oldest first",
     )
     source.add_argument("--dir", type=Path, help="run's --save-dir, with one of the following:")
     selection = parser.add_mutually_exclusive_group()

@@ -146,6 +146,7 @@ def add_trim(commands: options.Subparsers) -> None:
         "--for",
         dest="texts",
         type=Path,
+        action="extend",
         nargs="+",
         required=True,
         metavar="TEXT",

@@ -81,6 +81,7 @@ def _add_alignment(pictures: options.Subparsers) -> None:
     parser.add_argument(
         "--index",
         type=int,
+        action="extend",
         nargs="+",
         required=True,
         metavar="I",

@@ -159,6 +159,7 @@ def add(commands: options.Subparsers) -> None:
     models.add_argument(
         "--path",
         type=Path,
+        action="extend",
         nargs="+",
         metavar="CHECKPOINT",
         help="checkpoint of any architecture, bundle, folder of a run, model published by "

@@ -41,6 +41,22 @@ def test_every_option_and_command_has_help():
                 assert action.help, f"{parser.prog} {action.dest}"
 
 
+def test_a_list_may_be_given_in_several_options() -> None:
+    """argparse alone would keep the last one and forget the others."""
+    lists = [
+        action
+        for parser in parsers(cli.build_parser())
+        for action in parser._actions
+        if action.option_strings and action.nargs in ("+", "*")
+    ]
+    assert len(lists) > 7
+    assert {type(action) for action in lists} == {argparse._ExtendAction}
+    words = ["translate", "--path", "a", "b", "--path", "c", "--input", "x", "--input", "y", "z"]
+    args = cli.build_parser().parse_args(words)
+    assert [*map(str, args.path), *map(str, args.input)] == ["a", "b", "c", "x", "y", "z"]
+    assert cli.build_parser().parse_args(words[:4]).input is None
+
+
 def test_help_imports_nothing_heavy():
     code = (
         "import sys; sys.argv = ['fairseq-ext', '--help']\n"

@@ -263,7 +263,8 @@ def test_test_sets_of_wmt(tmp_path: Path) -> None:
     write(source, nameless)
     assert pairs(two_files.sgm((source, source), "en", "de")) == [("A", "A"), ("B", "B")]
     spread = "<DOC docid='a'><seg id='1'>A</seg></DOC><DOC docid='b'><seg id='1'>B</seg>\n<seg\n"
-    spread += "id='2'>\r\nC &lt;\n\nD\n</seg><!-- <seg> --><seg id='9'/></DOC><DOC docid='c'><seg id='1'>E</seg></DOC>"
+    spread += "id='2'>\r\nC &lt;\n\nD\n</seg><!-- <seg> --><seg id='9'/></DOC>"
+    spread += "<DOC docid='c'><seg id='1'>E</seg></DOC>"
     write(source, spread)
     expected = [("a", "A"), ("b", "B"), ("b", "C <  D"), ("c", "E")]
     segments = two_files.sgm((source, source), "en", "de")
