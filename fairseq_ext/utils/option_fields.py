@@ -70,7 +70,7 @@ def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
         implied = _of_type(hints[field.name], default)
         if flags[0].startswith("-"):
             settings |= {"dest": field.name, "required": default is dataclasses.MISSING}
-            if "nargs" in settings:
+            if settings.get("nargs") in ("+", "*"):
                 implied["action"] = "extend"  # if given again, argparse would forget earlier values
         else:
             implied.pop("metavar", None)  # a positional argument is shown by its own name

@@ -55,6 +55,8 @@ def test_a_list_may_be_given_in_several_options() -> None:
     args = cli.build_parser().parse_args(words)
     assert [*map(str, args.path), *map(str, args.input)] == ["a", "b", "c", "x", "y", "z"]
     assert cli.build_parser().parse_args(words[:4]).input is None
+    words = ["translate", "--path", "a", "--constraints"]
+    assert cli.build_parser().parse_args(words).constraints == "ordered"
 
 
 def test_help_imports_nothing_heavy():
