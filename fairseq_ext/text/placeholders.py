@@ -123,6 +123,21 @@ def _has_word(text: str) -> bool:
     return any(map(str.isalnum, text))
 
 
+def _pairs(span: str, tags: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the start of each opening tag and the end of its closing tag, if both are in a span.
+
+    ``tags`` has the places of all tags in the span.
+    """
+    pairs, opened = [], dict[str, list[int]]()
+    for start, stop in tags:
+        name = span[start:stop].strip("</>").partition(" ")[0].lower()
+        if not span.startswith("</", start):
+            opened.setdefault(name, []).append(start)
+        elif opened.get(name):
+            pairs.append((opened[name].pop(), stop))
+    return pairs
+
+
 @dataclass(frozen=True)
 class Keeper:
     """A finder of the spans of a line that must stay unchanged."""
@@ -142,12 +157,17 @@ class Keeper:
         ends = ["", ""]
         # Tags around the whole text, and spans without a word such as emoji, do not belong to the
         # sentence.
-        if spans and not parts[0].strip() and (start := self._core(spans[0])[0]):
+        is_whole = len(spans) == 1 and not "".join(parts).strip()
+        if spans and not parts[0].strip() and (start := self._core(spans[0], is_whole)[0]):
             ends[0] = parts[0] + spans[0][:start]
             parts[0], spans[0] = "", spans[0][start:]
             if not spans[0]:
                 del parts[0], spans[0]
-        if spans and not parts[-1].strip() and (stop := self._core(spans[-1])[1]) < len(spans[-1]):
+        if (
+            spans
+            and not parts[-1].strip()
+            and (stop := self._core(spans[-1], is_whole)[1]) < len(spans[-1])
+        ):
             ends[1] = spans[-1][stop:] + parts[-1]
             parts[-1], spans[-1] = "", spans[-1][:stop]
             if not spans[-1]:
@@ -162,10 +182,11 @@ class Keeper:
         years = [year for year in YEARS if year not in line][: len(spans)]
         return MaskedLine(parts, spans, self.markup, years, (ends[0], ends[1]))
 
-    def _core(self, span: str) -> tuple[int, int]:
+    def _core(self, span: str, is_whole: bool) -> tuple[int, int]:
         """Return start and end of a span without the tags around it.
 
-        Without a word in it, nothing is left: its start is its length, and its end 0.
+        A tag stays if its partner would stay, unless the span ``is_whole``, that is, all of the
+        line. Without a word in it, nothing is left: its start is its length, and its end 0.
         """
         tags = [match.span() for match in TAG.finditer(span)] if self.markup else []
         start, stop = 0, len(span)
@@ -179,6 +200,10 @@ class Keeper:
             if span[tag_stop:stop].strip():
                 break
             stop = tag_start
+        if not is_whole:
+            pairs = _pairs(span, tags)
+            start = min([start, *(first for first, last in pairs if first < start < last)])
+            stop = max([stop, *(last for first, last in pairs if first < stop < last)])
         start += len(span[start:stop]) - len(span[start:stop].lstrip())
         return start, start + len(span[start:stop].rstrip())
 
