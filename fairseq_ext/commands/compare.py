@@ -116,9 +116,9 @@ def _run(args: argparse.Namespace) -> None:
     undoing = {
         system.name: request.texts.undoing(system.generated)
         for system in systems
-        if not system.plain
+        if not (system.plain or (system.table and request.texts.is_default))
     }
-    if request.texts.is_default:
+    if request.texts.is_default:  # a table itself says how its tokens become text
         undoing |= compare.undoing_of_tables(systems)
     references = score.plain_lines(reference)
     latencies = _latencies(request.latency, systems, source)

@@ -25,7 +25,7 @@ from fairseq_ext.evaluation.score import (
     tokenized_bleu,
 )
 from fairseq_ext.evaluation.significance import SENTENCES, TRAININGS, Estimate
-from fairseq_ext.evaluation.tables import read_system, read_table
+from fairseq_ext.evaluation.tables import TOKENS, read_system, read_table
 from fairseq_ext.evaluation.training_log import read_training
 from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Undoing, require_text
@@ -222,6 +222,11 @@ def compare(
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"Names of `--system` must differ, but `{twice[0]}` is there twice.")
     for name in names:
+        if name.endswith(TOKENS):
+            raise ConfigError(
+                f"`--system {name}`: in a table of translations `{TOKENS}` marks columns of "
+                "tokens; choose another name."
+            )
         run_name = re.fullmatch(r"(.+)@\d+", name, re.DOTALL)
         if run_name and run_name[1] in names:
             raise ConfigError(

@@ -21,7 +21,7 @@ from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 TOKENS = ":tokens"
-COLUMN = re.compile(rf"(.*?)({TOKENS}(?:=([\w-]+))?)?", re.DOTALL)
+COLUMN = re.compile(rf"(.*?)({TOKENS}(?:=(.+))?)?", re.DOTALL)
 Runs = Sequence[Sequence[str]]
 LATEX = str.maketrans(
     {char: f"\\{char}" for char in "&%$#_{}"}

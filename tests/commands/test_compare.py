@@ -186,8 +186,8 @@ def test_a_table_keeps_the_rules_that_make_text_of_tokens(tmp_path: Path) -> Non
     assert scores(*table, "--keep-tokens") == as_tokens * 2
     again = ["--tokenized-ref", "a", "--tokenized-ref", "b"]
     assert "`--tokenized-ref` is given twice" in error_line("compare", *common, *table, *again)
-    scores(*runs, "-o", tmp_path / "a")  # only the second run has a text.json
-    assert scores(*table) == [*as_tokens, with_rules[1]]
+    scores(*runs, "-o", tmp_path / "run" / "a")  # only the second run has a text.json
+    assert scores("--system", f"table:{tmp_path}/run/a.tsv.gz") == [*as_tokens, with_rules[1]]
 
 
 def test_the_name_of_a_run_is_no_name_of_a_system(outputs_of_three: Path) -> None:
@@ -195,6 +195,10 @@ def test_the_name_of_a_run_is_no_name_of_a_system(outputs_of_three: Path) -> Non
     with pytest.raises(ConfigError, match=r"`--system a@2`: .*choose another name"):
         compare.compare(systems, outputs_of_three / "ref", samples=100)
     compare.compare(systems[1:], outputs_of_three / "ref", samples=100)
+    with pytest.raises(ConfigError, match=r"`:tokens` marks columns of tokens"):
+        compare.compare(
+            [dataclasses.replace(systems[0], name="a:tokens")], outputs_of_three / "ref"
+        )
 
 
 @pytest.mark.parametrize(
