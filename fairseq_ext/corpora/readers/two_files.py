@@ -15,10 +15,10 @@ from fairseq_ext.corpora.readers import LONGEST, Segment
 from fairseq_ext.text import reading
 from fairseq_ext.utils.errors import DataError
 
-DOCUMENT = r"<doc\b[^>]*?\bdocid\s*=\s*[\"']?([^\"'>]+)"
-SEGMENT = r"<seg\b[^>]*?\bid\s*=\s*[\"']?([^\"'\s>]+)[^>]*(?<!/)>(.*?)</seg>"
+DOCUMENT = r"<doc\b[^<>]*?\bdocid\s*=\s*[\"']?([^\"'>]+)"
+SEGMENT = r"<seg\b[^<>]*?\bid\s*=\s*[\"']?([^\"'\s<>]+?)(?:[\"'\s][^<>]*?)?(?:/>|>(.*?)</seg>)"
 DOCUMENT_OR_SEGMENT = re.compile(f"{DOCUMENT}|{SEGMENT}", re.IGNORECASE)
-SEGMENT_TAG = re.compile(r"<!--.*?-->|<seg\b[^>]*/>|<(/?)(seg)\b", re.IGNORECASE)
+SEGMENT_TAG = re.compile(r"<seg\b[^<>]*/>|<(/?)(seg)\b", re.IGNORECASE)
 LARGEST_PAGE = 1 << 24  # bytes
 BLOCKS = {"p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "td", "th", "dt", "dd", "title"}
 VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
@@ -57,7 +57,7 @@ def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
                 document = match[1]
                 continue
             count += 1
-            yield document, match[2], html.unescape(match[3]).strip()
+            yield document, match[2], html.unescape(match[3] or "").strip()
     if not count:
         raise DataError(f"`{path}` has no <seg id=…>; is it an SGM file?")
 
@@ -69,11 +69,11 @@ def _sgm_lines(path: Path) -> Iterator[str]:
         "this <seg> has no </seg> before the next <seg>, or none in "
         f"{LONGEST:,} characters; get the file again, or repair it."
     )
-    for number, text in enumerate(_lines(path), 1):
+    for number, text in enumerate(_without_comments(path), 1):
         parts.append(text)
         size += len(text) + 1
         for slash, name in SEGMENT_TAG.findall(text):
-            if not name:  # a comment, or a segment without text
+            if not name:  # a segment without text
                 continue
             if start and not slash:
                 raise DataError(f"`{path}`, line {start}: {endless}")
@@ -85,6 +85,23 @@ def _sgm_lines(path: Path) -> Iterator[str]:
             raise DataError(f"`{path}`, line {start}: {endless}")
     if start:
         raise DataError(f"`{path}`, line {start}: {endless}")
+
+
+def _without_comments(path: Path) -> Iterator[str]:
+    """Yield the lines of an SGM file without comments, which may have several lines."""
+    start = 0  # the line of a comment that is still open, or 0
+    for number, text in enumerate(_lines(path), 1):
+        kept, place = list[str](), 0
+        while place < len(text):
+            end = text.find("-->" if start else "<!--", place)
+            if not start:
+                kept.append(text[place:] if end < 0 else text[place:end])
+            if end < 0:
+                break
+            place, start = (end + 3, 0) if start else (end + 4, number)
+        yield "".join(kept)
+    if start:
+        raise DataError(f"`{path}`, line {start}: this comment has no `-->`; repair it.")
 
 
 def lines(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
