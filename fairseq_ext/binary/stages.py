@@ -67,8 +67,8 @@ class Stage(nn.Module):
     fairseq calls ``set_num_updates`` before each batch, with the number of updates so far, and
     before it loads a checkpoint's state, with the checkpoint's number. The stage in a loaded state
     has priority, and training never goes back from it. So loading never changes what a model
-    computes: not at the boundary of two stages, not with ``--reset-optimizer``, and not for fine-
-    tuning. Without ``stages`` (:func:`lengths`), everything is binary from the start.
+    computes: not at the boundary of two stages, not with ``--reset-optimizer``, and not for
+    fine-tuning. Without ``stages`` (:func:`lengths`), everything is binary from the start.
     """
 
     def __init__(self, layers: Iterable[nn.Module], stages: list[int]) -> None:

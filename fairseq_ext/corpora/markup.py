@@ -12,7 +12,9 @@ from fairseq_ext.text.cleaning import one_spaced
 
 TAG = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"]*\"|'[^']*'))*\s*/?>")
 BREAKING_TAG = re.compile(
-    r"</?(?:br|hr|p|div|h[1-6]|[uod]l|li|dt|dd|table|caption|tr|td|th|pre|blockquote)(?=[\s/>])",
+    r"</?(?:br|hr|p|para|div|section|article|header|footer|main|nav|aside|figure|figcaption|form|"
+    r"h[1-6]|title|[uod]l|li|listitem|dt|dd|table|caption|thead|tbody|tfoot|tr|td|th|option|pre|"
+    r"blockquote)(?=[\s/>])",
     re.I,
 )  # a tag between two lines or blocks, so also between two words
 PLACEHOLDER = re.compile(
@@ -24,11 +26,12 @@ PLACEHOLDER = re.compile(
     r"|\{\w*(?:[.!:][^{}\s]*)?\}"
 )
 ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-fA-F]+|\w+);")
-PROTECTED = re.compile(f"({ENTITY.pattern}|{PLACEHOLDER.pattern})")
-AMPERSAND = re.compile(r"(?:(?<![A-Z])&|&(?![A-Z]))(?=[^\W\d_])")  # not between capitals: `R&D`
+INITIALS = re.compile(r"\b[A-Z]{1,2}&[A-Z]{1,2}\b")  # `R&D` and `AT&T`, but not `E&XIT`
+PROTECTED = re.compile(f"({ENTITY.pattern}|{PLACEHOLDER.pattern}|{INITIALS.pattern})")
+AMPERSAND = re.compile(r"&(?=[^\W\d_])")
 APPENDED = re.compile(r"\s*\([&_~]\w\)")  # ` (&F)`, where keyboards lack the language's letters
 UNDERSCORE = re.compile(r"_(?=[^\W_])")
-NAME = re.compile(r"[A-Za-z\d=/]+[&_][A-Za-z\d]+")  # `AT&T`, `my_name`, `a=1&b`, or `E&xit`
+NAME = re.compile(r"(?:[^\W_]|[=/+%.~-]){1,64}[&_][A-Za-z\d]+")  # `my_name`, `a=1&b`, or `E&xit`
 SHORT = 60  # most characters of a label whose underscore may mark a shortcut
 
 MARKUP_RULES = ("strip", "keep", "leave-out")
@@ -41,8 +44,8 @@ class Rules:
     """A rule for each kind of mark in a pair of texts.
 
     ``strip`` removes the marks from both texts; a tag that breaks the line, such as ``<br>`` or
-    ``<p>``, becomes a space. ``keep`` keeps them, and drops a pair whose tags
-    or placeholders differ. ``leave-out`` drops every pair with such marks.
+    ``<p>``, becomes a space. ``keep`` keeps them, and drops a pair whose tags or placeholders
+    differ. ``leave-out`` drops every pair with such marks.
     """
 
     markup: str = "strip"
@@ -86,10 +89,15 @@ def _plain_names(placeholders: list[str]) -> list[str]:
 def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
     """Remove the marks of shortcuts if both texts look like labels with a shortcut.
 
-    A word that has its mark inside and is the same in both texts is a name or part of an address.
+    A word that has its mark inside and is the same in both texts is a name or part of an address,
+    unless it is a label by itself, such as ``F&ormat``.
     """
-    names = [set(NAME.findall(PLACEHOLDER.sub("0", ENTITY.sub(" ", text)))) for text in pair]
-    shared = " ".join(names[0] & names[1])
+    if max(map(len, pair)) > 4 * SHORT:
+        return pair
+    plain = [ENTITY.sub(" ", INITIALS.sub(" ", text)) for text in pair]
+    names = [set(NAME.findall(PLACEHOLDER.sub("0", text))) for text in plain]
+    words = {text.strip(" .:…") for text in pair}
+    shared = " ".join(name for name in names[0] & names[1] if "_" in name or words != {name})
     for mark, longest in ((AMPERSAND, 4 * SHORT), (UNDERSCORE, SHORT)):
         are_labels = all(_unmarked(mark, text)[0] == 1 or APPENDED.search(text) for text in pair)
         if are_labels and not mark.search(shared) and max(map(len, pair)) <= longest:

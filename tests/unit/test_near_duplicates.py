@@ -198,6 +198,7 @@ def test_a_sentence_is_near_wherever_two_words_of_fifty_differ() -> None:
 def test_an_empty_sentence_is_no_obstacle() -> None:
     assert find(["a"], ["", "a"]) == [Match(0, "exact", 1)]
     assert find(["", "a"], ["", "a"]) == [Match(1, "exact", 1)]  # an empty line is no sentence
+    assert find(["", "…", "a"], ["", "!", "a"]) == [Match(2, "exact", 2)]  # nor is punctuation
 
 
 def test_the_command_and_compare_say_what_is_in_the_training_text(tmp_path: Path) -> None:

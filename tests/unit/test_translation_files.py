@@ -263,10 +263,12 @@ def test_test_sets_of_wmt(tmp_path: Path) -> None:
     write(source, nameless)
     assert pairs(two_files.sgm((source, source), "en", "de")) == [("A", "A"), ("B", "B")]
     spread = "<DOC docid='a'><seg id='1'>A</seg></DOC><DOC docid='b'><seg id='1'>B</seg>\n<seg\n"
-    spread += "id='2'>\r\nC &lt;\n\nD\n</seg><!-- <seg> --><seg id='9'/></DOC>"
+    spread += (
+        "id='2'>\r\nC &lt;\n\nD\n</seg><!-- <seg id='0'>\n\n<doc docid='z'> --><seg id='9'/></DOC>"
+    )
     spread += "<DOC docid='c'><seg id='1'>E</seg></DOC>"
     write(source, spread)
-    expected = [("a", "A"), ("b", "B"), ("b", "C <  D"), ("c", "E")]
+    expected = [("a", "A"), ("b", "B"), ("b", "C <  D"), ("b", ""), ("c", "E")]
     segments = two_files.sgm((source, source), "en", "de")
     assert [(segment.document, segment.target) for segment in segments] == expected
     document = write(
@@ -285,6 +287,7 @@ def test_test_sets_of_wmt(tmp_path: Path) -> None:
         ("x\n<seg id='1'>a</seg>\n<seg id='2'>b", "line 3: this <seg> has no </seg>"),
         ("<seg id='1'>" + "\n" * 100_001, "line 1: this <seg> has no </seg>"),
         ("<doc docid='a'>", "has no <seg id="),
+        ("<seg id='1'>a</seg>\n<!--", "line 2: this comment has no"),
     ],
 )
 def test_segments_of_sgm_that_do_not_end(tmp_path: Path, content: str, message: str) -> None:
@@ -325,6 +328,15 @@ def test_help_pages_are_joined_by_page_and_id(tmp_path: Path) -> None:
             )
         ),
         ({}, "E&xit", "B&eenden", ("Exit", "Beenden")),
+        ({}, "E&XIT", "B&EENDEN", ("EXIT", "BEENDEN")),
+        ({}, "F&ormat…", "F&ormat…", ("Format…", "Format…")),
+        (
+            {},
+            "at e.org/?q=a+&b=2",
+            "auf e.org/?q=a+&b=2",
+            ("at e.org/?q=a+&b=2", "auf e.org/?q=a+&b=2"),
+        ),
+        ({}, "<section>a</section><title>b</title>", "<para>A</para>B", ("a b", "A B")),
         ({}, "&About AT&T", "Ü&ber AT&T", ("About AT&T", "Über AT&T")),
         ({}, "x&lt;y: &Open", "x&lt;y: Ö&ffnen", ("x&lt;y: Open", "x&lt;y: Öffnen")),
         ({}, "E_xport my_file", "E_xportieren", ("E_xport my_file", "E_xportieren")),

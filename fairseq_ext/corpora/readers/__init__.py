@@ -39,7 +39,8 @@ Reader = Callable[[tuple[Path, ...], str, str], Iterator[Segment]]
 def is_language(code: str, language: str) -> bool:
     """Return whether a language code in a file, such as ``de-AT``, stands for ``language``.
 
-    Codes of two and of three letters may stand for the same language: ``de`` and ``deu``.
+    Codes of two and of three letters stand for the same language if
+    :mod:`~fairseq_ext.text.languages` knows both, such as ``de`` and ``deu``.
     """
     subtags = (re.split("[-_]", text.lower()) for text in (code, language))
     code, language = ("-".join((short_code(first), *others)) for first, *others in subtags)

@@ -11,7 +11,7 @@ from fairseq_ext.text.reading import opened
 from fairseq_ext.utils.errors import DataError
 
 CHARSET = re.compile(rb"charset=([\w.:-]+)", re.IGNORECASE)
-LANGUAGE = re.compile(r"^Language:[ \t]*(\w[\w-]*)", re.MULTILINE)  # without `@latin`, `.UTF-8`
+LANGUAGE = re.compile(r"^Language:[ \t]*([A-Za-z]{2,3}(?:[_-]\w{1,8}){0,3})\b", re.MULTILINE)
 PLURALS = re.compile(r"nplurals\s*=\s*(\d+)")
 KEYWORD = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)\s+(".*")')
 ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
@@ -97,11 +97,12 @@ def _segments(messages: Iterator[Message], path: Path, tgt: str) -> Iterator[Seg
         if longest > LONGEST:
             raise DataError(f"{place}: {longest:,} characters, too many for a message; repair it.")
         if not singular:
-            header = PLURALS.search(forms.get(0, ""))
-            plurals = plurals if header is None else int(header[1])
-            language = LANGUAGE.search(forms.get(0, ""))
-            if language is not None and not is_language(language[1], tgt):
-                other = f"in {language[1]}, not {tgt}"
+            if not message.texts.get("msgctxt"):  # only the entry without a context is the header
+                header = PLURALS.search(forms.get(0, ""))
+                plurals = plurals if header is None else int(header[1])
+                language = LANGUAGE.search(forms.get(0, ""))
+                if language is not None and not is_language(language[1], tgt):
+                    other = f"in {language[1]}, not {tgt}"
             continue
         fault = other or ("fuzzy" if message.fuzzy else "")
         if plural is None:

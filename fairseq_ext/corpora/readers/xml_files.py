@@ -13,7 +13,7 @@ from fairseq_ext.utils.files import require_file
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})  # elements with code of the original file
 BREAK_TYPES = {"lb", "xlf:lb"}  # line breaks in TMX and XLIFF 1.2, and in XLIFF 2
-BREAK = re.compile(r"\s*<br\b", re.IGNORECASE)
+BREAK = re.compile(r"\s*<(?:br|/p|/div|/li)\b|\s*(?:\\[nr]|\n)+\s*\Z", re.IGNORECASE)
 UNFINISHED = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "initial"}
 
 
