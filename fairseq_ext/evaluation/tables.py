@@ -7,16 +7,17 @@ words as the model wrote them, with subword pieces joined; otherwise they are te
 ``:tokens=LANG`` Moses' rules for the language turn the words into text.
 """
 
+import contextlib
 import csv
 import gzip
 import html
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_ext.text.reading import csv_rows, read_text
+from fairseq_ext.text.reading import LONGEST, read_text
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 
@@ -142,7 +143,8 @@ def write_table(
 def read_table(path: str | Path) -> dict[str, Translations]:
     """Return the translations of each system of a table."""
     try:
-        rows = list(csv_rows(io.StringIO(read_text(path), newline=""), delimiter="\t"))
+        with _long_cells():
+            rows = list(csv.reader(io.StringIO(read_text(path), newline=""), delimiter="\t"))
     except csv.Error as error:
         raise DataError(f"`{path}` is not a table of translations: {error}.") from error
     heading = rows[0] if rows else []
@@ -171,6 +173,17 @@ def read_table(path: str | Path) -> dict[str, Translations]:
             raise DataError(f"`{path}`: one run of `{name}` {difference}.")
         former.runs.append(lines)
     return systems
+
+
+@contextlib.contextmanager
+def _long_cells() -> Iterator[None]:
+    """Let ``csv`` read cells as long as the lines of other files; Python's limit is lower."""
+    before = csv.field_size_limit()  # of all readers in the process, so it is set back
+    csv.field_size_limit(max(LONGEST, before))
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def read_system(path: str | Path, name: str) -> Translations:

@@ -241,7 +241,7 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
 
     delimiter = separator[1] if separator else max(",;\t|", key=regularity)
     text = itertools.chain((f"{line}\n" for line in top), (f"{line}\n" for _, line in numbered))
-    reader = csv_rows(text, delimiter=delimiter, skipinitialspace=True, strict=True)
+    reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True, strict=True)
     start = before + 1
     try:
         for row in reader:
@@ -252,13 +252,6 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
             f"`{path}`, from line {start}: not CSV ({error}); probably a quotation mark is missing "
             "or not doubled. Save it as CSV again, or give it as tab-separated lines."
         ) from error
-
-
-def csv_rows(text: Iterable[str], **form: Any) -> Any:
-    """Return the ``csv.reader`` of a text, with cells as long as lines may be in other formats."""
-    # The limit, Python's is 131,072, holds for all readers of the process.
-    csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
-    return csv.reader(text, **form)
 
 
 def suggest_format(fields: Sequence[str]) -> str:

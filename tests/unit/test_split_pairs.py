@@ -344,12 +344,6 @@ def pairs_command(*arguments: object, ok: bool = True) -> str:
     return corpus_pairs(*arguments, *sizes, ok=ok)
 
 
-def test_a_cell_of_csv_may_be_a_document(tmp_path: Path) -> None:
-    (tmp_path / "long.csv").write_text(f"one,{'x' * 200_000}\n")
-    ((_, row),) = table_rows(tmp_path / "long.csv")
-    assert len(row[1]) == 200_000
-
-
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["pairs.csv", "pairs.csv.gz"])
 def test_csv_with_a_header_as_excel_writes_it(tmp_path, name):
