@@ -27,10 +27,12 @@ from torch import Tensor
 
 from fairseq_ext.binary.distillation import distillation_loss
 from fairseq_ext.plugin import table
+from fairseq_ext.plugin.checks import training_options
 from fairseq_ext.plugin.features import speed
 from fairseq_ext.training import adam, chunked_output, loss, onednn_matmul
 from fairseq_ext.training.loss import OutputLayer
 from fairseq_ext.utils.errors import CheckpointError
+from fairseq_ext.utils.option_fields import flag
 from tests.support import models
 from tests.support.harness import USER_DIR, run
 from tests.support.trainings import ARCHITECTURES, TRAINING, plugin_without
@@ -383,19 +385,23 @@ def test_it_is_measured_here():
 
 
 @pytest.mark.parametrize(
-    ("ratio", "requested", "device", "master", "warning"),
+    ("ratio", "option", "device", "master", "warning"),
     [
-        (2.46, True, "cpu", True, "take 2.5 times as long as in fp32"),
-        (0.5, True, "cpu", True, ""),
-        (2.46, False, "cpu", True, ""),
-        (2.46, True, "cuda", True, ""),
-        (2.46, True, "cpu", False, ""),
+        (2.46, "bf16", "cpu", True, "--bf16: on this processor matrix products take 2.5 times"),
+        (2.46, "bf16_products", "cpu", True, "--bf16-products: on this processor"),
+        (0.5, "bf16", "cpu", True, ""),
+        (2.46, "", "cpu", True, ""),
+        (2.46, "bf16", "cuda", True, ""),
+        (2.46, "bf16_products", "cpu", False, ""),
     ],
 )
-def test_the_warning(ratio, requested, device, master, warning, monkeypatch, caplog):
+def test_the_warning(ratio, option, device, master, warning, monkeypatch, caplog):
     monkeypatch.setattr(onednn_matmul, "times_as_long", lambda: ratio)
     trainer = SimpleNamespace(device=torch.device(device), is_data_parallel_master=master)
-    cfg = SimpleNamespace(common=SimpleNamespace(bf16=requested))
+    cfg = SimpleNamespace(
+        common=SimpleNamespace(bf16=option == "bf16"),
+        optimization=SimpleNamespace(bf16_products=option == "bf16_products"),
+    )
     start = speed.warn_of_slow_bf16.wrapper(lambda *arguments: None)
     with caplog.at_level(logging.WARNING):
         start(trainer, cfg, None, torch.nn.Linear(2, 2))
@@ -439,3 +445,58 @@ def test_a_training_has_the_losses_that_it_has_without(name, copy_data, tmp_path
     assert len(losses[0]) >= 15
     assert losses[0] == pytest.approx(losses[1], rel=1e-4, abs=2e-3)  # fairseq logs three decimals
     assert losses[0][-1] < losses[0][0]
+
+
+@pytest.mark.system
+def test_a_training_in_bf16_products(copy_data, tmp_path):
+    """Weights stay in fp32, losses change a little, and fairseq-validate has the same loss."""
+    flags = [*ARCHITECTURES["transformer"], *TRAINING, *NO_DROPOUT["transformer"]]
+    flags += ["--user-dir", USER_DIR, "--max-update", 15, "--log-format", "json", "--lr", 0.002]
+    flags += ["--encoder-embed-dim", 128, "--decoder-embed-dim", 128, "--max-tokens", 2000]
+    logs = {}
+    for name, more in (("fp32", ()), ("bf16", ["--bf16-products"])):
+        done = run("fairseq-train", copy_data, *flags, "--save-dir", tmp_path / name, *more)
+        logs[name] = done.stdout + done.stderr
+    losses = {
+        name: [float(loss) for loss in re.findall(r'"loss": "([0-9.]+)"', log)]
+        for name, log in logs.items()
+    }
+    assert losses["bf16"] != losses["fp32"]
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.01)
+    path = tmp_path / "bf16" / "checkpoint_last.pt"
+    state = torch.load(path, weights_only=False)
+    assert state["cfg"]["optimization"]["bf16_products"]
+    assert {weight.dtype for weight in state["model"].values()} == {torch.float32}
+    logged = re.findall(r'"valid_loss": "([0-9.]+)"', logs["bf16"])[-1]
+    validate = [
+        "--task",
+        "translation",
+        "--max-tokens",
+        2000,
+        "--path",
+        path,
+        "--user-dir",
+        USER_DIR,
+    ]
+    done = run("fairseq-validate", copy_data, *validate)
+    assert f"| loss {logged} |" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("option", ["bf16", "memory_efficient_bf16", "fp16", "amp"])
+def test_bf16_products_of_what_is_not_in_fp32_are_refused(option):
+    common = dict.fromkeys(("bf16", "memory_efficient_bf16", "fp16", "amp"), False)
+    cfg = SimpleNamespace(common=SimpleNamespace(cpu=True, **common | {option: True}))
+    fault = next(training_options._bf16_products(cfg))
+    assert fault == f"`--bf16-products` does not go with `{flag(option)}`; leave one out."
+
+
+def test_bf16_products_need_a_cpu_and_a_torch_that_has_them(monkeypatch):
+    common = dict.fromkeys(("cpu", "bf16", "memory_efficient_bf16", "fp16", "amp"), False)
+    cfg = SimpleNamespace(common=SimpleNamespace(**common))
+    assert list(training_options._bf16_products(cfg)) == []
+    monkeypatch.setattr(onednn_matmul, "is_replaceable", lambda: False)
+    (fault,) = training_options._bf16_products(cfg)
+    assert "update torch" in fault
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    (fault,) = training_options._bf16_products(cfg)
+    assert "for training on a CPU" in fault

@@ -61,6 +61,39 @@ def test_any_strides(of_a: str, of_b: str, calls: list) -> None:
     assert calls == [LARGE, LARGE, LARGE]
 
 
+@pytest.mark.parametrize("of_a", LAYOUTS)
+@pytest.mark.parametrize("of_b", LAYOUTS)
+def test_products_in_bf16(of_a: str, of_b: str) -> None:
+    """Factors and product are rounded to bf16; sums, also with a bias, are in fp32."""
+    a, b = strided(*LARGE[:2], of_a), strided(*LARGE[1:], of_b)
+    bias, sums = torch.randn(LARGE[2]), strided(LARGE[0], LARGE[2], of_a)
+    exact = a.bfloat16().double() @ b.bfloat16().double()
+    before = sums.clone()
+    with by_onednn(bf16=True):
+        result = torch.mm(a, b)
+        with_bias = torch.addmm(bias, a, b)
+        assert sums.addmm_(a, b) is sums
+    assert result.dtype == with_bias.dtype == torch.float32
+    assert torch.equal(result, result.bfloat16().float())
+    torch.testing.assert_close(result.double(), exact, rtol=2**-8, atol=1e-5)
+    assert torch.equal(with_bias, result + bias)
+    assert torch.equal(sums, before + result)
+
+
+def test_gradients_by_bf16_products() -> None:
+    layer = torch.nn.Linear(131, 170)
+    x = torch.randn(200, 131, requires_grad=True)
+    slope = torch.randn(200, 170)
+    with by_onednn(bf16=True):
+        layer(x).backward(slope)
+    rounded = slope.bfloat16().double()
+    expected = rounded.t() @ x.detach().bfloat16().double()
+    torch.testing.assert_close(layer.weight.grad.double(), expected, rtol=2**-8, atol=1e-5)
+    expected = rounded @ layer.weight.detach().bfloat16().double()
+    torch.testing.assert_close(x.grad.double(), expected, rtol=2**-8, atol=1e-5)
+    assert layer.weight.grad.dtype == x.grad.dtype == torch.float32
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [((3, 4, 5), torch.float32), (LARGE, torch.float64), (LARGE, torch.bfloat16)],

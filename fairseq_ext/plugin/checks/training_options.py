@@ -8,6 +8,7 @@ from typing import Any
 from fairseq_ext.plugin.table import around
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.literals import literal
+from fairseq_ext.utils.option_fields import flag
 from fairseq_ext.utils.parsing import nearest
 
 LOWER_IS_BETTER, HIGHER_IS_BETTER = ("loss", "nll_loss", "ppl"), ("accuracy", "bleu")
@@ -85,6 +86,26 @@ def _precision(cfg: Any) -> Iterator[str]:
                 f"`--{option}` trains on a CUDA device only, but this run is on the CPU. "
                 "Leave it out, or use `--bf16`."
             )
+    if getattr(cfg.optimization, "bf16_products", False):
+        yield from _bf16_products(cfg)
+
+
+def _bf16_products(cfg: Any) -> Iterator[str]:
+    """Find reasons for which ``--bf16-products`` would have no effect."""
+    import torch
+
+    from fairseq_ext.training import onednn_matmul
+
+    for name in ("bf16", "memory_efficient_bf16", "fp16", "amp"):
+        if getattr(cfg.common, name):
+            yield f"`--bf16-products` does not go with `{flag(name)}`; leave one out."
+    if torch.cuda.is_available() and not cfg.common.cpu:
+        yield "`--bf16-products` is for training on a CPU; on a GPU, use `--bf16` or `--amp`."
+    elif not onednn_matmul.is_replaceable():
+        yield (
+            f"`--bf16-products` needs a newer torch with oneDNN than torch {torch.__version__}; "
+            "update torch, or leave the option out."
+        )
 
 
 def _packages(cfg: Any) -> Iterator[str]:

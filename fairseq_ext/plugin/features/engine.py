@@ -1,10 +1,10 @@
 """``--engine`` and ``--shortlist``: translate with the engine instead of fairseq's generator."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, Optional
 
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, HELP, SHORTLIST_HELP
+from fairseq_ext.plugin import fairseq_options
 from fairseq_ext.plugin.table import acting, around
 from fairseq_ext.utils.errors import ConfigError
 
@@ -17,24 +17,14 @@ def _add_option() -> None:
     """
     from fairseq.dataclass import ChoiceEnum
     from fairseq.dataclass.configs import GenerationConfig
-    from fairseq.dataclass.initialize import hydra_init
 
-    if "engine" in GenerationConfig.__dataclass_fields__:
-        return
-    kind = ChoiceEnum([FAIRSEQ, *ENGINES])
     help_text = (
         f"{HELP}. Where the engine lacks an option or a model, fairseq translates; the log says why"
     )
-    for name, its, default, text in (
-        ("engine", kind, DEFAULT, help_text),
-        ("shortlist", Optional[str], None, SHORTLIST_HELP),  # noqa: UP045 (fairseq reads it)
-    ):
-        field = dataclasses.field(default=default, metadata={"help": text})
-        holder = dataclasses.make_dataclass("One", [(name, its, field)])
-        GenerationConfig.__dataclass_fields__[name] = holder.__dataclass_fields__[name]
-        GenerationConfig.__annotations__[name] = its
-        setattr(GenerationConfig, name, default)
-    hydra_init()
+    kind = ChoiceEnum([FAIRSEQ, *ENGINES])
+    fairseq_options.add(GenerationConfig, "engine", kind, DEFAULT, help_text)
+    optional = Optional[str]  # noqa: UP045 (fairseq reads it)
+    fairseq_options.add(GenerationConfig, "shortlist", optional, None, SHORTLIST_HELP)
 
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.build_generator", patch="engine")

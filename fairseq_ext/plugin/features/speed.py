@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: F401
 from torch import Tensor
 
 from fairseq_ext.base import dropout as sixteen_bits
+from fairseq_ext.plugin import fairseq_options
 from fairseq_ext.plugin.table import acting, around, replacing
 from fairseq_ext.training import adam, loss, onednn_matmul
 from fairseq_ext.utils import memory
@@ -231,12 +232,25 @@ def draw_sixteen_bits(original: Callable) -> Callable:
     return forward
 
 
-@around(
-    "fairseq.trainer:Trainer.train_step",
-    "fairseq.trainer:Trainer.valid_step",
-    patch="matrix products by oneDNN",
-)
-def multiply_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
+@acting("matrix products in bf16")
+def add_bf16_products() -> None:
+    """Add ``--bf16-products`` to the options of fairseq-train.
+
+    Problem: fairseq trains in fp32, or with everything in bf16. Processors with instructions for
+    bf16 multiply matrices twice as fast in bf16 or faster, and the other operations lose accuracy
+    in bf16 without being faster.
+    """
+    from fairseq.dataclass.configs import OptimizationConfig
+
+    text = (
+        "on a CPU, round the factors and results of matrix products to bf16 in training; weights, "
+        "all other operations, validation and checkpoints stay in fp32"
+    )
+    fairseq_options.add(OptimizationConfig, "bf16_products", bool, False, text)
+
+
+@around("fairseq.trainer:Trainer.valid_step", patch="matrix products by oneDNN")
+def validate_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Use oneDNN for the matrix products of an update or validation where MKL is slow.
 
     Problem: MKL uses AVX-512 on Intel's processors only; on AMD processors that have it, torch's
@@ -247,18 +261,29 @@ def multiply_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any)
         return original(self, *args, **kwargs)
 
 
+@around("fairseq.trainer:Trainer.train_step", patch="matrix products by oneDNN")
+def train_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Use oneDNN for the matrix products of an update where MKL is slow, or in bf16 on request."""
+    if not getattr(self.cfg.optimization, "bf16_products", False):
+        return validate_by_onednn.wrapper(original)(self, *args, **kwargs)
+    with onednn_matmul.by_onednn(bf16=True):
+        return original(self, *args, **kwargs)
+
+
 @around("fairseq.trainer:Trainer.__init__", patch="slow bf16")
 def warn_of_slow_bf16(original: Callable, self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
-    """Log a warning if ``--bf16`` makes matrix products slower on this CPU.
+    """Log a warning if ``--bf16`` or ``--bf16-products`` is slower than fp32 on this CPU.
 
     Problem: Processors without bf16 instructions take several times as long with --bf16.
     """
     original(self, cfg, *args, **kwargs)
-    if not cfg.common.bf16 or self.device.type != "cpu" or not self.is_data_parallel_master:
+    option = "--bf16" if cfg.common.bf16 else "--bf16-products"
+    requested = cfg.common.bf16 or getattr(cfg.optimization, "bf16_products", False)
+    if not requested or self.device.type != "cpu" or not self.is_data_parallel_master:
         return
     ratio = onednn_matmul.times_as_long()
     if ratio > 1:
         logger.warning(
-            f"--bf16: on this processor matrix products take {ratio:.1f} times as long as in "
+            f"{option}: on this processor matrix products take {ratio:.1f} times as long as in "
             "fp32; without the option training is faster, and more exact."
         )
