@@ -8,7 +8,6 @@ import gzip
 import io
 import lzma
 import pickle
-import shutil
 import struct
 import tarfile
 import tempfile
@@ -159,14 +158,6 @@ def _bundle() -> Path:
     return folder / "bundle"
 
 
-def bundle(draw: Random) -> dict[str, bytes]:
-    """A bundle with right checksums around another program or other weights."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(shutil.copytree(_bundle(), Path(folder, "bundle")))
-        fuzz_engine.mutate(copy, draw)
-        return {path.name: path.read_bytes() for path in copy.iterdir()}
-
-
 def damaged_bundle(draw: Random) -> dict[str, bytes]:
     """A bundle with a damage of :mod:`damages`, whose checksum stays as it was."""
     files = {path.name: path.read_bytes() for path in _bundle().iterdir()}
@@ -216,7 +207,6 @@ def readers() -> list[Reader]:
         Reader("checkpoints, right checksums", files(a_pt=checkpoint), read_checkpoint),
         Reader("checkpoints, a bit flipped", flipped, read_flipped),
         Reader("bundles", damaged_bundle, read_bundle),
-        Reader("bundles, right checksums", bundle, read_bundle),
         Reader("indexed data", indexed, lambda folder: data_folder.check(folder / "a", 20)),
         Reader("tar archives", tar, lambda folder: unpack(folder, "a.tar")),
         Reader("zip archives", zips, lambda folder: unpack(folder, "a.zip")),

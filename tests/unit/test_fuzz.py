@@ -22,7 +22,6 @@ from tests.support import fuzz_binary, fuzz_readers, fuzzing
 from tests.support.harness import write_lines
 
 READERS = {reader.name: reader for reader in fuzz_readers.readers() + fuzz_binary.readers()}
-del READERS["bundles, right checksums"]  # test_engine_files.py mutates those of all architectures
 
 
 @pytest.mark.parametrize("name", READERS)
