@@ -426,7 +426,7 @@ def test_a_worker_without_a_folder_leaves_nothing_half_written(plain: Path, tmp_
     assert contents(tmp_path / "out") == contents(plain / "out")
 
 
-def test_another_job_of_pairs_is_refused(plain: Path, tmp_path: Path) -> None:
+def test_another_job_of_pairs_is_refused(plain: Path, copy_bundle: Path, tmp_path: Path) -> None:
     words = in_parts(plain, tmp_path)
     run("fairseq-ext", *words)
     before = contents(tmp_path / "parts")
@@ -436,6 +436,8 @@ def test_another_job_of_pairs_is_refused(plain: Path, tmp_path: Path) -> None:
         ((*words, "--parts", tmp_path / "out"), "`--parts` and `--output` are the same"),
     ):
         assert message in error_line(*command_line)
+    translation = ("translate", "--path", copy_bundle, "--input", plain / "pairs.tsv", *words[-4:])
+    assert "is of another command; choose another folder." in error_line(*translation)
     assert contents(tmp_path / "parts") == before
 
 

@@ -16,8 +16,7 @@ from fairseq_ext.corpora.preparation import do_once
 from fairseq_ext.corpora.streams import ordered_map, raw_pairs
 from fairseq_ext.text import cleaning
 from fairseq_ext.text.pipeline import Pipeline
-from fairseq_ext.utils.errors import DataError, FairseqExtError
-from fairseq_ext.utils.shared_folder import SharedFolder
+from fairseq_ext.utils.errors import FairseqExtError
 from tests.support.harness import command, error_line, write_lines
 
 PAIRS = ("corpus", "pairs", "--src-lang", "de", "--tgt-lang", "en")
@@ -321,35 +320,3 @@ def test_steps_are_done_once_unless_settings_or_files_change(tmp_path: Path) -> 
     assert step({"x": 2})["count"] == 4
     (tmp_path / "out").unlink()
     assert step({"x": 2})["count"] == 5
-
-
-JOB = {"lowercase": True, "limit": 9, "rules": None}
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> SharedFolder:
-    shared = SharedFolder(tmp_path, {"format": "a", "version": 1})
-    shared.begin(JOB)
-    write_lines(tmp_path / "part", ["made"])
-    return shared
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"lowercase": False}, "of another job, in which `lowercase` was `True` and not `False`."),
-        ({"rules": "letters"}, "`rules` was unset and not `letters`."),
-        ({"limit": 8}, "`limit` was `9` and not `8`. Choose another folder, or"),
-    ],
-)
-def test_another_job(folder: SharedFolder, changed: dict, message: str):
-    assert folder.is_of(JOB)
-    with pytest.raises(DataError) as caught:
-        folder.is_of({**JOB, **changed})
-    assert message in str(caught.value)
-
-
-def test_another_kind_of_job(folder: SharedFolder):
-    other = SharedFolder(folder.path, {"format": "b", "version": 1})
-    with pytest.raises(DataError, match=r"of another command; choose another folder\."):
-        other.is_of(JOB)
