@@ -1,12 +1,9 @@
 """Bundles: the same translations as of their checkpoints, and nothing in them is trusted."""
 
-import io
 import json
 import os
 import shutil
 import signal
-import tarfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -305,35 +302,6 @@ def archive(request, bundled, tmp_path, monkeypatch):
     return path
 
 
-def repacked(archive: Path, change: Callable[[str, bytes], dict[str, bytes]]) -> Path:
-    """The same kind of archive with changed members."""
-    kind = bundle.suffix(archive)
-    output = archive.with_name(f"changed{kind}")
-    if kind == ".zip":
-        with zipfile.ZipFile(archive) as source, zipfile.ZipFile(output, "w") as target:
-            for member in source.namelist():
-                for name, content in change(member, source.read(member)).items():
-                    target.writestr(name, content)
-        return output
-    import zstandard
-
-    with archive.open("rb") as file:
-        plain = zstandard.ZstdDecompressor().stream_reader(file).read()
-    packed = io.BytesIO()
-    with (
-        tarfile.open(fileobj=io.BytesIO(plain)) as source,
-        tarfile.open(None, "w", packed) as target,
-    ):
-        for member in source:
-            content = source.extractfile(member).read()
-            for name, changed in change(member.name, content).items():
-                entry = tarfile.TarInfo(name)
-                entry.size = len(changed)
-                target.addfile(entry, io.BytesIO(changed))
-    output.write_bytes(zstandard.ZstdCompressor().compress(packed.getvalue()))
-    return output
-
-
 def test_an_archive_is_taken_as_its_folder(bundled: Path, archive: Path, tmp_path: Path):
     expected, from_archive = fairseq_ext.load(bundled), fairseq_ext.load(archive)
     assert from_archive.translate(LINES, **SHORT) == expected.translate(LINES, **SHORT)
@@ -421,23 +389,13 @@ def test_an_archive_that_is_cut_off(archive: Path):
             storage.load(archive)
 
 
-@pytest.mark.parametrize("path", ["../x", "/x", "b/../../x"])
-def test_an_archive_that_leaves_its_folder(archive: Path, path: str, tmp_path: Path):
-    changed = repacked(
-        archive, lambda name, content: {name: content, **({path: b""} if "README" in name else {})}
-    )
-    with pytest.raises(CheckpointError, match="would leave the folder"):
-        storage.load(changed)
-    assert not (tmp_path / "cache").exists()
-
-
-def test_an_archive_with_a_changed_file(archive: Path, tmp_path: Path):
-    changed = repacked(
-        archive, lambda name, content: {name: content + b" " * name.endswith("config.json")}
-    )
-    message = r"changed\.\S+ cannot be used: \w+/config.json is damaged: its checksum is wrong"
+def test_an_archive_with_a_changed_file(archive: Path, copy: Path, tmp_path: Path):
+    with (copy / "config.json").open("a") as file:
+        file.write(" ")
+    bundle.archive(copy, archive)
+    message = r"b\.\S+ cannot be used: \w+/config.json is damaged: its checksum is wrong"
     with pytest.raises(CheckpointError, match=message):
-        storage.load(changed)
+        storage.load(archive)
     assert not (tmp_path / "cache").exists()
 
 
