@@ -249,25 +249,27 @@ def add_bf16_products() -> None:
     fairseq_options.add(OptimizationConfig, "bf16_products", bool, False, text)
 
 
-@around("fairseq.trainer:Trainer.valid_step", patch="matrix products by oneDNN")
-def validate_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Use oneDNN for the matrix products of an update or validation where MKL is slow.
+@around("fairseq.trainer:Trainer.train_step", patch="matrix products by oneDNN")
+def train_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Use oneDNN for the matrix products of an update where MKL is slow, or in bf16 on request.
 
     Problem: MKL uses AVX-512 on Intel's processors only; on AMD processors that have it, torch's
     fp32 matrix products take twice as long as necessary.
     """
-    slow = self.device.type == "cpu" and onednn_matmul.is_slow()
-    with onednn_matmul.by_onednn() if slow else contextlib.nullcontext():
+    with _products(self.device, bf16=getattr(self.cfg.optimization, "bf16_products", False)):
         return original(self, *args, **kwargs)
 
 
-@around("fairseq.trainer:Trainer.train_step", patch="matrix products by oneDNN")
-def train_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Use oneDNN for the matrix products of an update where MKL is slow, or in bf16 on request."""
-    if not getattr(self.cfg.optimization, "bf16_products", False):
-        return validate_by_onednn.wrapper(original)(self, *args, **kwargs)
-    with onednn_matmul.by_onednn(bf16=True):
+@around("fairseq.trainer:Trainer.valid_step", patch="matrix products by oneDNN")
+def validate_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
+    with _products(self.device, bf16=False):
         return original(self, *args, **kwargs)
+
+
+def _products(device: torch.device, bf16: bool) -> contextlib.AbstractContextManager:
+    if device.type == "cpu" and (bf16 or onednn_matmul.is_slow()):
+        return onednn_matmul.by_onednn(bf16)
+    return contextlib.nullcontext()
 
 
 @around("fairseq.trainer:Trainer.__init__", patch="slow bf16")
