@@ -22,7 +22,9 @@ logger = logging.getLogger(__name__)
 
 @around("fairseq.checkpoint_utils:_upgrade_state_dict", patch="weights alone")
 def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, Any]:
-    """Problem: Training cannot start from a checkpoint that has only weights (`{'model': …}`): it
+    """Add the state of update 0 to a checkpoint that has only weights.
+
+    Problem: Training cannot start from a checkpoint that has only weights (`{'model': …}`): it
     ends in `KeyError: 'best_loss'`.
     """
     if "optimizer_history" not in state and "best_loss" not in state:
@@ -50,7 +52,9 @@ def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
 
 @around("fairseq.checkpoint_utils:load_checkpoint", patch="checkpoints that do not fit")
 def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
-    """Problem: A checkpoint of another architecture or schedule ends in a traceback, and one with
+    """Load a checkpoint; report faults in one line, and copy the data's text.json to `--save-dir`.
+
+    Problem: A checkpoint of another architecture or schedule ends in a traceback, and one with
     another dictionary in wrong words; if the file of `--restore-file` is missing, training starts
     from random weights. Training does not copy the data's text.json beside its checkpoints.
     """
@@ -163,7 +167,9 @@ def _only_for_trainers(
 def _save_dictionaries(
     original: Callable, self: Any, filename: str, extra_state: dict[str, Any]
 ) -> Any:
-    """Problem: Checkpoints do not store dictionaries, so that fairseq accepts one of the same size
+    """Store a translation task's dictionaries in its checkpoints.
+
+    Problem: Checkpoints do not store dictionaries, so that fairseq accepts one of the same size
     in another order, and prints wrong words.
     """
     if words := _task_symbols(self.task):

@@ -99,7 +99,7 @@ def _check_input(path: str) -> None:
 
 @around("fairseq_cli.interactive:buffered_read", patch="control symbols as words")
 def _buffered_read(original: Callable, path: str, size: int) -> Iterator[list[str]]:
-    """Refuse `</s>` as a word of standard input or a pipe, as in a file.
+    """Refuse `<s>`, `</s>` and `<pad>` as words in standard input or a pipe, as is done in files.
 
     Problem: fairseq-interactive takes `<s>`, `</s>` and `<pad>` in a text for the beginning, the
     end and the padding of a sentence.

@@ -16,7 +16,9 @@ from fairseq_ext.utils.files import FileVersions
 
 @around("fairseq.tasks:setup_task", patch="data folders")
 def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
-    """Problem: A missing folder, split or language, a damaged index or a broken dictionary ends in
+    """Refuse a folder that has no binary data, or not the languages that the options name.
+
+    Problem: A missing folder, split or language, a damaged index or a broken dictionary ends in
     a traceback; a token outside the dictionary crashes the embedding.
     """
     requested = {name: getattr(cfg, name, None) for name in ("source_lang", "target_lang")}

@@ -18,7 +18,9 @@ from fairseq_ext.utils.errors import DivergenceError
 
 @around("fairseq.trainer:Trainer.train_step", patch="divergence")
 def _train_step(original: Callable, self: Any, samples: Any, *rest: Any, **options: Any) -> Any:
-    """Problem: When a loss, gradient or weight is NaN or infinite, training ends in a traceback or
+    """Raise :class:`DivergenceError` if an update's loss or gradients are NaN or infinite.
+
+    Problem: When a loss, gradient or weight is NaN or infinite, training ends in a traceback or
     goes on, and saves the broken model as the last checkpoint.
     """
     update = self.get_num_updates() + 1

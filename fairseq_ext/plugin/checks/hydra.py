@@ -32,7 +32,9 @@ class _Done(BaseException):
 
 @around("fairseq.distributed.utils:call_main", patch="fairseq-hydra-train")
 def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
-    """Problem: fairseq-hydra-train imports `common.user_dir` too late for our checks of options,
+    """Record that the patched `call_main` is running: :func:`_add_defaults` must not call it again.
+
+    Problem: fairseq-hydra-train imports `common.user_dir` too late for our checks of options,
     locks and interruption, and it gives a named architecture the model's default sizes.
     """
     before = _patched_call.set(True)
@@ -85,9 +87,9 @@ def _in_one_line() -> Iterator[None]:
 def fill_in_architecture(cfg: Any) -> None:
     """Add the architecture's values to ``cfg.model`` where it has none.
 
-    Skip fairseq's own models. In the first job of a sweep, fairseq has already filled in their
-    defaults when this runs. So only the later jobs would get the architecture's values, and differ
-    from the first.
+    fairseq's own models are left as they are. In the first job of a sweep, fairseq has already
+    filled in their defaults when this runs. So only the later jobs would get the architecture's
+    values, and these jobs would differ from the first.
     """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
     from omegaconf import open_dict

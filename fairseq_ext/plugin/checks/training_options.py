@@ -280,7 +280,9 @@ def _data(cfg: Any) -> Iterator[str]:
 def _get_valid_stats(
     original: Callable, cfg: Any, trainer: Any, stats: dict[str, Any], *rest: Any
 ) -> Any:
-    """Problem: If validation does not measure --best-checkpoint-metric, training ends in `KeyError`
+    """Raise :class:`ConfigError` if validation has not measured ``--best-checkpoint-metric``.
+
+    Problem: If validation does not measure --best-checkpoint-metric, training ends in `KeyError`
     after the first epoch.
     """
     metric = cfg.checkpoint.best_checkpoint_metric

@@ -63,9 +63,9 @@ USERS_OF_REMOVED_NAMES = (
 def numpy_with_old_names(original: ModuleType) -> ModuleType:
     """Return a copy of the module numpy that still has the old names that fairseq uses.
 
-    Problem: --num-batch-buckets and language modelling use numpy.compat.long, --num-batch-buckets
-    also the argument `interpolation` of numpy.percentile, and two rarer places numpy.int and
-    numpy.float, which numpy has removed.
+    Problem: fairseq uses names that numpy has removed: numpy.compat.long for --num-batch-buckets
+    and language modelling, the argument `interpolation` of numpy.percentile for
+    --num-batch-buckets, and numpy.int and numpy.float in rarer places.
     """
 
     def percentile(values: Any, shares: Any, interpolation: str) -> Any:

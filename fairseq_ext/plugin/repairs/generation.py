@@ -109,7 +109,10 @@ def score_by_language(
 
 @around("fairseq_cli.generate:main", patch="shards of a test set")
 def _generate(original: Callable, cfg: Any) -> Any:
-    """Problem: fairseq-generate ignores --num-shards and --shard-id; each shard is the full set."""
+    """Translate only the shard `--shard-id`; put its number into the names of the result files.
+
+    Problem: fairseq-generate ignores --num-shards and --shard-id; each shard is the full set.
+    """
     count, shard = cfg.dataset.num_shards, cfg.dataset.shard_id
     require_shard(count, shard)
     if count == 1:

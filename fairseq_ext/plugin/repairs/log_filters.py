@@ -36,7 +36,9 @@ HARMLESS = (
 
 @acting("advice on import")  # first, because every import of fairseq prints this advice
 def _hide_advice() -> None:
-    """Problem: Without tensorboardX, `import fairseq` asks on stderr, in every process, to install
+    """Hide the advice to install tensorboardX.
+
+    Problem: Without tensorboardX, `import fairseq` asks on stderr, in every process, to install
     it for speech tasks.
     """
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
@@ -44,7 +46,10 @@ def _hide_advice() -> None:
 
 @acting("warnings of a normal run")
 def _filter_harmless() -> None:
-    """Problem: fairseq calls deprecated functions of hydra and torch, which still work but warn."""
+    """Hide the warnings in :data:`HARMLESS` and the debugging messages of hydra.
+
+    Problem: fairseq calls deprecated functions of hydra and torch, which still work but warn.
+    """
     for start, category in HARMLESS:
         warnings.filterwarnings("ignore", message=re.escape(start), category=category)
     # Importing fairseq turns the root logger on before the command sets its level.

@@ -59,7 +59,9 @@ def load_once(
 
 @around(f"{DYNAMIC}.reset_parameters", patch="unused weights that nothing initializes")
 def _initialize_unused_bias(original: Callable, self: Any) -> None:
-    """Problem: A dynamic convolution without a bias stores a bias that holds whatever its memory
+    """Set the bias of a dynamic convolution to 0, even if the convolution does not use it.
+
+    Problem: A dynamic convolution without a bias stores a bias that holds whatever its memory
     held before: checkpoints of equal trainings differ, and a NaN there looks like divergence.
     """
     original(self)

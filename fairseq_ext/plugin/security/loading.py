@@ -180,7 +180,7 @@ def _require_memory(path: str, weights: dict[str, Any]) -> None:
 
 
 def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
-    """Check `--source-bos`, which fairseq-generate takes only from the command line."""
+    """Require `--source-bos` as in training; fairseq-generate reads only the command line's."""
     trained, requested = (
         bool(getattr(getattr(owner, attribute, None), "source_bos", False))
         for owner, attribute in ((cfg, "task"), (task, "cfg"))
@@ -220,7 +220,9 @@ def _meters(original: Callable, self: Any, state_dict: Any) -> None:
     patch="merges are checked before they are read",
 )
 def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
-    """Problem: A damaged file of merges, which a checkpoint may name, ends the program with the
+    """Check a file of merges before subword-nmt reads it.
+
+    Problem: A damaged file of merges, which a checkpoint may name, ends the program with the
     usage text of subword-nmt.
     """
     # fairseq itself downloads a URL, and reports missing codes.
@@ -232,7 +234,10 @@ def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
 
 @around("fairseq.data.fasta_dataset:FastaDataset.__init__", patch="paths in a shell command")
 def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: Any) -> None:
-    """Problem: The path of a FASTA data set becomes part of a shell command."""
+    """Refuse the path of a FASTA data set unless :func:`shlex.quote` leaves it unchanged.
+
+    Problem: The path of a FASTA data set becomes part of a shell command.
+    """
     self.threadlocal = threading.local()  # the destructor reads it
     if shlex.quote(path) != path:
         raise DataError(
@@ -244,7 +249,9 @@ def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: A
 
 @around("fairseq.file_utils:load_archive_file", patch="no code that data names")
 def _inside(original: Callable, archive_file: str) -> Any:
-    """Problem: An archive can write outside its folder, and a data configuration can name code on
+    """Unpack an archive only within its folder; report a damaged or unsafe archive in one line.
+
+    Problem: An archive can write outside its folder, and a data configuration can name code on
     GitHub, which fairseq runs.
     """
     try:
