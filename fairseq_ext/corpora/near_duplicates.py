@@ -189,8 +189,8 @@ def links(parts: Sequence[WordHashes], number: int = 0, count: int = 1) -> np.nd
 def join_groups(groups: np.ndarray, pairs: np.ndarray) -> None:
     """Join the groups of rows that are linked, in place.
 
-    Each column of ``pairs`` ``[2, n]`` links two rows. ``groups`` ``[N]`` has the group of each
-    row, which is named by its smallest row.
+    Each column of ``pairs`` ``[2, n]`` links two rows. ``groups`` ``[N]`` names the group of each
+    row by the smallest row in that group.
     """
     while len(unequal := np.flatnonzero(np.not_equal(*groups[pairs]))):
         low, high = np.sort(groups[pairs[:, unequal]], axis=0)

@@ -3,9 +3,10 @@
 A corpus often has several translations of one sentence; a random split then puts some into train
 and others into test. Here a hash of the sentence, not of the pair, decides:
 
-- The distinct sentences of one side, normalized, are put in the order of their SHA-256 hashes; the
-  first go into the test set, the next into the validation set, all others into train. If several
-  pairs have the same sentence, valid and test keep one of them, so their sizes are exact.
+- The distinct sentences of one side (the *key side*), normalized, are put in the order of their
+  SHA-256 hashes; the first go into the test set, the next into the validation set, all others into
+  train. If several pairs have the same sentence, valid and test keep one of them, so their sizes
+  are exact.
 - If a pair is repeated, only its first occurrence is kept.
 - ``--key groups`` holds out whole groups of near-duplicates instead
   (:mod:`fairseq_ext.corpora.near_duplicates`), so that no test sentence is one word away from a
@@ -266,8 +267,10 @@ class SplitJob:
 
         Returns:
             Counts: pairs ``read``; pairs ``dropped`` by reason; pairs in each of the ``splits``;
-            ``words`` on both sides of each split; the ``key`` side; ``leaks`` between splits; and
-            for each of the ``texts`` the pairs read and the lines in train.
+            ``words`` on both sides of each split; the ``key`` (the side by which pairs are split,
+            ``groups``, or None with ``--as``); ``leaks`` between splits or, with ``groups``, the
+            number of groups and the size of the largest; and for each of the ``texts`` the pairs
+            read and the lines in train.
         """
         key, late = None, dict[int, str]()
         leaks: dict[str, int] = {}

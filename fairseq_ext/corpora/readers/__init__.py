@@ -2,8 +2,9 @@
 
 A reader is a function of one path (two for formats with a file or folder for each language) and of
 the two languages. It yields a :class:`Segment` for each translated text, in order, and raises
-DataError for a file that cannot be read, is malformed or has other languages. Folders often hold
-gettext's catalogues of many languages, so there another language is a fault of the segments.
+DataError for a file that cannot be read, is malformed or has other languages. But folders often
+hold gettext's catalogues of many languages. So a catalogue whose language is not the target's is
+read all the same, and each of its segments has this as its ``fault``.
 """
 
 import re

@@ -27,7 +27,8 @@ VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
 def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield the segments of two SGM files, source and target, in pairs.
 
-    A segment that the target file has again is of a further reference, which is a fault.
+    If the target file repeats a segment, and the source file repeats none, the repetition is of a
+    further reference translation. It is yielded without texts, and with this as its fault.
 
     Raises:
         DataError: the files have different documents or segments.
