@@ -123,7 +123,7 @@ def require_methods(module: nn.Module, base: type, names: Sequence[str] = METHOD
 
 
 def require_no_additions(model: nn.Module) -> None:
-    """Refuse a model with code, hooks or parametrizations from outside its libraries."""
+    """Refuse parametrizations, hooks except quant_noise's, and methods not from ``LIBRARIES``."""
     for module in model.modules():
         name = type(module).__name__
         require(not parametrize.is_parametrized(module), f"parametrization, as of {name}")
@@ -135,7 +135,7 @@ def require_no_additions(model: nn.Module) -> None:
 
 
 def _method(module: nn.Module, name: str) -> Any:
-    """Return the function that a method runs, without a wrapper for activation checkpointing."""
+    """Return a method's function, or the one inside the wrapper for activation checkpointing."""
     if name == "forward" and hasattr(module, "precheckpoint_forward"):
         name = "precheckpoint_forward"
     method = getattr(module, name, None)

@@ -125,7 +125,11 @@ class Machine:
         ]
 
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
-        """Yield slices of sentences whose copied output weights fit into :data:`COPIES` bytes."""
+        """Cut the sentences with these ``lists`` of tokens into slices, and yield the slices.
+
+        The output weights of a slice's listed tokens are copied, into at most :data:`COPIES` bytes
+        unless the slice is a single sentence.
+        """
         first = count = 0
         for place, tokens in enumerate(lists):
             if place > first and count + len(tokens) > self._most_listed:

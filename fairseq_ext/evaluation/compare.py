@@ -315,7 +315,7 @@ def compare(
 
 
 def undoing_of_tables(systems: Sequence[System]) -> dict[str, Undoing]:
-    """Return the converters to text of the systems in tables that name a language for them."""
+    """Return a converter to text for each system for which a table names a language."""
     languages = {
         system.name: read_system(system.generated[0], system.name).language
         for system in systems
