@@ -5,10 +5,12 @@
         --json docs/results/mass_translation.json
 
 The text is repeated until there are as many lines as asked for. Every worker is a process of
-``fairseq-ext translate --parts`` with one thread; a time is from its start to its end.
+``fairseq-ext translate --parts`` with one thread; a time is from the start of the workers to the
+end of the last.
 
   memory   the largest resident size of one worker, and lines per second, for each of --lines
-  workers  lines per second of the whole by each number of --workers, in turn, --repeats rounds
+  workers  lines per second of all workers together, for each number of workers in --workers; all
+           numbers are measured in turn, in --repeats rounds
   kills    the same text by a worker that is killed --kills times at random moments, against the
            plain command: lines that are missing, lines too many, and whether all bytes are equal
 """

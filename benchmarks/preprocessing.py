@@ -198,7 +198,7 @@ def require_equal(work: Path, name: str) -> None:
 
 
 def measure(options: Namespace, work: Path) -> list[dict[str, Any]]:
-    """Time all ways on the smaller corpus in turn, then ours on the larger one."""
+    """Time all ways of preparing the smaller corpus in turn, then our way with the larger one."""
     rows = {method: {"name": method[0], "cores": method[1]} for method in ways(work, "small")}
     trials = {method: [] for method in rows}
     for _ in range(options.rounds):

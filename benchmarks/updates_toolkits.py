@@ -33,7 +33,7 @@ def right_padded(tokens: Tensor) -> Tensor:
 
 
 def joeynmt(size: Namespace, vocabulary: int, training: Any) -> Trained:
-    """Build JoeyNMT's ``TrainManager._train_step`` and its following steps."""
+    """Build JoeyNMT's model, and an update: ``TrainManager._train_step`` and what follows it."""
     from joeynmt.model import build_model
     from joeynmt.vocabulary import Vocabulary
 
@@ -145,7 +145,7 @@ def sockeye(size: Namespace, vocabulary: int, training: Any) -> Trained:
 
 
 def eole(size: Namespace, vocabulary: int, training: Any) -> Trained:
-    """Build Eole's ``Trainer._gradient_accumulation`` of one batch."""
+    """Build Eole's model, and an update like ``Trainer._gradient_accumulation`` of one batch."""
     import pyonmttok
     from eole.config.data import Dataset
     from eole.config.models import TransformerModelConfig

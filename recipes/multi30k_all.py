@@ -105,7 +105,7 @@ def table(rows: Sequence[Row], tests: Sequence[str]) -> list[list[str]]:
 
 
 def rates_table(grids: dict[str, Row]) -> list[list[str]]:
-    """Return the validation losses of each system's rates, the heading first, the best bold."""
+    """Return rows of validation loss by system and learning rate: heading first, the best bold."""
     rates = list(dict.fromkeys(rate for grid in grids.values() for rate in grid["losses"]))
     lines = [["system", *(f"rate {rate}" for rate in rates)]]
     for name, grid in grids.items():

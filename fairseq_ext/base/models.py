@@ -85,7 +85,7 @@ def models_with(option: str) -> list[str]:
 
 
 def options_without_effect(args: Namespace) -> dict[str, str]:
-    """Find the options of our models that have no effect beside the other options in ``args``.
+    """Find the options of our models that the other options in ``args`` leave without effect.
 
     Map the name of each such option to a phrase that says what it needs: ``attention_dim`` to
     `--attention-type mlp`, for instance. The result is empty for architectures that are not ours.

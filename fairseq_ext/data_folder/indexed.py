@@ -126,7 +126,7 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
     Sizes are compared in every call. The contents are read only once (:func:`examine`) to check
     pointers against sizes, checksums against the folder's manifest, and the largest token against
-    ``vocabulary``, if known. In other layouts than ``mmap``, only listed files are checked. Without
+    ``vocabulary``, if known. In layouts other than ``mmap``, only listed files are checked. Without
     ``contents`` only sizes are compared: one process of a job is enough to check the contents.
 
     Raises:

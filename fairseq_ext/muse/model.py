@@ -226,7 +226,7 @@ class MuseDecoder(TransformerDecoderBase):
         return self._output(features, self.output_projection.weight, None)
 
     def last_product(self, features: Tensor) -> OutputLayer:
-        """Return the product of :meth:`output_layer`, which the loss computes in chunks."""
+        """Return the factors of :meth:`output_layer`'s product; the loss computes it in chunks."""
         return OutputLayer(features, self.output_projection.weight)
 
     def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:

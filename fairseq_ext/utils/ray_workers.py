@@ -48,7 +48,7 @@ def run(address: str, work: Callable[[Any, bool], object], request: Any, *, cpu:
 
 
 def workers(resources: Mapping[str, float], threads: int, *, cpu: bool) -> list[tuple[int, int]]:
-    """Return ``(GPUs, processors)`` of each worker that a cluster has room for, at least one.
+    """Return ``(GPUs, processors)`` of the workers that fit into a cluster, but at least of one.
 
     ``resources`` are Ray's. A worker has a GPU and one processor, or no GPU and ``threads``
     processors; ``cpu`` leaves GPUs alone.
