@@ -17,14 +17,6 @@ from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 
-def check_corpus(folder: Path, src: str, tgt: str) -> dict[str, int]:
-    """Check both files of each of a corpus's three splits; return the number of pairs by split."""
-    return {
-        split: check_parallel(folder / f"{split}.{src}", folder / f"{split}.{tgt}")
-        for split in SPLITS
-    }
-
-
 def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
     """Return the pipeline for the ``text.json`` of a copied corpus.
 
@@ -73,11 +65,12 @@ def run(options: OwnTextOptions) -> str:
         raise ConfigError(
             f"`--src` and `--tgt` are both `{options.src}`; their files would be the same."
         )
-    sizes = check_corpus(options.data, options.src, options.tgt)
-    copy_corpus(options.data, options.out, options.src, options.tgt, options.tokenize)
+    sides = (options.src, options.tgt)
+    pairs = {split: [options.data / f"{split}.{side}" for side in sides] for split in SPLITS}
+    sizes = {split: check_parallel(*pair) for split, pair in pairs.items()}
+    copy_corpus(options.data, options.out, *sides, options.tokenize)
     counts = ", ".join(f"{split} {size:,} pairs" for split, size in sizes.items())
-    train = [options.data / f"{SPLITS[0]}.{side}" for side in (options.src, options.tgt)]
-    hints = map(suggest_pieces, (options.src, options.tgt), train)
+    hints = map(suggest_pieces, sides, pairs[SPLITS[0]])
     return "\n".join([counts, *filter(None, hints)])
 
 
