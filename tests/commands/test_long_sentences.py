@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fairseq.data import LanguagePairDataset
 
 from fairseq_ext.plugin.checks import training_options
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -21,29 +22,11 @@ SKIP = "--skip-invalid-size-inputs-valid-test"
 ALIGNED = "label_smoothed_cross_entropy_with_alignment"
 
 
-class Pairs:
-    """Sizes of sentence pairs, as a dataset of fairseq tells them."""
-
-    def __init__(self, sizes: list[tuple[int, int]]) -> None:
-        self.sizes = sizes
-
-    def size(self, index: int) -> tuple[int, int]:
-        return self.sizes[index]
-
-    def num_tokens(self, index: int) -> int:
-        return max(self.sizes[index])
-
-    def filter_indices_by_size(self, indices: np.ndarray, limits: tuple) -> tuple:
-        fits = [
-            all(s <= limit for s, limit in zip(self.sizes[i], limits, strict=True)) for i in indices
-        ]
-        return indices[fits], [i for i, fit in zip(indices, fits, strict=True) if not fit]
-
-
 def remaining_indices(
     task, limits: tuple, sizes: list[tuple[int, int]], *, split: bool = True, **options
 ):
-    dataset = Pairs(sizes)
+    words, (sources, targets) = task.target_dictionary, zip(*sizes, strict=True)
+    dataset = LanguagePairDataset(sources, sources, words, targets, targets, words)
     task.datasets = {"train": dataset} if split else {}
     # fairseq's order, by length: the first sentence too long is not the first one in the corpus
     order = np.array(sorted(range(len(sizes)), key=lambda index: sizes[index]))
