@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 from fairseq.tasks.translation import TranslationConfig
-from omegaconf import OmegaConf
 
 from fairseq_ext.generation.translation_ext import TranslationExtConfig, TranslationExtTask
 from fairseq_ext.utils.errors import ConfigError
 from tests.commands.test_bad_input import refused
 from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
-from tests.support.models import configuration, dictionary
+from tests.support.models import configuration
 from tests.support.trainings import same_state, training_state
 
 BOS, PAD, EOS = 0, 1, 2
@@ -89,20 +88,6 @@ def test_sentences_and_sizes_against_lists(data, split, flags, source, target, b
         assert dataset.num_tokens(index) == max(map(len, expected))
     if source:
         assert dataset.src_sizes.max() == source  # something was cut, to just the limit
-
-
-def test_paper_limit_of_256() -> None:
-    """``<s>``, 254 words, ``</s>``; of a target 255 words and ``</s>``."""
-    words = dictionary(30)
-    cfg = OmegaConf.structured(TranslationExtConfig)
-    cfg = OmegaConf.merge(cfg, {"truncate_source": True, "source_bos": True})
-    cfg.max_source_positions = 256
-    task = TranslationExtTask(cfg, words, words)
-    long = torch.tensor([5, *[7] * 300, EOS])
-    dataset = task.build_dataset_for_inference([long, long[-3:]], [302, 3])
-    assert dataset[0]["source"].tolist() == [BOS, 5, *[7] * 253, EOS]
-    assert dataset[1]["source"].tolist() == [BOS, 7, 7, EOS]
-    assert dataset.src_sizes.tolist() == [256, 4]
 
 
 def test_inference_prepares_sentences_as_training_does(data: Path) -> None:
