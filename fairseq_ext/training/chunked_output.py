@@ -56,7 +56,6 @@ def deferred(model: nn.Module) -> Iterator[None]:
     """Let ``model`` return features instead of logits; :func:`obstacle` must have returned None."""
     inner = unwrapped(model)
     attributes = vars(inner.decoder)
-    before = attributes.get("output_layer")
     attributes["output_layer"] = _unchanged  # in the instance, to hide the class's method
     attributes["_tied"] = None
     weight = getattr(_output_module(inner.decoder), "weight", None)
@@ -65,8 +64,6 @@ def deferred(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         del attributes["output_layer"], attributes["_tied"]
-        if before is not None:
-            attributes["output_layer"] = before
 
 
 def is_deferred(model: nn.Module) -> bool:
