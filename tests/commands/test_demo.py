@@ -391,14 +391,10 @@ def test_nothing_is_translated_for_readers_who_have_left() -> None:
 def test_only_its_own_name_is_answered(quiet_page: str) -> None:
     """DNS rebinding sends another name here, and a page elsewhere another origin."""
     port = urlsplit(quiet_page).port
-    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "[", "::1"):
-        assert asks(quiet_page, "GET", "/", Host=host)[0] == 403, host
-        assert asks(quiet_page, "POST", JOIN, joined(), Host=host)[0] == 403, host
-    for host in (f"127.0.0.1:{port}", f"localhost:{port}", "LOCALHOST", "127.0.0.1:80"):
-        assert asks(quiet_page, "GET", "/", Host=host)[0] == 200, host
-    for origin in ("http://evil.example", "null", "http://localhost"):
-        assert asks(quiet_page, "GET", "/", Origin=origin)[0] == 403, origin
-        assert asks(quiet_page, "POST", JOIN, joined(), Origin=origin)[0] == 403, origin
+    for sent in ({"Host": f"evil.example:{port}"}, {"Origin": "http://evil.example"}):
+        assert asks(quiet_page, "GET", "/", **sent)[0] == 403, sent
+        assert asks(quiet_page, "POST", JOIN, joined(), **sent)[0] == 403, sent
+    assert asks(quiet_page, "GET", "/", Host=f"localhost:{port}")[0] == 200
     status, answer, _ = asks(quiet_page, "POST", JOIN, joined(), Origin=quiet_page)
     assert status == 200
     assert json.loads(answer) == [None, None]

@@ -718,7 +718,8 @@ def test_pages_from_elsewhere_are_refused():
         assert status(host, f"http://{host}") == 200
         assert status(host, "http://example.org") == 403
         assert status(host, "null") == 403
-    assert status("example.org", None) == 403
+    for host in ("example.org", "example.org:1", "127.0.0.1.example.org", "", "[", "::1"):
+        assert status(host, None) == 403
     assert status("example.org", None, names=("example.org",)) == 200
     assert status("example.org", None, names=("*",)) == 200
     assert status("localhost", "http://example.org", origins=("http://example.org",)) == 200
