@@ -62,8 +62,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("ETag", self.server.version)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if trouble == "corrupt":
-            body = body[:-100] + bytes(100)
         if trouble in ("truncate", "stall"):
             self.wfile.write(body[: len(body) // 3])
             if trouble == "stall":

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scaling_paper import BASE, DECODER_LAYER, DEPTHS, DESIGN, ENCODER_LAYER, LAWS, TABLE_3, rows
-from scipy.optimize import approx_fprime, curve_fit
+from scipy.optimize import curve_fit
 
 from fairseq_ext.binary import scaling, scaling_plot
 from fairseq_ext.binary.scaling import PARAMETERS, Fit, Law, Model, fit_law
@@ -100,12 +100,6 @@ def test_bootstrap_is_about_as_wide_and_repeatable() -> None:
     few, repeated, other = (fitted(losses, resamples=20, seed=s) for s in (4, 4, 5))
     assert few == repeated
     assert few.bootstrap != other.bootstrap
-
-
-def test_jacobian_against_finite_differences() -> None:
-    x, y = scaling._logs(*sizes(), BASE)
-    numeric = approx_fprime(LAW.theta, lambda theta: scaling._predict(theta, x, y), 1e-7)
-    assert scaling._jacobian(LAW.theta, x, y) == pytest.approx(numeric, abs=1e-6)
 
 
 def test_the_unit_of_parameters_does_not_matter() -> None:
@@ -201,7 +195,6 @@ def test_optional_columns_may_be_missing_or_empty(tmp_path: Path) -> None:
     [
         ("t.txt", "x", ConfigError, "must end in .json, .csv or .tsv"),
         ("t.json", "[", DataError, "t.json`, line 1: not JSON"),
-        ("t.json", '[{"name": "a", "loss": 1e999}]', DataError, "line 1: the number 1e999 is out"),
         ("t.csv", "name,loss\na\rb,1\n", DataError, "model 1: `encoder_parameters` is missing"),
         ("t.csv", 'name,loss\n"a,1\n', DataError, "t.csv`: unexpected end of data"),
         ("t.csv", "name,loss\na,1,2\n", DataError, "model 1: the row has more cells than the"),
