@@ -7,6 +7,7 @@ import ctypes
 import errno
 import itertools
 import logging
+import math
 import os
 import shutil
 from argparse import Namespace
@@ -25,6 +26,7 @@ from fairseq.file_io import PathManager
 from fairseq.models.ema.ema import EMA
 from fairseq.modules.dynamic_convolution import DynamicConv1dTBC, DynamicConv_scripatable
 from fairseq.search import DiverseBeamSearch
+from fairseq.sequence_scorer import SequenceScorer
 
 from fairseq_ext import register
 from fairseq_ext.plugin import patches, table
@@ -113,6 +115,24 @@ def test_alignments_are_those_of_the_trained_layer(without: Callable[[str], None
     torch.testing.assert_close(attention_to_the_source(decoding=True), trained)
     without("alignment layer")
     assert not torch.allclose(attention_to_the_source(decoding=True), trained)
+
+
+def test_scores_of_an_ensemble_with_and_without_attention(without: Callable[[str], None]) -> None:
+    flags = ["--arch", "transformer_tiny", *SMALL]
+    attentive, task = build(flags)
+    ensemble = [attentive, build([*flags, "--no-cross-attention"])[0]]
+    scorer = SequenceScorer(task.target_dictionary)
+    sample = {**sample_of([[5, 8, 6, 2]]), "target": torch.tensor([[7, 9, 2]])}
+    sample["net_input"]["prev_output_tokens"] = torch.tensor([[2, 7, 9]])
+
+    def scores(voters: list) -> torch.Tensor:
+        return scorer.generate(voters, sample)[0][0]["positional_scores"]
+
+    alone = torch.stack([scores([model]) for model in ensemble])
+    torch.testing.assert_close(scores(ensemble), alone.logsumexp(0) - math.log(2))
+    without("scores of ensembles")
+    with pytest.raises(TypeError):
+        scores(ensemble)
 
 
 class Epochs(FairseqDataset):

@@ -4,6 +4,7 @@
 translates every N-th of them. So each sentence is in one shard, with exactly the same scores.
 """
 
+import contextlib
 import functools
 import math
 import sys
@@ -84,6 +85,27 @@ def align_as_trained(original: Callable, self: Any, encoder: Any, decoder: Any, 
     if self.alignment_layer < len(decoder.layers):
         how = {name: getattr(self, name) for name in ("alignment_layer", "alignment_heads")}
         decoder.forward = functools.partial(decoder.forward, **how)  # which the search calls
+
+
+@around("fairseq.sequence_scorer:SequenceScorer.generate", patch="scores of ensembles")
+def score_without_attention(
+    original: Callable, self: Any, models: list[Any], sample: Any, **options: Any
+) -> Any:
+    """Leave out the attention of an ensemble's models when they score, unless it is asked for.
+
+    Problem: --score-reference ends in a TypeError if the first model of an ensemble returns its
+    attention and another one does not.
+    """
+    if len(models) == 1 or self.compute_alignment:
+        return original(self, models, sample, **options)
+    with contextlib.ExitStack() as hooks:
+        for model in models:
+            hooks.enter_context(model.register_forward_hook(_first_output))
+        return original(self, models, sample, **options)
+
+
+def _first_output(model: Any, inputs: Any, outputs: tuple) -> tuple:
+    return outputs[:1]
 
 
 @around("fairseq.tasks.translation:TranslationTask._inference_with_bleu", patch="validation-bleu")
