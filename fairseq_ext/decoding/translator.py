@@ -26,6 +26,7 @@ from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.decoding.search import Candidate, Counts, Search, require_short, require_writable
 from fairseq_ext.generation import generators
 from fairseq_ext.generation.on_engine import share_weights
+from fairseq_ext.generation.option_checks import no_alignment
 from fairseq_ext.generation.translation_ext import TranslationExtTask
 from fairseq_ext.model import trained
 from fairseq_ext.utils.locks import ForkSafeLock
@@ -72,7 +73,7 @@ class Translator:
         with own_random_numbers(search):
             self._cfg = _configuration(data, search)
             self._models, cfg, self._task = trained.load(data, paths, src, tgt)
-            self._aligns = not any(getattr(model, "no_alignment", "") for model in self._models)
+            self._aligns = not any(map(no_alignment, self._models))
             self._cuda = torch.cuda.is_available() and not self._cfg.common.cpu
             self._prepare_models()
             self._generators = {search: self._build_generator(search)}

@@ -54,6 +54,15 @@ def refuse_broken(cfg: Any, command: str) -> None:
         )
 
 
+def no_alignment(model: Any) -> str:
+    """Return the reason why a model cannot align words; an empty text if it can."""
+    decoder = getattr(model, "decoder", model)
+    cfg = getattr(decoder, "cfg", None)
+    if getattr(decoder, "attention", decoder) is None or getattr(cfg, "no_cross_attention", False):
+        return "its decoder has no attention over the source"
+    return getattr(model, "no_alignment", "")
+
+
 def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) -> None:
     """Raise :class:`ConfigError` if epsilon sampling cannot work with the generation options."""
     if not 0 <= epsilon < 1:

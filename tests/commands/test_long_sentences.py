@@ -94,6 +94,17 @@ def test_alignments_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch)
     task.build_generator([model], cfg.generation)
 
 
+@pytest.mark.parametrize("flags", [["--no-cross-attention"], ["--decoder-attention", "0"]])
+def test_alignments_without_attention_are_refused(flags: list[str]) -> None:
+    """fairseq's generator would end in an IndexError, and the engine print none."""
+    arch = "transformer_tiny" if len(flags) == 1 else "lstm"
+    model, task = build(["--arch", arch, *flags])
+    generation = configuration(["--arch", "gru_tiny"]).generation
+    generation.print_alignment = "hard"
+    with pytest.raises(ConfigError, match=r"`--print-alignment` .* no attention over the source"):
+        task.build_generator([model], generation)
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Digit copy; sources and targets have 2 to 10 tokens, end of sentence included."""

@@ -76,7 +76,7 @@ def _build_generator(
     """Check options against the models, here because no earlier call has both."""
     from fairseq.models import FairseqLanguageModel
 
-    reasons = [reason for model in models if (reason := getattr(model, "no_alignment", ""))]
+    reasons = [reason for model in models if (reason := option_checks.no_alignment(model))]
     if reasons and getattr(args, "print_alignment", None):
         raise ConfigError(
             f"`--print-alignment` does not go with this model: {reasons[0]}. Leave it out."
