@@ -30,6 +30,14 @@ def refuse_broken(cfg: Any, command: str) -> None:
             "`--constraints` is for fairseq-interactive, where they follow each sentence after a "
             "tab; fairseq-generate has no place for them."
         )
+    for name, is_used in (
+        ("sampling", generation.sampling),
+        ("diverse-beam-groups", generation.diverse_beam_groups > 0),
+        ("match-source-len", generation.match_source_len),
+        ("diversity-rate", generation.diversity_rate > -1),
+    ):
+        if generation.constraints and is_used:
+            raise ConfigError(f"`--constraints` does not go with `--{name}`; give one of them.")
     if command in TRANSLATING and (generation.beam < 1 or generation.nbest < 1):
         raise ConfigError("`--beam` and `--nbest` must be at least 1.")
     groups, longest = generation.diverse_beam_groups, generation.max_len_b
@@ -37,6 +45,8 @@ def refuse_broken(cfg: Any, command: str) -> None:
         raise ConfigError(
             f"`--diverse-beam-groups` must divide `--beam` ({generation.beam}), but is {groups}."
         )
+    if command in TRANSLATING and generation.max_len_a < 0:
+        raise wrong_value("--max-len-a", "at least 0", generation.max_len_a)
     if not generation.max_len_a and longest < generation.min_len:
         raise wrong_value("--max-len-b", f"at least `--min-len` ({generation.min_len})", longest)
     for name in REAL if command in TRANSLATING else ():

@@ -5,14 +5,18 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from fairseq.dataclass.configs import CheckpointConfig
 
+from fairseq_ext.generation import option_checks
 from fairseq_ext.plugin.checks import training_options
 from fairseq_ext.utils import error_messages, errors, parsing
+from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import BIN, USER_DIR, after, fairseq, run, write_lines
+from tests.support.models import configuration
 from tests.support.trainings import load
 
 pytestmark = pytest.mark.system
@@ -173,6 +177,26 @@ def test_generate(copy_data: Path, copy_model: Path, case: str):
     options = tuple(copy_model if word is MODEL else word for word in options)
     done = fairseq("generate", copy_data, "--path", copy_model, "--cpu", *options, ok=False)
     assert complaint in message(done)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"constraints": "ordered", "sampling": True},
+        {"constraints": "ordered", "match_source_len": True},
+        {"constraints": "unordered", "diverse_beam_groups": 5},
+        {"constraints": "unordered", "diversity_rate": 0.5},
+        {"max_len_a": -0.5},
+    ],
+)
+def test_interactive(options: dict[str, Any]):
+    """What fairseq would refuse in a traceback, only after it has loaded the model."""
+    cfg = configuration(["--arch", "gru_tiny"])
+    option_checks.refuse_broken(cfg, "fairseq_cli.interactive")
+    cfg.generation.update(options)
+    name = [*options][-1].replace("_", "-")
+    with pytest.raises(ConfigError, match=f"`--{name}`"):
+        option_checks.refuse_broken(cfg, "fairseq_cli.interactive")
 
 
 def test_eval_lm_without_a_model(copy_data: Path):
