@@ -236,9 +236,10 @@ def test_bf16_trains_on_the_cpu(copy_data, tmp_path):
 def test_half_precision_on_the_cpu_is_refused_by_name(option, cpu, has_cuda, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
     common = SimpleNamespace(cpu=cpu, fp16=False, amp=False)
-    assert not [*training_options._precision(SimpleNamespace(common=common))]
+    cfg = SimpleNamespace(common=common, optimization=SimpleNamespace(bf16_products=False))
+    assert not [*training_options._precision(cfg)]
     setattr(common, option, True)
-    (fault,) = training_options._precision(SimpleNamespace(common=common))
+    (fault,) = training_options._precision(cfg)
     assert fault.startswith(f"`--{option}` trains on a CUDA device only")
 
 
