@@ -96,7 +96,7 @@ def advise(message: str, options: Iterable[str], command: str, example: str = ""
     if message.startswith("unrecognized arguments: "):
         words = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
         candidates = set(options).difference(words)  # fairseq may refuse one that it lists
-        near = [match for word in words for match in near_names(word, candidates)]
+        near = dict.fromkeys(match for word in words for match in near_names(word, candidates))
         if near:
             return f"{message}; did you mean {alternatives(near)}?"
         if {"False", "True"} & set(message.split()):

@@ -58,6 +58,10 @@ TRAIN = {
     "arch": (("--arch", "gru_atention"), "`gru_attention`? The folder in `--user-dir` must"),
     "task": (("--task", "translaton"), "is `translaton`; did you mean `translation`"),
     "option": (("--max-tokns", 400), "unrecognized arguments: --max-tokns 400; did you mean"),
+    "options": (
+        ("--arch", "muse_tiny", "--encoder-layerdrop", 0.1, "--decoder-layerdrop", 0.1),
+        "0.1; did you mean `--encoder-layers` or `--decoder-layers`?",
+    ),
     "former-option": (("--output-format", "raw"), "raw; did you mean `--dataset-impl`?"),
     "value-of-a-switch": (("--left-pad-source", "False"), "The option before is a switch"),
     "sharded-composite": (
