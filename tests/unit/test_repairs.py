@@ -21,10 +21,11 @@ import torch
 from fairseq.data import Dictionary, FairseqDataset, ListDataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.data.iterators import CountingIterator, EpochBatchIterator, GroupedIterator
-from fairseq.dataclass.configs import EMAConfig
+from fairseq.dataclass.configs import CommonConfig, EMAConfig, FairseqConfig, OptimizationConfig
 from fairseq.file_io import PathManager
 from fairseq.models.ema.ema import EMA
 from fairseq.modules.dynamic_convolution import DynamicConv1dTBC, DynamicConv_scripatable
+from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer
 from fairseq.search import DiverseBeamSearch
 from fairseq.sequence_scorer import SequenceScorer
 
@@ -168,6 +169,21 @@ class Weights:
     def __init__(self, weights: torch.Tensor) -> None:
         self.fp16_params, self.scaler = [weights.bfloat16()], None
         self.fp32_params = [torch.nn.Parameter(self.fp16_params[0].float())]
+
+
+@pytest.mark.parametrize("kind", [FP16Optimizer, MemoryEfficientFP16Optimizer])
+def test_bf16_needs_no_loss_scale(kind: type, without: Callable[[str], None]) -> None:
+    updates = OptimizationConfig(update_freq=[1, 2])
+    cfg = FairseqConfig(common=CommonConfig(), optimization=updates)
+    single = SimpleNamespace(supports_memory_efficient_fp16=True)
+    with pytest.raises(ValueError, match="--fp16-scale-window must be given"):
+        kind(cfg, [], single, [])
+    cfg.common.bf16 = True
+    assert kind(cfg, [], single, []).scaler is None
+    assert cfg.common.fp16_scale_window is None
+    without("update frequencies in bf16")
+    with pytest.raises(ValueError, match="--fp16-scale-window must be given"):
+        kind(cfg, [], single, [])
 
 
 def test_weights_that_were_changed_in_a_checkpoint_stay() -> None:

@@ -9,6 +9,7 @@ without the version numbers of modules, so it later loads the average like a ver
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -115,6 +116,26 @@ def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> Non
 
 
 HALF_PRECISION = ("fairseq.optim:FP16Optimizer", "fairseq.optim:MemoryEfficientFP16Optimizer")
+
+
+@around(
+    *(f"{optimizer}.__init__" for optimizer in HALF_PRECISION),
+    patch="update frequencies in bf16",
+)
+def without_scale_window(
+    original: Callable, self: Any, cfg: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Let bf16, which has no loss scale, train with another update frequency in each epoch.
+
+    Problem: --bf16 with several values of --update-freq demands --fp16-scale-window, which it does
+    not use.
+    """
+    common = cfg.common
+    needed = common.bf16 and common.fp16_scale_window is None
+    with replaced(common, "fp16_scale_window", 1) if needed else nullcontext():
+        original(self, cfg, *args, **kwargs)
+
+
 SCALER_COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
 
 
