@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fairseq.data import LanguagePairDataset
+from fairseq.data import LanguagePairDataset, LMContextWindowDataset, MonolingualDataset
+from fairseq.tasks.language_modeling import LanguageModelingConfig
 
 from fairseq_ext.plugin.checks import training_options
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -52,6 +53,18 @@ def test_nothing_left_is_an_error_except_in_a_buffer() -> None:
     with pytest.raises(DataError, match=r"sentence 1 has \[9, 4\] .* 3 of 3 sentences"):
         remaining_indices(task, (4, 1024), long, ignore_invalid_inputs=True)
     assert remaining_indices(task, (4, 1024), long, split=False, ignore_invalid_inputs=True) == []
+
+
+def test_no_perplexity_of_blocks_that_are_all_too_long() -> None:
+    """`fairseq-eval-lm --context-window` leaves out blocks of a split, but not all."""
+    _, task = build(["--arch", "gru_tiny"])
+    blocks = MonolingualDataset([], [9, 9], task.target_dictionary)
+    task.cfg, task.datasets = LanguageModelingConfig(tokens_per_sample=9), {"valid": blocks}
+    wrapped = LMContextWindowDataset(blocks, tokens_per_sample=9, context_window=2, pad_idx=1)
+    with pytest.raises(
+        DataError, match=r"2 sentences are too long\. Lower `--tokens-per-sample`, "
+    ):
+        task.filter_indices_by_size(np.arange(2), wrapped, 8, ignore_invalid_inputs=True)
 
 
 @pytest.mark.parametrize(

@@ -139,13 +139,16 @@ def _filter_indices_by_size(
     too long, it calls the split empty.
     """
     fitting, skipped = dataset.filter_indices_by_size(indices, max_positions)
-    is_split = any(dataset is split for split in self.datasets.values())
+    base = getattr(dataset, "dataset", dataset)  # `--context-window` of fairseq-eval-lm wraps it
+    is_split = any(split in (dataset, base) for split in self.datasets.values())
     if len(skipped) and not (ignore_invalid_inputs and (len(fitting) or not is_split)):
         number = min(skipped)
         sizes = np.array(dataset.size(number)).tolist()  # of source and target
+        in_blocks = hasattr(self.cfg, "tokens_per_sample")  # the text of a language model
         raise DataError(
             f"sentence {number + 1} has {sizes} tokens, but at most {max_positions} are allowed, "
-            f"and {len(skipped):,} of {len(indices):,} sentences are too long. Raise the limits "
+            f"and {len(skipped):,} of {len(indices):,} sentences are too long. "
+            f"{'Lower `--tokens-per-sample`, or raise' if in_blocks else 'Raise'} the limits "
             "(`--max-source-positions` and `--max-target-positions`, of the model too, or "
             "`--max-tokens`), or leave them out with `--skip-invalid-size-inputs-valid-test`."
         )
