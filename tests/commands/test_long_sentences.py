@@ -77,6 +77,10 @@ def test_no_perplexity_of_blocks_that_are_all_too_long() -> None:
         (["--clip-norm", "nan"], "`--clip-norm` must be at least 0, but is nan"),
         (["--adam-betas", "1"], "`--adam-betas` must be two numbers"),
         (["--adam-betas", "(0.9, 1.5)"], "below 1 such as '(0.9, 0.98)', but is (0.9, 1.5)"),
+        (
+            ["--lr-scheduler", "manual", "--update2lr", "{3: 0.1}"],
+            "`--update2lr` must be rates by quoted numbers",
+        ),
         (["--adaptive-softmax-cutoff", "9"], "give `--criterion adaptive_loss`"),
         (["--ema-seed-model", "x", "--store-ema"], "by `--finetune-from-model`"),
     ],

@@ -74,6 +74,14 @@ def _numbers(cfg: Any) -> Iterator[str]:
             "`--adam-betas` must be two numbers of at least 0 and below 1 such as '(0.9, 0.98)', "
             f"but is {text}."
         )
+    for name in ("epoch2lr", "update2lr"):  # of `--lr-scheduler manual`
+        text = getattr(cfg.lr_scheduler, name, "{}")
+        rates = literal(str(text))
+        if not isinstance(rates, dict) or not all(isinstance(number, str) for number in rates):
+            yield (
+                f"`--{name}` must be rates by quoted numbers such as \"{{'1-3': 0.1, '4': 0.01}}\""
+                f", but is {text}."
+            )
 
 
 def _precision(cfg: Any) -> Iterator[str]:
