@@ -231,16 +231,17 @@ def test_bf16_trains_on_the_cpu(copy_data, tmp_path):
     assert "xla_device" in train(copy_data, tmp_path, *options, plugin=plugin, ok=False).stderr
 
 
-@pytest.mark.parametrize("option", ["fp16", "amp"])
+@pytest.mark.parametrize("option", ["fp16", "amp", "memory_efficient_fp16"])
 @pytest.mark.parametrize(("cpu", "has_cuda"), [(True, True), (True, False), (False, False)])
 def test_half_precision_on_the_cpu_is_refused_by_name(option, cpu, has_cuda, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
-    common = SimpleNamespace(cpu=cpu, fp16=False, amp=False)
+    common = SimpleNamespace(cpu=cpu, fp16=False, amp=False, memory_efficient_fp16=False)
     cfg = SimpleNamespace(common=common, optimization=SimpleNamespace(bf16_products=False))
     assert not [*training_options._precision(cfg)]
     setattr(common, option, True)
+    common.fp16 = option != "amp"  # fairseq-train sets it, too
     (fault,) = training_options._precision(cfg)
-    assert fault.startswith(f"`--{option}` trains on a CUDA device only")
+    assert fault.startswith(f"`--{option.replace('_', '-')}` trains on a CUDA device only")
 
 
 def test_processes_of_torchrun_train_one_model(monkeypatch):

@@ -90,6 +90,8 @@ def _precision(cfg: Any) -> Iterator[str]:
 
     for option in ("fp16", "amp"):
         if getattr(cfg.common, option) and (cfg.common.cpu or not torch.cuda.is_available()):
+            if option == "fp16" and cfg.common.memory_efficient_fp16:  # which sets fp16
+                option = "memory-efficient-fp16"
             yield (
                 f"`--{option}` trains on a CUDA device only, but this run is on the CPU. "
                 "Leave it out, or use `--bf16`."
