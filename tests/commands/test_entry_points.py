@@ -116,6 +116,7 @@ def test_hub_translates_as_fairseq_generate(trained: Path, copy_data: Path):
     [
         ("dataset.max_tokens=null", "`--max-tokens` or `--batch-size` is missing"),
         ("+model.encoder_attention_heads=7", "`--encoder-attention-heads` must divide"),
+        ("model._name=muse_tin", "lists, but is `muse_tin`; did you mean `muse_tiny`"),
     ],
 )
 def test_hydra_refuses_in_one_line(conf: Path, copy_data: Path, tmp_path: Path, option, message):

@@ -21,6 +21,8 @@ from typing import Any
 from fairseq_ext.checkpoints.layout import section
 from fairseq_ext.plugin.table import around, running
 from fairseq_ext.utils import error_messages
+from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.parsing import nearest
 
 HYDRA = "fairseq_cli.hydra_train"
 _patched_call = ContextVar("_patched_call", default=False)
@@ -53,10 +55,10 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
     import torch.distributed
     from fairseq.distributed.utils import call_main
 
-    fill_in_architecture(cfg)
-    if torch.distributed.is_initialized():  # a process that fairseq has started for a GPU
-        return original(cfg)
     with _in_one_line():
+        complete(cfg)
+        if torch.distributed.is_initialized():  # a process that fairseq has started for a GPU
+            return original(cfg)
         call_main(cfg, hydra.pre_main)
     # without this filter, fairseq-hydra-train would log a crash
     logging.getLogger(HYDRA).addFilter(lambda _: not isinstance(sys.exc_info()[1], _Done))
@@ -67,8 +69,8 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
 @around("fairseq_cli.hydra_train:_hydra_main", patch="fairseq-hydra-train")
 def _hydra_main(original: Callable, cfg: Any, **options: Any) -> Any:
     """Check the later jobs of a sweep, which begin with this plugin already loaded."""
-    fill_in_architecture(cfg)
     with _in_one_line():
+        complete(cfg)
         return original(cfg, **options)
 
 
@@ -82,6 +84,30 @@ def _in_one_line() -> Iterator[None]:
         if status is None:
             raise
         raise SystemExit(status) from None
+
+
+def complete(cfg: Any) -> None:
+    """Refuse unknown names, and add to ``cfg`` what the parser of fairseq-train adds."""
+    require_names(cfg)
+    fill_in_architecture(cfg)
+
+
+def require_names(cfg: Any) -> None:
+    """Raise :class:`ConfigError` for a `_name` that nothing is registered under."""
+    from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+    from fairseq.registry import REGISTRIES
+    from fairseq.tasks import TASK_REGISTRY
+
+    registries = {"model": {**MODEL_REGISTRY, **ARCH_MODEL_REGISTRY}, "task": TASK_REGISTRY}
+    for part in ("criterion", "optimizer", "lr_scheduler"):
+        registries[part] = REGISTRIES[part]["registry"]
+    for part, names in registries.items():
+        name = section(cfg, part).get("_name")
+        if name is not None and name not in names:
+            raise ConfigError(
+                f"`{part}._name` must be one of the {len(names)} names that `fairseq-train --help` "
+                f"lists, but is `{name}`{nearest(name, names)}"
+            )
 
 
 def fill_in_architecture(cfg: Any) -> None:
