@@ -116,6 +116,7 @@ def test_hub_translates_as_fairseq_generate(trained: Path, copy_data: Path):
     [
         ("dataset.max_tokens=null", "`--max-tokens` or `--batch-size` is missing"),
         ("+model.encoder_attention_heads=7", "`--encoder-attention-heads` must divide"),
+        ("common.memory_efficient_fp16=true", "`--memory-efficient-fp16` trains on a CUDA device"),
         ("model._name=muse_tin", "lists, but is `muse_tin`; did you mean `muse_tiny`"),
     ],
 )

@@ -89,6 +89,9 @@ def _in_one_line() -> Iterator[None]:
 def complete(cfg: Any) -> None:
     """Refuse unknown names, and add to ``cfg`` what the parser of fairseq-train adds."""
     require_names(cfg)
+    for precision in ("fp16", "bf16"):
+        if cfg.common[f"memory_efficient_{precision}"]:
+            cfg.common[precision] = True
     fill_in_architecture(cfg)
 
 
