@@ -139,7 +139,7 @@ def _require_own_products(model: nn.Module) -> None:
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield ``(option, need)`` for each binarization option that the others leave without effect.
+    """Yield ``(option, need)`` for each binarization option that other options turn off.
 
     ``need`` is a phrase for what the option lacks, such as ``binary weights``.
     """

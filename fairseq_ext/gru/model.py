@@ -70,7 +70,7 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
     @staticmethod
     def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that the others leave without effect."""
+        """Yield ``(option, need)`` for each option that other options turn off."""
         if cfg.attention_type != "mlp":
             yield "attention_dim", "`--attention-type mlp`"
 

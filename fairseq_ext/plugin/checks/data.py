@@ -16,7 +16,7 @@ from fairseq_ext.utils.files import FileVersions
 
 @around("fairseq.tasks:setup_task", patch="data folders")
 def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
-    """Refuse a folder that has no binary data, or not the languages that the options name.
+    """Refuse a folder without binary data, and a lone language option that the folder contradicts.
 
     Problem: A missing folder, split or language, a damaged index or a broken dictionary ends in
     a traceback; a token outside the dictionary crashes the embedding.
