@@ -127,9 +127,9 @@ def as_markdown(rows: Sequence[Row], tests: Sequence[str], grids: dict[str, Row]
         [
             "# All systems",
             markdown(table(rows, tests)),
-            "“All updates” means that a training reached its limit before the stopping rule; its "
-            "number of validations after the best shows whether the loss was still falling. Tokens "
-            "are target tokens; minutes are those spent in updates.",
+            "“All updates” means that the training reached its limit of updates before the "
+            "stopping rule ended it. The number of validations after the best shows whether the "
+            "loss was still falling. Tokens are target tokens; minutes are those spent in updates.",
             f"## Validation loss after {' or '.join(f'{n:,}' for n in updates)} updates",
             markdown(rates_table(grids)),
             "Training continued with the best rate, which further seeds use too. A distilled "
