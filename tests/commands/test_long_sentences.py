@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fairseq.data import LanguagePairDataset, LMContextWindowDataset, MonolingualDataset
-from fairseq.tasks.language_modeling import LanguageModelingConfig
+from fairseq.data import Dictionary, LanguagePairDataset, LMContextWindowDataset, MonolingualDataset
+from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 
 from fairseq_ext.plugin.checks import training_options
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -57,9 +57,8 @@ def test_nothing_left_is_an_error_except_in_a_buffer() -> None:
 
 def test_no_perplexity_of_blocks_that_are_all_too_long() -> None:
     """`fairseq-eval-lm --context-window` leaves out blocks of a split, but not all."""
-    _, task = build(["--arch", "gru_tiny"])
-    blocks = MonolingualDataset([], [9, 9], task.target_dictionary)
-    task.cfg, task.datasets = LanguageModelingConfig(tokens_per_sample=9), {"valid": blocks}
+    task = LanguageModelingTask(LanguageModelingConfig(tokens_per_sample=9), Dictionary())
+    blocks = task.datasets["valid"] = MonolingualDataset([], [9, 9], task.dictionary)
     wrapped = LMContextWindowDataset(blocks, tokens_per_sample=9, context_window=2, pad_idx=1)
     with pytest.raises(
         DataError, match=r"2 sentences are too long\. Lower `--tokens-per-sample`, "
