@@ -80,6 +80,14 @@ def test_no_perplexity_of_blocks_that_are_all_too_long() -> None:
             ["--lr-scheduler", "manual", "--update2lr", "{3: 0.1}"],
             "`--update2lr` must be rates by quoted numbers",
         ),
+        (
+            ["--lr-scheduler", "manual", "--epoch2lr", "{'1-': 0.1}"],
+            "`--epoch2lr` must be rates by quoted numbers",
+        ),
+        (
+            ["--lr-scheduler", "manual", "--epoch2lr", "{'1': 'x'"],
+            "but is {'1':'x'.",
+        ),
         (["--adaptive-softmax-cutoff", "9"], "give `--criterion adaptive_loss`"),
         (["--ema-seed-model", "x", "--store-ema"], "by `--finetune-from-model`"),
     ],

@@ -2,12 +2,13 @@
 
 import importlib.util
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from fairseq_ext.plugin.table import around
 from fairseq_ext.utils.errors import ConfigError
-from fairseq_ext.utils.literals import literal
+from fairseq_ext.utils.literals import LiteralError, literal
 from fairseq_ext.utils.option_fields import flag
 from fairseq_ext.utils.parsing import nearest
 
@@ -21,6 +22,8 @@ METRICS: dict[str, tuple[str, ...]] = {
     ALIGNMENT: ("alignment_loss",),
 }
 """The metrics of known criterions besides the usual ones, such as ``loss``."""
+NUMBERS = re.compile(r"[0-9]+(,[0-9]+)*|[0-9]+-[0-9]+")
+"""Epochs or updates as ``--lr-scheduler manual`` reads them: some numbers, or a range."""
 
 
 def refuse(cfg: Any) -> None:
@@ -75,9 +78,17 @@ def _numbers(cfg: Any) -> Iterator[str]:
             f"but is {text}."
         )
     for name in ("epoch2lr", "update2lr"):  # of `--lr-scheduler manual`
-        text = getattr(cfg.lr_scheduler, name, "{}")
-        rates = literal(str(text))
-        if not isinstance(rates, dict) or not all(isinstance(number, str) for number in rates):
+        text = str(getattr(cfg.lr_scheduler, name, "{}")).replace(" ", "")
+        try:
+            rates = literal(text)
+        except LiteralError:
+            rates = None
+        if not isinstance(rates, dict) or not all(
+            isinstance(numbers, str)
+            and NUMBERS.fullmatch(numbers)
+            and isinstance(rate, int | float)
+            for numbers, rate in rates.items()
+        ):
             yield (
                 f"`--{name}` must be rates by quoted numbers such as \"{{'1-3': 0.1, '4': 0.01}}\""
                 f", but is {text}."
@@ -106,7 +117,7 @@ def _bf16_products(cfg: Any) -> Iterator[str]:
 
     from fairseq_ext.training import onednn_matmul
 
-    for name in ("bf16", "memory_efficient_bf16", "fp16", "amp"):
+    for name in ("memory_efficient_bf16", "bf16", "fp16", "amp"):  # the first sets the second
         if getattr(cfg.common, name):
             yield f"`--bf16-products` does not go with `{flag(name)}`; leave one out."
     if torch.cuda.is_available() and not cfg.common.cpu:
