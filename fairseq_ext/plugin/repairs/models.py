@@ -131,7 +131,8 @@ def without_scale_window(
     not use.
     """
     common = cfg.common
-    needed = common.bf16 and common.fp16_scale_window is None
+    several = len(cfg.optimization.update_freq) > 1
+    needed = several and common.bf16 and common.fp16_scale_window is None
     with replaced(common, "fp16_scale_window", 1) if needed else nullcontext():
         original(self, cfg, *args, **kwargs)
 
