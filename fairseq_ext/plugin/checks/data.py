@@ -144,7 +144,7 @@ def _filter_indices_by_size(
     if len(skipped) and not (ignore_invalid_inputs and (len(fitting) or not is_split)):
         number = min(skipped)
         sizes = np.array(dataset.size(number)).tolist()  # of source and target
-        cfg = getattr(self, "args", self.cfg)  # fairseq's language models have no `cfg`
+        cfg = getattr(self, "args", self.cfg)  # `cfg` is None in language models
         in_blocks = hasattr(cfg, "tokens_per_sample")
         raise DataError(
             f"sentence {number + 1} has {sizes} tokens, but at most {max_positions} are allowed, "

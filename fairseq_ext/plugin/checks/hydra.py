@@ -108,8 +108,8 @@ def require_names(cfg: Any) -> None:
         name = section(cfg, part).get("_name")
         if name is not None and name not in names:
             raise ConfigError(
-                f"`{part}._name` must be one of the {len(names)} names that `fairseq-train --help` "
-                f"lists, but is `{name}`{nearest(name, names)}"
+                f"`{part}._name` must be one of the {len(names)} names that `fairseq-train "
+                f"--user-dir … --help` lists, but is `{name}`{nearest(name, names)}"
             )
 
 
