@@ -4,9 +4,10 @@ torch multiplies fp32 matrices with MKL, which uses AVX-512 on Intel's processor
 part of torch, uses it on all processors: on an AMD processor with AVX-512, a product of training
 takes half the time. Sums are rounded in another order, as with any other library.
 
-On request both factors and the product are rounded to bf16 (8 bits of mantissa), and the product is
-returned in fp32. oneDNN sums in fp32. A processor with instructions for bf16 (AVX512-BF16, AMX)
-computes such a product in half the time or less.
+On request both factors and the result of a large product are rounded to bf16 (8 bits of mantissa),
+and the result is returned in fp32. oneDNN sums in fp32. A processor with instructions for bf16
+(AVX512-BF16, AMX) computes such a product in half the time or less. Products of batches of
+matrices, such as those within attention, and small products stay in fp32.
 
 Letters: ``A [M, K]``, ``B [K, N]``.
 """
@@ -63,7 +64,7 @@ def by_onednn(bf16: bool = False) -> Iterator[None]:
     """Use oneDNN for matrix products on the CPU in the ``with`` block, also in backward passes.
 
     Args:
-        bf16: round the factors and products of fp32 matrices to bf16.
+        bf16: round the factors and results of large products of fp32 matrices to bf16.
     """
     product = _bf16_product if bf16 else _product
     for name, capacity in CACHES.items():
@@ -124,12 +125,22 @@ def _bf16_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     return product if bias is None else product.add_(bias)
 
 
-def times_as_long() -> float:
-    """Return the time of a matrix product on the CPU in bf16, divided by its time in fp32."""
-    seconds = {}
-    with torch.no_grad(), by_onednn() if is_slow() else contextlib.nullcontext():
-        for kind in (torch.float32, torch.bfloat16):
-            a, b = torch.ones(*TIMED[:2], dtype=kind), torch.ones(*TIMED[1:], dtype=kind)
-            # the first product includes compiling
-            seconds[kind] = min(timeit.repeat(partial(torch.mm, a, b), number=1, repeat=4))
-    return seconds[torch.bfloat16] / seconds[torch.float32]
+def times_as_long(converted: bool) -> float:
+    """Return the time of a matrix product on the CPU in bf16, divided by its time in fp32.
+
+    Args:
+        converted: whether the bf16 product has fp32 factors, and includes their conversion.
+    """
+    fp32 = torch.ones(*TIMED[:2]), torch.ones(*TIMED[1:])
+    with torch.no_grad():
+        with by_onednn() if is_slow() else contextlib.nullcontext():
+            of_fp32 = _seconds(*fp32)
+        if not converted:
+            return _seconds(*(factor.bfloat16() for factor in fp32)) / of_fp32
+        with by_onednn(bf16=True):
+            return _seconds(*fp32) / of_fp32
+
+
+def _seconds(a: Tensor, b: Tensor) -> float:
+    # the first product includes compiling
+    return min(timeit.repeat(partial(torch.mm, a, b), number=1, repeat=4))

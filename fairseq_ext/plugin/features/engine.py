@@ -21,10 +21,13 @@ def _add_option() -> None:
     help_text = (
         f"{HELP}. Where the engine lacks an option or a model, fairseq translates; the log says why"
     )
-    kind = ChoiceEnum([FAIRSEQ, *ENGINES])
-    fairseq_options.add(GenerationConfig, "engine", kind, DEFAULT, help_text)
-    optional = Optional[str]  # noqa: UP045 (fairseq reads it)
-    fairseq_options.add(GenerationConfig, "shortlist", optional, None, SHORTLIST_HELP)
+    choice = ChoiceEnum([FAIRSEQ, *ENGINES])
+    path = Optional[str]  # noqa: UP045 (fairseq reads it)
+    options = {
+        "engine": (choice, DEFAULT, help_text),
+        "shortlist": (path, None, SHORTLIST_HELP),
+    }
+    fairseq_options.add(GenerationConfig, options)
 
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.build_generator", patch="engine")

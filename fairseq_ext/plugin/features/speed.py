@@ -243,10 +243,11 @@ def add_bf16_products() -> None:
     from fairseq.dataclass.configs import OptimizationConfig
 
     text = (
-        "on a CPU, round the factors and results of matrix products to bf16 in training; weights, "
-        "all other operations, validation and checkpoints stay in fp32"
+        "on a CPU, round the factors and results of large products with weights to bf16 in "
+        "training; weights, products within attention, all other operations, validation and "
+        "checkpoints stay in fp32"
     )
-    fairseq_options.add(OptimizationConfig, "bf16_products", bool, False, text)
+    fairseq_options.add(OptimizationConfig, {"bf16_products": (bool, False, text)})
 
 
 @around("fairseq.trainer:Trainer.train_step", patch="matrix products by oneDNN")
@@ -283,7 +284,7 @@ def warn_of_slow_bf16(original: Callable, self: Any, cfg: Any, *args: Any, **kwa
     requested = cfg.common.bf16 or getattr(cfg.optimization, "bf16_products", False)
     if not requested or self.device.type != "cpu" or not self.is_data_parallel_master:
         return
-    ratio = onednn_matmul.times_as_long()
+    ratio = onednn_matmul.times_as_long(converted=not cfg.common.bf16)
     if ratio > 1:
         logger.warning(
             f"{option}: on this processor matrix products take {ratio:.1f} times as long as in "
