@@ -6,7 +6,7 @@ takes half the time. Sums are rounded in another order, as with any other librar
 
 On request both factors and the result of a large product are rounded to bf16 (8 bits of mantissa),
 and the result is returned in fp32. oneDNN sums in fp32. A processor with instructions for bf16
-(AVX512-BF16, AMX) computes such a product in half the time or less. Products of batches of
+(AVX512-BF16, AMX) computes such a product in about half the time, or less. Products of batches of
 matrices, such as those within attention, and small products stay in fp32.
 
 Letters: ``A [M, K]``, ``B [K, N]``.

@@ -11,7 +11,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 @acting("engine")
 def _add_option() -> None:
-    """Add ``--engine`` and ``--shortlist`` to fairseq's generation options, also in YAML files.
+    """Add ``--engine`` and ``--shortlist`` to fairseq's generation options.
 
     Problem: fairseq's generator spends most of its time outside matrix products.
     """

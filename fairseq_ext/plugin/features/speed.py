@@ -237,8 +237,8 @@ def add_bf16_products() -> None:
     """Add ``--bf16-products`` to the options of fairseq-train.
 
     Problem: fairseq trains in fp32, or with everything in bf16. Processors with instructions for
-    bf16 multiply matrices twice as fast in bf16 or faster, and the other operations lose accuracy
-    in bf16 without being faster.
+    bf16 multiply matrices about twice as fast in bf16, or faster, and the other operations lose
+    accuracy in bf16 without being faster.
     """
     from fairseq.dataclass.configs import OptimizationConfig
 
