@@ -10,6 +10,7 @@ colour-blind readers can tell apart.
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 import math
@@ -419,14 +420,23 @@ def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) ->
 
 
 def write_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG or PNG; characters that :data:`FONT` lacks get other fonts."""
+    """Write a figure as SVG, or as PNG with at most 256 colours.
+
+    Characters that :data:`FONT` lacks get other fonts.
+    """
+    from PIL import Image
+
     _add_fonts(figure)
     dpi = min(150, _WIDEST / figure.get_figwidth(), _TALLEST / figure.get_figheight())
-    date = {"Date": None} if path.suffix == ".svg" else None
     with warnings.catch_warnings(), files.atomic_write(path, "wb") as file:
         # `_add_fonts` has already warned of this.
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
-        figure.savefig(file, format=path.suffix[1:], dpi=dpi, metadata=date)
+        if path.suffix == ".svg":
+            figure.savefig(file, format="svg", metadata={"Date": None})
+            return
+        figure.savefig(pixels := io.BytesIO(), format="png", dpi=dpi)
+        palette = Image.open(pixels).convert("RGB").quantize(dither=Image.Dither.NONE)
+        palette.save(file, format="png", optimize=True)  # a third of the bytes of full colour
 
 
 def _add_fonts(figure: Figure) -> None:
