@@ -182,8 +182,8 @@ def _answer_of(system: System, text: str) -> Answer:
 def _attention(name: str, tokens: str, best: Candidate) -> plots.Alignment | None:
     """Return the attention between the words of a sentence and its translation.
 
-    None is returned if the model has none, or none that fits the words, as when the task has cut
-    the sentence.
+    Return None if the model gives no attention, or attention that does not fit the words, as when
+    the task has cut the sentence.
     """
     hypothesis = Hypothesis(best.tokens, best.score, soft=best.attention)
     with contextlib.suppress(DataError):  # no attention, or the task has cut the source
@@ -201,7 +201,8 @@ def heat_map(attention: plots.Alignment) -> bytes:
 def example_sentences(data: Path, src: str, tgt: str, max_words: int) -> list[str]:
     """Return different sentences of medium length, spread over the folder's first split.
 
-    ``data`` is a folder of fairseq-preprocess, whose ``text.json`` says how tokens become text.
+    ``data`` is a folder of fairseq-preprocess, whose ``text.json`` says how tokens become text. A
+    bundle has no sentences.
     """
     if not any(data.glob("*.bin")):
         return []  # a bundle, which needs no fairseq

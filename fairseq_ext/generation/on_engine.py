@@ -82,7 +82,7 @@ def with_engine(
     numbers: str,
     shortlist: Shortlist | None = None,
 ) -> Any:
-    """Replace fairseq's generator with the engine; if that is impossible, log why and keep it.
+    """Return the engine in place of a generator; if that is impossible, log why and return this.
 
     ``numbers`` is one of the values of :data:`fairseq_ext.engine.ENGINES`, ``shortlist`` the tokens
     that translations may have.
@@ -249,7 +249,7 @@ class NativeGenerator:
         ]
 
     def _open(self) -> Team | Executor:
-        """Open the program in C, or in torch on the model's device."""
+        """Start the engine in C, or in torch on the model's device."""
         if self._numbers == TORCH:
             first = next(self._model.parameters())
             return Executor(self._program, first.device, first.dtype)

@@ -5,7 +5,7 @@ sources with ``--truncate-source``, a start symbol on every source, and training
 random instead of by length. Cutting and the start symbol also apply in fairseq-interactive and hub
 use, where ``translation`` ignores ``--truncate-source``. The BMT paper needs epsilon sampling for
 minimum Bayes risk decoding, and GNMT's length penalty for beam search. Models of many languages
-need the symbols of the languages around sources and targets.
+need symbols around sources and targets that name the languages.
 """
 
 from copy import copy
@@ -230,7 +230,7 @@ class TranslationExtTask(TranslationTask):
         return surrounded(target, self.affixes.target_prefix, self.affixes.target_suffix)
 
     def prepare_source(self, source: data.FairseqDataset) -> data.FairseqDataset:
-        """Cut the sources and begin each with ``<s>`` if the options say so."""
+        """Cut the sources, and put language symbols and ``<s>`` around them, as the options say."""
         if self.cfg.truncate_source:
             limit = self.cfg.max_source_positions - self.cfg.source_bos - len(self.affixes.source)
             source = CutDataset(source, limit)

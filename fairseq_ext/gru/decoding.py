@@ -17,7 +17,8 @@ from fairseq_ext.gru.recurrence import additive_recurrence, gru_update
 class Source(NamedTuple):
     """Annotations, attention keys and padding mask of the source, which every decoding step reads.
 
-    They are computed once, ``[B, S, C]``, ``[B, S, A]`` and ``[B, S]`` (true on pads).
+    They are computed once, ``[B, S, C]``, ``[B, S, A]`` (``[B, S, H]`` for general and dot
+    attention) and ``[B, S]`` (true on pads).
     """
 
     annotations: Tensor  # h_j: [B, S, C]

@@ -1,4 +1,4 @@
-"""Compute the encoder's recurrence by torch's GRU, and the decoder's with a gradient of our own.
+"""Compute the encoder's recurrence with torch's GRU, the decoder's with a gradient of our own.
 
 Letters as in :mod:`fairseq_ext.gru.attention`, with ``T`` steps; time is the first dimension. With
 autograd, a loop of GRU steps adds up T small gradients for each weight. Here the gradient of each
@@ -238,7 +238,7 @@ def xavier_uniform_per_gate_(gru: nn.GRU) -> None:
     """Initialize the matrix of each gate with Xavier-uniform (Glorot & Bengio 2010), biases with 0.
 
     torch keeps the matrices of the three gates in one tensor. Initialized as a whole, it would seem
-    to have three times as many outputs, and its weights would be up to 1.6 times too small.
+    to have three times as many outputs, and its weights would be too small by a factor of up to √3.
     """
     for name, parameter in gru.named_parameters():
         if "weight" in name:

@@ -1,9 +1,9 @@
 """Linformer for translation: Pampaloni, "Evaluating Linformer's performance on the WMT14 EN-DE
 machine translation task", after Wang et al. 2020 (arXiv 2006.04768).
 
-Attention reads ``K`` mixtures of the ``n`` source tokens instead of the tokens themselves. The
-mixtures are learned matrices E and F, ``[K, N]``; a source of ``n ≤ N`` tokens uses their first
-``n`` columns::
+Attention reads ``K`` mixtures of the ``n`` source tokens instead of the tokens themselves. Learned
+matrices E and F, ``[K, N]``, say how to mix; a source of ``n ≤ N`` tokens uses their first ``n``
+columns::
 
     head = softmax(Q (E K)^T / √D) F V
 

@@ -85,7 +85,7 @@ class LinformerAttention(nn.Module):
     def _compress_then_project(
         self, source: Tensor, padding_mask: Tensor | None, matrices: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Mix, then project: ``(E y) W + (E 1) b^T = E (y W + 1 b^T)``; in 1, pads have a 0."""
+        """Mix, then project: ``(E y) W + (E 1) b^T = E (y W + 1 b^T)``; pads have 0 in ``1``."""
         mixed = mix(matrices.flatten(0, 1), source).unflatten(0, matrices.shape[:2])  # [M, K, B, C]
         if padding_mask is None:
             mass = matrices.sum(-1, keepdim=True)  # E 1: [M, K, 1]

@@ -75,7 +75,7 @@ def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
     ``decoder`` says whether the model has a decoder.
 
     Raises:
-        ConfigError: the list does not fit the layers.
+        ConfigError: the option is no list of numbers, or the list does not fit the layers.
     """
     encoder_layers, decoder_layers = cfg.encoder_layers, cfg.decoder_layers if decoder else 0
     try:
@@ -169,7 +169,7 @@ class SourceAttention(attention.LinformerAttention):
         """
         if attn_mask is not None:
             raise ConfigError(
-                "a Linformer attention must have no `attn_mask`, but has one instead."
+                "Linformer attention cannot mask pairs of tokens, so `attn_mask` must be None."
             )
         if incremental_state is None:
             return self.attend(query, *self.compress(key, key_padding_mask)), None
@@ -245,7 +245,7 @@ class LinformerModel(models.TranslationTransformer):
 
     encoder_class = LinformerEncoder
     # The message for options that need token alignments.
-    no_alignment = "a Linformer attends to mixtures of source tokens, so no weight belongs to one"
+    no_alignment = "a Linformer attends to mixtures of source tokens, so no token has a weight"
 
     @classmethod
     def complete(cls, model: "LinformerModel", cfg: LinformerConfig) -> None:
@@ -254,7 +254,7 @@ class LinformerModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that has no effect beside the others."""
+        """Yield ``(option, need)`` for each option that other options turn off."""
         yield from super().without_effect(cfg)
         yield from without_effect(cfg)
 

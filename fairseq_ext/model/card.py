@@ -24,7 +24,7 @@ pipeline_tag: translation
 - training: {updates} updates
 - text: {text}
 {table}
-It translates one sentence at a time, of text like that of its training.
+It translates one sentence at a time, and works best on text that resembles its training text.
 
 ```
 fairseq-ext translate --path FOLDER --input text.{src}

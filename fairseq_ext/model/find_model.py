@@ -41,7 +41,7 @@ def shipped(folder: Path = SHIPPED) -> list[str]:
 
 
 def resolved(path: Path, folder: Path = SHIPPED) -> Path:
-    """Return the folder of a shipped bundle or one on the Hub; return other paths unchanged."""
+    """Return the folder of a shipped bundle or of one on the Hub; return other paths unchanged."""
     if not path.exists() and str(path) == path.name and path.name in shipped(folder):
         return folder / path.name
     return fetched(path)
@@ -75,7 +75,8 @@ def existing_bundle(path: Path, participle: str) -> Path:
 def hub_name(path: str | Path) -> tuple[str, str | None] | None:
     """Split a name on the Hub into repository and revision; return None for any other path.
 
-    A path whose first folder exists is not a name, so that mistyped paths are not sent to the Hub.
+    A path whose first folder exists is not taken for a name, and neither is a path that ends like
+    the name of a file, so that mistyped paths are not sent to the Hub.
     """
     match = _NAME.fullmatch(str(path))
     if match is None or match[1].endswith(_OF_FILES):
@@ -130,7 +131,7 @@ def _download(repo: str, revision: str | None, **options: bool) -> Path:
 def push(path: Path, repo: str, *, private: bool = False, message: str | None = None) -> str:
     """Put a bundle on the Hub in one commit, which also deletes files of the previous bundle.
 
-    ``private`` hides a new repository from others. Return the commit.
+    ``private`` hides a new repository from others. Return the identifier of the commit.
     """
     if not _NAME.fullmatch(repo) or "@" in repo:
         raise ConfigError(f"the name on the Hub must be of the form org/name, but is `{repo}`.")

@@ -1,8 +1,8 @@
 """Write fairseq's own Transformer for other tools; refuse models that these cannot express.
 
 CTranslate2's format is written by CTranslate2's own writer. Hugging Face's library transformers has
-classes that compute the same as fairseq's models; most of their weights are called ``model.`` and
-fairseq's name.
+classes that compute the same as fairseq's models; the names of most of their weights are fairseq's,
+with ``model.`` before them.
 """
 
 import json
@@ -44,7 +44,7 @@ STATE = re.compile(
 
 
 def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
-    """Write a model atomically in the format of a tool of :data:`TOOLS`.
+    """Write a model atomically in the format of another tool, one of :data:`TOOLS`.
 
     ``path`` is a checkpoint or bundle, and ``data`` has its dictionaries. The folder ``output``
     must be empty or not exist. Return the name of the model's architecture in fairseq.
@@ -103,7 +103,7 @@ def _foreign_feature(model: Any, task: TranslationTask, architecture: str) -> st
         if not isinstance(side.embed_positions, POSITIONS):
             return "model without positions"
         if (side.layer_norm is not None) != cfg.encoder.normalize_before:
-            return "norm before the sublayers of one side, or without the final one"
+            return "norm before the sublayers of one side alone, or without a final norm"
         head_width = side.embed_tokens.embedding_dim // side.layers[0].self_attn.num_heads
         if any(float(layer.self_attn.scaling) != head_width**-0.5 for layer in side.layers):
             return "other scale of attention"
@@ -138,7 +138,7 @@ def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
     heads = stock.heads
     if heads[0] != heads[1]:
         raise ConfigError(
-            f"CTranslate2 has as many heads in the encoder as in the decoder, but these have "
+            f"CTranslate2 needs as many heads in the encoder as in the decoder, but the model has "
             f"{heads[0]} and {heads[1]}."
         )
     encoder, decoder = stock.sides
@@ -167,7 +167,7 @@ def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
 
 
 class ModelClass(NamedTuple):
-    """A class of the library transformers, and the row of its table at which positions begin."""
+    """A class of the library transformers, and the row of its position table for position 0."""
 
     name: str
     kind: str
@@ -185,7 +185,7 @@ CLASSES = {
 
 
 def model_class(stock: StockTransformer) -> ModelClass:
-    """Find the class of the library transformers that is equivalent to the model."""
+    """Find the equivalent class of the library transformers; refuse a model that has none."""
     features = (stock.pre_norm, stock.learned_positions, stock.normalizes_embeddings)
     kind = CLASSES.get(features)
     words = (

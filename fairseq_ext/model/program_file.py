@@ -3,13 +3,13 @@
 The file is a JSON object with these entries:
 
 - ``format`` and ``version``;
-- ``begins``, ``cut`` and, from version 2 on, ``affixes``: how the model's task treats a source
-  (:class:`fairseq_ext.engine.engine_model.EngineModel`);
+- ``begins``, ``cut`` and, from version 2 on, ``affixes``: what the model's task adds to sentences
+  and cuts from them (:class:`fairseq_ext.engine.engine_model.EngineModel`);
 - ``program``, from :func:`~fairseq_ext.engine.program.encode_program`;
 - ``weights``, a list with an entry for each of the program's arrays: the array's ``recipe``
   (:mod:`fairseq_ext.engine.recipes`) and whether it is ``plain``. An entry for signs has the name
   of the weight with these ``signs``, whether it is ``ternary``, the recipe of its ``levels`` unless
-  they are stored with the signs, and the ``reading`` of inputs.
+  they are stored with the signs, the number of ``inputs``, and how they are read (``reading``).
 """
 
 import json

@@ -26,7 +26,7 @@ def load(
     if (src is None) != (tgt is None):
         raise ConfigError("`--src` and `--tgt` go together; give both, or neither.")
     languages = {"source_lang": src, "target_lang": tgt} if src else {}
-    for path in filter(storage.is_checkpoint, paths):  # reading another file reports its fault
+    for path in filter(storage.is_checkpoint, paths):  # loading any other file reports its fault
         cfg = layout.configuration(storage.peek(path))
         kind, task = registry_checks.task_class(cfg, path), layout.section(cfg, "task")
         if not issubclass(kind, TranslationTask):

@@ -1,4 +1,4 @@
-"""Make a bundle smaller: keep the rows of its vocabulary that some texts need.
+"""Make a bundle smaller: keep only the rows of its vocabulary that some texts need.
 
 Embeddings and output projections have a row for each symbol of a dictionary. In a model of many
 languages these rows are most of its bytes. The remaining rows do not change, so their tokens keep
@@ -29,7 +29,10 @@ AFFIXES = ("source_prefix", "source_suffix", "target_prefix", "target_suffix")
 
 
 class Trimmed(NamedTuple):
-    """Numbers of symbols of source and target, and bytes of the weights, each before and after."""
+    """Numbers of source and target symbols, and bytes of the weights, each before and after.
+
+    ``is_joint`` says whether both languages have the same dictionary.
+    """
 
     symbols: tuple[tuple[int, int], tuple[int, int]]
     weights: tuple[int, int]
@@ -68,7 +71,9 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
         for symbols, needed in zip(before, [common | side for side in tokens], strict=True)
     ]
     if after == before:
-        raise ConfigError(f"{source.folder} has only symbols that these texts need; keep it.")
+        raise ConfigError(
+            f"{source.folder} has only symbols that these texts need, so nothing can be left out."
+        )
     with tempfile.TemporaryDirectory() as scratch:
         shorter = None
         if listed is not None:

@@ -167,7 +167,7 @@ def _model_settings(cfg: Any) -> dict[str, Any]:
 
 
 def _task_settings(cfg: Any, task: TranslationTask) -> dict[str, Any]:
-    """Return the options of a translation task, without those for training."""
+    """Return the options of a translation task, without its data and the options of validation."""
     values = vars(namespace(cfg))
     fields = TASK_DATACLASS_REGISTRY[values["_name"]].__dataclass_fields__
     of_training = {name for name in fields if name == "data" or name.startswith("eval_")}
@@ -190,7 +190,7 @@ def _write_model(
     """Write options, weights, and the engine's program if the engine supports the model."""
     legacy = not OmegaConf.is_config(cfg.model)
     options = _model_settings(cfg.model)
-    if legacy:  # of a legacy model: all options of the training, with paths
+    if legacy:  # a legacy model's options are those of its whole training, paths included
         options = {name: value for name, value in options.items() if "/" not in str(value)}
     state = model.state_dict()
     tied = layout.ties(state)
@@ -241,7 +241,7 @@ def compiled(model: models.BaseFairseqModel, task: TranslationTask) -> tuple[Pro
         raise ConfigError(f"the engine has no task of type {type(task).__name__}.")
     for words in (task.source_dictionary, task.target_dictionary):
         if (words.bos(), words.pad(), words.eos(), words.unk()) != (BEGIN, PAD, END, UNKNOWN):
-            raise ConfigError("the engine needs fairseq's own symbols first in a dictionary.")
+            raise ConfigError("the engine needs dictionaries with fairseq's own symbols first.")
     end = task.affixes.target_suffix if isinstance(task, TranslationExtTask) else None
     program = compile_model(model, task.target_dictionary, end)
     limits = utils.resolve_max_positions(task.max_positions(), model.max_positions())

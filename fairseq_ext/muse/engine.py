@@ -47,7 +47,7 @@ def block(
 def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
     """Compile the inputs of the branches: ``x`` times their first matrices ``W_Enc`` (section 3.5).
 
-    Return the columns with each branch's input.
+    Return the columns of each branch's input.
     """
     if not one_product(layer):
         projections = layer.projections

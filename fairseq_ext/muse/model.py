@@ -131,7 +131,7 @@ class DecoderBlock(ParallelBlock):
         self_attn_padding_mask: Tensor | None,
         **unused: bool,
     ) -> tuple[Tensor, Tensor, None]:
-        """Compute a layer: states ``[T, R, C]``, source weights ``[H, R, T, S]``, and None.
+        """Compute a layer; return states ``[T, R, C]``, source weights ``[H, R, T, S]``, and None.
 
         ``x`` is ``[T, R, C]``, ``encoder_out`` ``[S, B, C']``, its padding mask ``[B, S]``. With
         ``incremental_state``, ``x`` is only the newest position. ``self_attn_mask`` ``[T, T]`` is
@@ -246,7 +246,7 @@ class MuseModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that has no effect beside the others."""
+        """Yield ``(option, need)`` for each option that other options turn off."""
         yield from super().without_effect(cfg)
         if cfg.muse_kernels == "none":
             yield "muse_convolution", "convolutions (`--muse-kernels`)"

@@ -74,7 +74,7 @@ class Service:
         # One thread converts text to tokens and back, because libraries may not be thread-safe.
         self._text_thread = ThreadPoolExecutor(1, "text")
         self._reading = 0  # requests with bodies in memory, now or soon
-        self._encoding = 0  # lines that wait to become tokens, which takes time, too
+        self._encoding = 0  # lines in the text thread or waiting for it, which takes time, too
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -205,7 +205,7 @@ class Service:
 def _split(
     text: str, in_html: bool, split: Callable[[str], list[str]]
 ) -> tuple[list[list[str]], list[str]]:
-    """Split a text into lines or paragraphs of sentences; also return the text between them."""
+    """Split a text into lines or paragraphs of sentences; also return what stands between these."""
     if in_html:
         paragraphs, between = html_text.paragraphs(text)
         return [split(paragraph) for paragraph in paragraphs], between
@@ -229,7 +229,7 @@ def _joined(
 
 
 async def _while_waited_for(request: Request, work: Coroutine[Any, Any, _T], seconds: float) -> _T:
-    """Wait for work, and cancel it when the client leaves or the time is over."""
+    """Return the result of ``work``; cancel it when the client leaves or the time is over."""
     task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
     try:
         await asyncio.wait({task, disconnect}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

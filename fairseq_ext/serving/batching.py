@@ -66,7 +66,7 @@ class Batcher:
 
         Raises:
             Refusal: 429, if too many sentences already wait; 500, if the model could not translate
-                one of them; 503, if somebody wrote to the model's file.
+                one of them; 503, if the model's file has changed.
         """
         if self.waiting + len(sentences) > self._room:
             raise Refusal(429, BUSY, WAIT)

@@ -36,18 +36,18 @@ class OriginFilter:
         name = _host_in(hosts[0]) if len(hosts) == 1 else None
         if ANY not in self.names and not (name in self.names or _is_address(name)):
             return (
-                "This server has another name. Use its IP address, or start it by "
+                "This server has another name. Use its IP address, or start it with "
                 "`serve --allow-host NAME`."
             )
         allowed = {ANY, *origins} if ANY in self.origins else {*self.origins}
         for origin in origins:
             if origin not in allowed and origin.partition("://")[2].lower() != hosts[0].lower():
-                return "Pages of other origins are answered only by `serve --cors ORIGIN`."
+                return "Pages of other origins are refused; `serve --cors ORIGIN` allows them."
         return None
 
 
 def names_of(host: str) -> set[str]:
-    """Return the names, not the IP addresses, by which clients may address a server on ``host``."""
+    """Return the names by which clients may address a server on ``host``, besides IP addresses."""
     return {host.lower(), socket.gethostname().lower()} - {"", "0.0.0.0", "::"}
 
 

@@ -75,7 +75,7 @@ class Pairs:
             Refusal: py3langid cannot be used (status 501).
         """
         if self._identifier is None:
-            raise Refusal(501, f"No language is detected: {extras.missing('py3langid')}")
+            raise Refusal(501, f"Languages cannot be detected: {extras.missing('py3langid')}")
         return [
             {"language": code, "confidence": round(100 * probability, 1)}
             for code, probability in self._identifier.rank(text)
@@ -99,14 +99,15 @@ class Pairs:
         """Find the source language and the model for a request.
 
         The source may be ``auto`` if only one language is translated to the target. Spelling and
-        region of the languages may differ from the model's.
+        region of the languages may differ from the model's. Other pairs are refused (status 400).
         """
         target = matching_code(target, {tgt for _, tgt in self.models}) or target
         sources = [src for src, tgt in self.models if tgt == target]
         if source == AUTO:
             if len(sources) > 1:
                 listed = ", ".join(sources)
-                raise Refusal(400, f"`source` must be one of {listed}; no language is detected.")
+                fault = f"`source` must be one of {listed}; `auto` does not detect the language."
+                raise Refusal(400, fault)
             source = sources[0] if sources else source
         source = matching_code(source, sources) or source
         model = self.models.get((source, target))

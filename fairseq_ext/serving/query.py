@@ -14,7 +14,7 @@ from fairseq_ext.utils.errors import printable
 
 
 class Query(BaseModel):
-    """A request, with LibreTranslate's names."""
+    """The fields of a request for translations, with the names that LibreTranslate gives them."""
 
     q: str | list[str] = Field(
         description="a text or a list of texts; each line is translated alone, and usually each "

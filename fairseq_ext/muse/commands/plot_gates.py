@@ -30,8 +30,8 @@ def add(pictures: options.Subparsers) -> None:
     parser = pictures.add_parser(
         "gates",
         help="learned gate of each kernel in each layer of a MUSE model",
-        description="Draw the share of each kernel in each layer of a MUSE model, which it has "
-        "learned as gates; no data is needed.",
+        description="Draw the share of each kernel in each layer of a MUSE model. The model has "
+        "learned these shares as gates, so no data is needed.",
     )
     parser.add_argument(
         "checkpoint",
