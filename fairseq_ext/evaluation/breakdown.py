@@ -18,7 +18,7 @@ from fairseq_ext.evaluation.score import build_metrics, count_units
 from fairseq_ext.text.bleu_tokenizers import is_spaceless
 
 LENGTHS = (10, 20, 30)  # bounds in words of the reference; doubled for characters
-RARITIES = (0, 9, 99)  # bounds for the count of the reference's rarest word in training
+RARITIES = (0, 9, 99)  # bounds for the number of training lines with the reference's rarest word
 DIFFERING = 20  # sentences to find
 _REPEATED = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){2,}(?!\S)")
 
@@ -110,7 +110,8 @@ def kinds_of(
     lengths = count_units(references)
     kinds = _by_bounds(lengths, [factor * bound for bound in LENGTHS], f"{{}} {unit}")
     if training is not None and not spaceless:
-        kinds |= _by_bounds(_rarities(references, training), RARITIES, "rarest word {} times")
+        form = "rarest word in {} training lines"
+        kinds |= _by_bounds(_rarities(references, training), RARITIES, form)
     numbers = range(len(references))
     kinds["with a number"] = [i for i in numbers if re.search(r"\d", references[i])]
     shared = references if sources is None else sources
@@ -146,7 +147,7 @@ def _by_bounds(values: Sequence[int], bounds: Sequence[int], form: str) -> dict[
 
 
 def _rarities(references: Sequence[str], training: Iterable[str]) -> list[int]:
-    """Count how often the rarest word of each reference occurs in training, ignoring case."""
+    """Count the training lines that have the rarest word of each reference, ignoring case."""
     words = [set(re.findall(r"\w+", line.lower())) for line in references]
     vocabulary = set().union(*words)
     counts: Counter[str] = Counter()

@@ -315,7 +315,7 @@ def compare(
 
 
 def undoing_of_tables(systems: Sequence[System]) -> dict[str, Undoing]:
-    """Return a converter to text for each system for which a table names a language."""
+    """Return a converter to text for each system whose table names a language."""
     languages = {
         system.name: read_system(system.generated[0], system.name).language
         for system in systems
@@ -367,7 +367,10 @@ def _plain_sources(
 
 
 def generation_speed(generated: str | Path) -> float | None:
-    """Read tokens per second from the last line of fairseq-generate's output, or return None."""
+    """Read tokens per second from fairseq-generate's closing line, in its output or ``OUTPUT.log``.
+
+    Return None if there is no such line.
+    """
     for path in (Path(generated), Path(f"{generated}.log")):
         if path.is_file():
             speeds = CLOSING.findall(path.read_text(encoding="utf-8", errors="replace"))

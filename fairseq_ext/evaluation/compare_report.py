@@ -340,10 +340,10 @@ def _scaled(value: float | None) -> float | None:
 def notes(result: Result) -> list[str]:
     """Return the notes that explain the table to its reader."""
     sentences = "1 sentence" if result.sentences == 1 else f"{result.sentences:,} sentences"
-    of_runs = "another test set"
+    other = "another test set"
     if result.several_runs:
-        of_runs += ", where a system has several runs with other trainings"
-    lines = [f"{sentences}; score ± half of its 95% interval: {of_runs}"]
+        other += " and, if a system has several runs, after other trainings"
+    lines = [f"{sentences}; ±: half of the 95% interval of the score on {other}"]
     if result.sentences == 1:
         lines = [f"{sentences}, too few for an interval"]
     if _comparisons(result):
@@ -356,9 +356,9 @@ def notes(result: Result) -> list[str]:
         lines.append(f"{LESS_IS_BETTER}: edits for 100 words of the reference; less is better")
     if latency := next((row.latency for row in result.systems if row.latency), None):
         lines.append(
-            f"ms: of a sentence, from text to text, on one thread of this machine, over "
-            f"{latency.sentences:,} sentences translated alone; multiply-adds: of weights, for a "
-            "token of a hypothesis"
+            f"ms: time for a sentence, from text to text, on one thread of this machine, over "
+            f"{latency.sentences:,} sentences translated alone; multiply-adds: products with "
+            "weights for a token of a hypothesis"
         )
         if latency.joules is not None:
             lines.append("joules: of all processors (RAPL), other work of the machine included")
@@ -368,7 +368,7 @@ def notes(result: Result) -> list[str]:
 def _notes_on_p(result: Result) -> list[str]:
     fewest = significance.FEWEST_SENTENCES
     if result.sentences < fewest:
-        return [f"no p: {fewest} sentences are the fewest that say something about others"]
+        return [f"no p: fewer than {fewest} sentences say too little about other test sets"]
     comparisons = _comparisons(result)
     after = f" after Holm's correction for {comparisons} systems" if comparisons > 1 else ""
     lines = [f"p: of the difference to `{result.baseline}`; * below {significance.LEVEL}{after}"]
@@ -393,7 +393,7 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
     """Write ``OUTPUT.md``, ``.csv``, ``.tex``, the pictures, ``.json``, ``.tsv.gz`` and ``.html``.
 
     If ``output`` ends in ``.svg``, the pictures are SVGs, otherwise PNGs. ``pictures`` are existing
-    files that the page shows, too.
+    files that the page shows, too. Return the files written.
     """
     pages = {
         ".md": as_page(result, Path(output), pictures) + "\n",

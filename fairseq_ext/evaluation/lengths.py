@@ -159,8 +159,8 @@ def plot_lengths(
 ) -> list[Path]:
     """Plot each system's BLEU against the length; return the files written (picture, JSON).
 
-    If ``relative_to`` names a system, its BLEU is subtracted from that of every system, so that
-    small differences show.
+    ``relative_to`` is the name of a system whose BLEU is subtracted from every system's, so that
+    small differences show; None subtracts nothing.
     """
     data, shown = asdict(scores), scores
     if relative_to is not None:

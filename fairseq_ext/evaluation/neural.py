@@ -24,7 +24,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem,
 
 PYTHON = "FAIRSEQ_EXT_METRIC_PYTHON"  # the environment variable that names the Python for metrics
 BATCH = 16
-MEMORY = "where memory was short, a smaller `--metric-batch-size` helps."
+MEMORY = "if memory was short, a smaller `--metric-batch-size` helps."
 KIND = "comet"  # the word before the colon of `--metric`
 DISTRIBUTION = "unbabel-comet"
 PACKAGES = f"{DISTRIBUTION} 'setuptools<81'"  # COMET's torchmetrics needs pkg_resources
@@ -72,7 +72,7 @@ class NeuralMetric:
 
     @property
     def sees_references(self) -> bool:
-        """Whether the model compares with a reference, rather than estimating without one."""
+        """Whether the model compares with a reference, rather than scoring without one."""
         return bool(self._started()["reference"])
 
     def segments(
@@ -184,8 +184,9 @@ def opened(
                 model = path.parent.parent.name if path.is_file() else path.name
                 label = f"COMET {model}"
             if label in metrics:
-                fault = f"but {label} is there twice"
-                raise ConfigError(f"`--metric` must give each model a name of its own, {fault}.")
+                raise ConfigError(
+                    f"Models of `--metric` must have different names, but {label} is there twice."
+                )
             metrics[label] = metric
         yield metrics
 

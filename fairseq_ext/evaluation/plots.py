@@ -2,8 +2,8 @@
 
 A picture is a PNG, or an SVG if its name ends in ``.svg``; its numbers are in JSON beside it.
 
-The architectures of this project look the same in every picture, each family in its own colour;
-other systems get the remaining looks, in order. The colours are Okabe and Ito's, which
+The architectures of this project look the same in every picture, each family in colours of its
+own; other systems get the remaining looks, in order. The colours are Okabe and Ito's, which
 colour-blind readers can tell apart.
 """
 
@@ -147,7 +147,7 @@ def entry(label: str) -> str:
 
 
 def show_names(legend: Legend) -> float:
-    """Show a legend's labels, long ones in several lines; return the number of lines."""
+    """Show a legend's labels, long ones in several lines; return the height in lines."""
     lines = 0.0
     for text in legend.get_texts():
         label = textwrap.fill(text.get_text().removeprefix(_MARK), LONGEST)
@@ -162,7 +162,7 @@ def room_for_legend(lines: float) -> float:
 
 
 def draw_legend(axes: Axes, below: float = -0.15) -> float:
-    """Draw a legend at height ``below``, relative to the panel; return its number of lines."""
+    """Draw a legend at height ``below``, relative to the panel; return its own height in lines."""
     return show_names(
         axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, below), handlelength=3.5)
     )
@@ -196,7 +196,7 @@ def _data(curves: Curves) -> dict[str, dict[str, list[tuple[int, float]]]]:
 
 
 def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
-    """Draw the curves of a metric, training in pale; return the number of lines in the legend."""
+    """Draw the curves of a metric, training ones pale; return the legend's height in lines."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     pale = False  # whether the legend already explains pale lines

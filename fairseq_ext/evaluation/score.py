@@ -63,7 +63,7 @@ def shown(name: str, value: float) -> str:
 def choose_tokenizer(
     requested: str | None, languages: Iterable[str | None], references: Sequence[str]
 ) -> str:
-    """Return the name of BLEU's tokenizer: the requested one, or that of the first known language.
+    """Return the name of BLEU's tokenizer: the requested one, or one for the first known language.
 
     For references with the Ethiopic word separator, ``char`` replaces the usual ``13a``.
 
@@ -151,7 +151,7 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Scor
 
 
 def split_compounds(tokens: str) -> str:
-    """Split each hyphen between two characters of ``tokens`` off as a token of its own.
+    """Make each hyphen between two characters of ``tokens`` a token of its own.
 
     Vaswani et al. 2017 and later papers on WMT14 English–German split hyphenated words of
     translation and reference before they compute BLEU: ``Rad-Tour`` becomes
@@ -264,7 +264,7 @@ def score_lines(
 
     Args:
         texts, references: detokenized translations and references, line by line.
-        tokens, token_references: the same as tokens, without subword pieces.
+        tokens, token_references: the same lines as tokens, without subword pieces.
         sources: source text, for neural metrics.
         tokenizer: sacrebleu's tokenizer for BLEU.
         extra_metrics: see :func:`build_metrics`.
@@ -334,8 +334,8 @@ def test_set_reference(test_set: Path, pair: str | None) -> Path:
         ) from error
     if len(paths) > 1:
         raise DataError(
-            f"`{name}` has {len(paths)} references of {pair}, but one is compared with: choose "
-            f"among {', '.join(paths)}."
+            f"`{name}` has {len(paths)} references for {pair}, but only one can be used; give one "
+            f"of {', '.join(paths)}."
         )
     return Path(paths[0])
 

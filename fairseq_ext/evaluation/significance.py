@@ -44,7 +44,7 @@ from fairseq_ext.utils.errors import wrong_value
 
 SAMPLES = 1000  # sacrebleu's default
 SEED = "12345"  # sacrebleu's default, if SACREBLEU_SEED is not set
-FEWEST = 100  # with fewer samples, each outer 2.5% would be two at most
+FEWEST = 100  # with fewer samples, the outer 2.5% on each side would be two samples at most
 
 LEVEL = 0.05
 POWER = 0.8  # probability with which a detectable difference is found
@@ -349,10 +349,9 @@ def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dic
 
 
 def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple[float, np.ndarray]:
-    """Score all lines of a translation, and samples of its lines.
+    """Return the score of all lines of a translation, and the scores of samples of its lines.
 
-    ``draws`` has the line numbers of each sample, ``[samples, lines]``. The second result has the
-    samples' scores, ``[samples]``.
+    ``draws`` has the line numbers of each sample, ``[samples, lines]``.
     """
     sentence_statistics = metric._extract_corpus_statistics(lines, None)
     # Computed as in sacrebleu, to agree in the last digits.

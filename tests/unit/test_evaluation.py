@@ -639,10 +639,10 @@ def test_sentences_are_sorted_into_kinds():
         "11 to 20 words": [4],
         "21 to 30 words": [],
         "31 or more words": [],
-        "rarest word 0 times": [4],
-        "rarest word 1 to 9 times": [0, 2, 3],
-        "rarest word 10 to 99 times": [1],
-        "rarest word 100 or more times": [],
+        "rarest word in 0 training lines": [4],
+        "rarest word in 1 to 9 training lines": [0, 2, 3],
+        "rarest word in 10 to 99 training lines": [1],
+        "rarest word in 100 or more training lines": [],
         "with a number": [1],
         "with a name": [0],
     }
@@ -699,7 +699,7 @@ def test_the_command_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "`--differing` goes with `--output` or `--json`" in error_line(*words)
     options = ("--kinds", "--training", "train.en", "-o", "table")
     shown = command(*words, *options)
-    assert "rarest word 10 to 99 times" in shown
+    assert "rarest word in 10 to 99 training lines" in shown
     page = (tmp_path / "table.md").read_text()
     assert "| with a number | 1 | " in page
     assert page.index("## Sentences that differ most") < page.index("bad, chrF")

@@ -182,9 +182,9 @@ def test_no_process_is_left_when_the_command_is_ended(how, python, folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("comet:killed", "`comet:killed` ({python}) was ended by SIGKILL; where memory was short"),
+        ("comet:killed", "`comet:killed` ({python}) was ended by SIGKILL; if memory was short"),
         ("comet:leaves", "`comet:leaves` ({python}) ended with status 7, for the reason"),
-        ("comet:exits", "COMET ends with SystemExit: no more; where memory was short"),
+        ("comet:exits", "COMET ends with SystemExit: no more; if memory was short"),
         ("comet:raises", "COMET ends with RuntimeError: one line\\nanother"),
         ("comet:short", "`comet:short` gives 2 finite scores for 3 texts"),
         ("comet:nan", "`comet:nan` gives 2 finite scores for 3 texts"),
@@ -221,7 +221,7 @@ def test_errors_are_one_line_and_nothing_is_written(arguments, message, python, 
         ),
         (
             ["--metric", "comet:whole", "--metric", "comet:whole", "--source", "src"],
-            "must give each model a name of its own, but COMET whole is there twice",
+            "must have different names, but COMET whole is there twice",
         ),
     ],
 )
