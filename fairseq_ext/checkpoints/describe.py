@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_ext.checkpoints import bundle
-from fairseq_ext.engine.tensors import BITS, Tensors
+from fairseq_ext.engine.tensors import LEVELS, Tensors
 
 BOOKKEEPING = ("version", "_float_tensor")
 """Endings of the names of fairseq's own buffers, which are not parameters."""
@@ -16,8 +16,8 @@ BOOKKEEPING = ("version", "_float_tensor")
 class Weights:
     """The size and history of a checkpoint.
 
-    ``parameters`` counts numbers in floating-point tensors, a tied tensor once. ``tensor_bytes`` is
-    the size of the model's tensors on disk.
+    ``parameters`` counts numbers in floating-point tensors, a tied tensor once, and binary or
+    ternary weights. ``tensor_bytes`` is the size of the model's tensors on disk.
     """
 
     architecture: str
@@ -49,12 +49,12 @@ def read_weights(path: str | Path) -> Weights:
 
 
 def parameters_of(tensors: Tensors, manifest: bundle.Bundle) -> int:
-    """Count a bundle's parameters: the numbers in fp32 weights, and the signs of binary weights."""
+    """Count a bundle's parameters: numbers that are read as fp32, and signs of packed weights."""
     inputs = bundle.configuration(manifest).get("binary", {}).get("inputs", {})
     count = 0
     for name in tensors.names():
         if name in inputs:
-            count += inputs[name] * len(tensors.stored(name + BITS))
+            count += inputs[name] * len(tensors.stored(name + LEVELS))
         elif not name.startswith(bundle.CONSTANT) and not name.endswith(BOOKKEEPING):
             array = tensors.array(name)
             count += array.size if array.dtype == np.float32 else 0

@@ -105,6 +105,8 @@ def test_bits(name: str, tmp_path: Path):
     translations, scores = expected.translate(LINES, **SHORT), expected.score(["w1 w2"], ["w3"])
     written = write.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers="bits")
     assert written.numbers == "bits"
+    trained, packed = map(read_weights, (folder / "checkpoint_best.pt", tmp_path / "b"))
+    assert packed.parameters == trained.parameters
     names = [*Tensors(tmp_path / "b" / "model.safetensors").all_names()]
     ending = ".trits" if name.startswith("ternary") else ".bits"
     bits = [tensor.removesuffix(ending) for tensor in names if tensor.endswith(ending)]
