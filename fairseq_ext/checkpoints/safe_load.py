@@ -10,7 +10,8 @@
 4. unpickling makes tensors, plain values and ``argparse.Namespace``; our own classes read numpy's
    numbers (:class:`NumberArray`), since ``numpy.dtype`` could turn bytes into Python objects;
 5. there are tensors under ``model``;
-6. everything is plain data, finite, and no larger than the file (:func:`require_plain`);
+6. everything is plain data, no part contains itself, and tensors are not far larger than the file
+   (:func:`require_plain`);
 7. the configuration has nothing for hydra to import or for OmegaConf to look up
    (:func:`require_inert`);
 8. there are numbers wherever fairseq expects them (:func:`require_numbers`).
@@ -137,7 +138,7 @@ def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
     except _UNREADABLE as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise CheckpointError(
-            f"{path} is not a checkpoint torch can read ({reason}). Use another copy."
+            f"{path} is not a checkpoint that torch can read ({reason}). Use another copy."
         ) from None
 
 
@@ -439,7 +440,7 @@ def allow_classes() -> None:
 
 
 def require_plain(value: Any, file_bytes: int) -> None:
-    """Check that a loaded value is plain data, finite, and no larger than its file.
+    """Check that a loaded value is plain data, not endless, and not far larger than its file.
 
     torch's safe loading accepts data that do harm when they are traversed later: parts that contain
     themselves or each other (a few hundred bytes can stand for 2^40 entries), and a tensor of one
@@ -463,7 +464,7 @@ def parts(value: Any) -> list[Any]:
     """Return the items, keys and attributes that a value directly contains; [] if none."""
     if isinstance(value, Namespace):
         value = vars(value)
-    if isinstance(value, dict):  # attributes from the file may hide the instance's methods
+    if isinstance(value, dict):  # its attributes, read from the file, may hide methods
         return [*dict.keys(value), *dict.values(value), *getattr(value, "__dict__", {}).values()]
     if isinstance(value, Mapping):
         return [*value.keys(), *value.values()]
@@ -482,7 +483,7 @@ def walk(value: Any) -> Iterator[Any]:
 
 
 def _bytes(value: Any) -> int:
-    """Return how many bytes a tensor's or array's numbers take; 0 for other plain data."""
+    """Return the bytes that a tensor or array takes, or 0; refuse anything but plain data."""
     if isinstance(value, Tensor):
         if value.layout is not torch.strided or value.is_meta or value.is_quantized:
             raise CheckpointError("has a tensor of a kind that no model of fairseq saves")
@@ -549,4 +550,4 @@ def require_numbers(state: Mapping[str, Any]) -> None:
             value = group.get(name, 0)
             numbers = value if isinstance(value, list | tuple) else [value]
             if not all(isinstance(number, int | float) for number in numbers):
-                raise CheckpointError(f"has no numbers as `{name}` of its optimizer")
+                raise CheckpointError(f"has no numbers as the `{name}` of its optimizer")

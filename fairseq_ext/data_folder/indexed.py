@@ -127,7 +127,8 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
     Sizes are compared in every call. The contents are read only once (:func:`examine`) to check
     pointers against sizes, checksums against the folder's manifest, and the largest token against
     ``vocabulary``, if known. In layouts other than ``mmap``, only listed files are checked. Without
-    ``contents`` only sizes are compared: one process of a job is enough to check the contents.
+    ``contents`` only sizes are compared: one process of a job is enough to check the contents. A
+    dataset of which neither file exists passes.
 
     Raises:
         DataError: only one of the files exists, one is damaged, or a token is not in the
@@ -160,8 +161,8 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
     require_as_listed(data, listed, checksum)
     if vocabulary and largest >= vocabulary:
         raise DataError(
-            f"{data} has the token number {largest:,}, but its dictionary only "
-            f"{vocabulary:,} entries: one of them was replaced or is damaged. {AGAIN}"
+            f"{data} has the token number {largest:,}, but its dictionary has only "
+            f"{vocabulary:,} entries: one of the two was replaced or is damaged. {AGAIN}"
         )
 
 
@@ -186,12 +187,12 @@ def read_header(index: Path) -> tuple[int, str] | None:
 
 
 def read(prefix: str | Path) -> tuple[Any, Any]:
-    """Memory-map all tokens; also return where each sentence begins, int64 ``[sentences + 1]``."""
+    """Return all tokens, memory-mapped, and the sentences' starts, int64 ``[sentences + 1]``."""
     index = require_file(f"{prefix}.idx", "index")
     check(prefix)
     header = read_header(index)
     if header is None:
-        raise DataError(f"{index} must be of the layout `mmap`, but is of another one. {AGAIN}")
+        raise DataError(f"{index} must have the layout `mmap`, but has another one. {AGAIN}")
     sentences, token_type = header
     sizes = np.memmap(index, "<i4", "r", np.dtype(HEADER).itemsize, (sentences,))
     begins = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -199,7 +200,7 @@ def read(prefix: str | Path) -> tuple[Any, Any]:
 
 
 def bytes_of_data(index: Path, sentences: int, token_type: str) -> int:
-    """Compute the data size that an index implies, and check its pointers against its sizes."""
+    """Return the bytes of data that an index implies; check its pointers against its sizes."""
     itemsize, offset = np.dtype(token_type).itemsize, np.dtype(HEADER).itemsize
     sizes = np.memmap(index, "<i4", "r", offset, (sentences,))
     pointers = np.memmap(index, "<i8", "r", offset + sizes.nbytes, (sentences,))

@@ -51,7 +51,7 @@ class Shards:
         return [self.out / f"{number:03d}" for number in range(self.count)]
 
     def job(self) -> dict[str, object]:
-        """Check the inputs and settings, and return those on which the data depend."""
+        """Check the inputs and settings; return a record of everything on which the data depend."""
         if not 1 <= self.count <= MOST:
             raise wrong_value("--shards", f"from 1 to {MOST}", self.count)
         for flag in self.flags:

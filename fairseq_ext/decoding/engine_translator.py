@@ -69,7 +69,7 @@ class EngineTranslator:
         """Translate sentences; return the ``nbest`` best translations of each, best first.
 
         Samples depend on ``numbers``, the sentences' numbers; None counts from 0. ``search``
-        replaces the translator's own search, except for batch size and kind of constraints.
+        replaces the translator's own search, except for batch size, constraints and shortlist.
         """
         search = search or self._search
         search = replace(search, constraints=self._search.constraints)
@@ -95,7 +95,7 @@ class EngineTranslator:
         return results
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[np.ndarray]:
-        """Compute log-probabilities, base e, of the tokens of each target and its ``</s>``.
+        """Return, for each target, the log-probabilities (base e) of its tokens and ``</s>``.
 
         The model's shortlist, if it has one, is not used.
 
@@ -125,11 +125,11 @@ class EngineTranslator:
         return scored
 
     def _split(self, line: str) -> list[str]:
-        """Split a line into sentence and constraints if the translator's search has constraints."""
+        """Split a line into its sentence and constraints, if this translator's search has any."""
         return line.split("\t") if self._search.constraints else [line]
 
     def _encode_constraints(self, constraints: Sequence[str]) -> list[int]:
-        """Encode constraints as the engine reads them, each ended by 0."""
+        """Encode constraints as the engine reads them: the tokens of each, followed by 0."""
         tokens = []
         for text in constraints:
             numbers = [self._target_numbers.get(symbol, UNKNOWN) for symbol in text.split()]
@@ -181,7 +181,7 @@ def _rules(search: Search, vocabulary: int) -> Rules:
 
 
 def _batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of sentence indexes: similar lengths, at most ``max_tokens`` tokens in all."""
+    """Yield batches of sentence indexes: similar lengths, and at most ``max_tokens`` in a batch."""
     batch: list[int] = []
     tokens = 0
     for place in sorted(range(len(lengths)), key=lengths.__getitem__):

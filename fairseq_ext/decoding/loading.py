@@ -20,7 +20,7 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError
 from fairseq_ext.utils.files import FileVersions
 
 MakeSearch = Callable[[Mapping[str, int | float]], Search]
-Languages = tuple[str | None, str | None]  # source and target; None for those of the training
+Languages = tuple[str | None, str | None]  # source and target; None: the training's
 
 
 class Opened(NamedTuple):
@@ -31,8 +31,8 @@ class Opened(NamedTuple):
 
     translator: Translates
     search: Search  # the default search of all calls
-    folders: Sequence[Path]  # where its text.json may be; the first one found is used
-    versions: FileVersions  # of its files before they were read, to notice a change in between
+    folders: Sequence[Path]  # where its text.json may be; the first that has one is used
+    versions: FileVersions  # of its files, before they were read
 
     def text(self) -> Pipeline:
         """Return the text pipeline saved with the model, or an empty one if there is none."""
@@ -53,7 +53,7 @@ def open_model(
         paths: bundles, checkpoints, runs, published models or Hub names; several are an ensemble.
         data: folder with the dictionaries; None for the model's own, or those of its training.
         languages: source and target; None for the model's own.
-        make_search: makes, from the model's own defaults, the search that calls use by default.
+        make_search: turns the model's own defaults into the default search of all calls.
         threads: number of threads; None for the number set in the environment.
     """
     models = chain.from_iterable(models_of(path, *languages) for path in paths)
@@ -76,12 +76,12 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
-    """Return the search defaults of a bundle, or of the first model in an ensemble."""
+    """Return the search defaults of a bundle or an ensemble's first bundle; {} for other models."""
     if not bundle.is_bundle(paths[0]) or not all(map(bundle.has_program, paths[1:])):
         return {}
     defaults = bundle.read(paths[0]).search
     try:
-        Search(**defaults).check()  # checked here, so that an error names the file
+        Search(**defaults).check()  # here, so that an error names the file
     except ConfigError as error:
         raise CheckpointError(
             f"{paths[0]} has defaults for a search that is not possible: {error}"
@@ -90,7 +90,7 @@ def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
 
 
 def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """Return a published model's checkpoints or, for any other path, the model that it names.
+    """Return a published model's checkpoints or, for any other path, the only model that it names.
 
     ``src`` and ``tgt`` are for multilingual published models; None for the training's languages.
     """
@@ -98,7 +98,7 @@ def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> lis
 
 
 def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path:
-    """Return the only model that :func:`models_of` lists; refuse an ensemble."""
+    """Return the model that a path names, like :func:`models_of`; refuse an ensemble."""
     first, *others = models_of(path, src, tgt)
     if others:
         raise ConfigError(
@@ -158,7 +158,7 @@ def _for_fairseq(
     search: Search,
     threads: int | None,
 ) -> tuple[Translates, Sequence[Path]]:
-    """Load models with fairseq; ``data`` has the dictionaries, None for those of the training."""
+    """Load models with fairseq; ``data`` has the dictionaries, None stands for :func:`data_of`."""
     logging.basicConfig(level=logging.WARNING)  # as in cli.py, for callers in Python
     from fairseq_ext import register
 

@@ -55,7 +55,7 @@ class SacrebleuUtility:
         self.score = metric.sentence_score
 
     def matrix(self, candidates: Sequence[str], source: str | None = None) -> Array:
-        """Compute the utility of each candidate against each, ``[H, H]``; ignore the source."""
+        """Score each of H candidates against each, ``[H, H]``; ignore the source."""
         return np.array([[self.score(h, [y]).score for y in candidates] for h in candidates])
 
 
@@ -77,7 +77,8 @@ class NeuralUtility:
         """Score each of H candidates against each, ``[H, H]``, in the metric's own unit."""
         if not self.metric.sees_references:
             raise ConfigError(
-                f"`--utility {self.metric.given}` uses no reference; MBR compares candidates."
+                f"`--utility {self.metric.given}` uses no reference, but MBR compares candidates "
+                "with each other; choose a metric that compares two texts."
             )
         return np.array(self.metric.matrix(candidates, source))
 
@@ -91,7 +92,7 @@ class MbrsUtility:
         except ImportError as error:
             raise ConfigError(
                 f"`--utility {OUTSIDE}{name}` needs the library mbrs, which cannot be imported "
-                f"({error}): `pip install 'fairseq-ext[mbr]'`, best into an environment of its own."
+                f"({error}): `pip install 'fairseq-ext[mbr]'`, preferably into its own environment."
             ) from error
         try:
             kind = get_metric(name)
@@ -99,7 +100,8 @@ class MbrsUtility:
             raise ConfigError(f"`--utility {OUTSIDE}{name}`: mbrs has no such metric.") from None
         if not issubclass(kind, Metric):
             raise ConfigError(
-                f"`--utility {OUTSIDE}{name}` uses no reference; MBR compares candidates."
+                f"`--utility {OUTSIDE}{name}` uses no reference, but MBR compares candidates "
+                "with each other; choose a metric that compares two texts."
             )
         try:
             configuration = kind.Config(**{key: _value(text) for key, text in options.items()})
@@ -112,11 +114,11 @@ class MbrsUtility:
 
     @cached_property
     def metric(self) -> Any:
-        """The metric itself, loaded only after the samples were checked."""
+        """The metric itself; it is loaded at the first use, after the samples were checked."""
         return self._load()
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
-        """Score each of H candidates against each, ``[H, H]``, in the metric's own unit."""
+        """Score each of H candidates against each, ``[H, H]``; negated if smaller is better."""
         texts = list(candidates)
         scores = self.metric.pairwise_scores(texts, texts, source)
         return self.sign * scores.double().cpu().numpy()
@@ -131,8 +133,8 @@ def _value(text: str) -> Any:
 
 
 Utility = SacrebleuUtility | NeuralUtility | MbrsUtility
-"""A utility u. It may read the source text, and its signature is the name to report. ``matrix``
-computes u(candidate i, candidate j) ``[H, H]``; larger values are better."""
+"""A utility u. ``reads_source`` says whether it needs the source text, ``signature`` is the name to
+report, and ``matrix`` computes u(candidate i, candidate j) ``[H, H]``; larger values are better."""
 
 
 def is_neural(name: str) -> bool:
@@ -145,8 +147,8 @@ def build_utility(
 ) -> Utility:
     """Build the utility ``chrf``, ``bleu``, ``comet:MODEL`` or ``mbrs:METRIC``.
 
-    ``options`` are fields of the mbrs metric's configuration, as text; ``process`` are arguments
-    of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
+    ``options`` are fields of the mbrs metric's configuration, as text; ``tokenizer`` is for BLEU;
+    ``process`` are arguments of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
     """
     if name.startswith(OUTSIDE):
         return MbrsUtility(name.removeprefix(OUTSIDE), options or {})
@@ -164,7 +166,7 @@ def build_utility(
 
 @dataclass(frozen=True)
 class Candidates:
-    """The samples of one sentence, and the source if the utility reads it."""
+    """The samples of one sentence, and its source (None if the utility does not read it)."""
 
     index: int
     source: str | None
@@ -177,7 +179,7 @@ class Decision:
 
     index: int
     text: str
-    candidate: int  # its index among the sentence's candidates in the files
+    candidate: int  # its index among the sentence's candidates
     expected_utility: float  # its mean utility over all candidates
     mean_utility: float  # the expected utility of a random candidate
     distinct: int  # how many different candidates there were
@@ -193,8 +195,8 @@ def read_candidates(
 ) -> list[Candidates]:
     """Read the ``count`` samples of every sentence from outputs of fairseq-generate.
 
-    If the utility ``reads_source``, candidates get the text of the file ``source`` or, if this is
-    None, of the S lines.
+    If the utility ``reads_source``, candidates get their source from the lines of the file
+    ``source`` or, if this is None, from the S lines of the outputs.
     """
     files = [read_generated(path) for path in paths]
     _check_together(paths, files)
@@ -239,8 +241,8 @@ def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]
 def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ...]:
     """Draw the indices of ``size`` candidates, in ascending order.
 
-    A larger subset contains all smaller ones. The first ``size`` samples would not be random,
-    because fairseq sorts samples by score.
+    With one ``seed``, a larger subset contains all smaller ones. The first ``size`` samples would
+    not be random, because fairseq sorts samples by score.
     """
     order = np.random.default_rng([seed, candidates.index]).permutation(len(candidates.texts))
     return tuple(sorted(order[:size].tolist()))

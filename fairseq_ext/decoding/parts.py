@@ -53,7 +53,7 @@ class Folder:
         return SharedFolder(self.path, HEAD)
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
-        """Return those of ``parts``, or by default of all parts, that are not translated yet."""
+        """Return which of ``parts`` (by default, of all parts) are not translated yet."""
         parts_by_name = {
             self.text(part).name: part for part in (self.parts if parts is None else parts)
         }
@@ -87,7 +87,7 @@ class Folder:
                 file.writelines(self._content(details))
 
     def _content(self, details: bool) -> Iterator[bytes]:
-        """Yield all parts' texts or details in order; after each part, check its checksum."""
+        """Yield the texts or details of all parts in order, and check each part's file."""
         for part in self.parts:
             path = self.details_of(part) if details else self.text(part)
             digest, lines = hashlib.sha256(), 0

@@ -43,7 +43,7 @@ class Search:
     Attributes:
         beam: beam size, or number of samples.
         nbest: translations returned for each sentence.
-        lenpen: a score is divided by the length to this power.
+        lenpen: a score is divided by the translation's length to this power.
         gnmt_lenpen: α of GNMT's length penalty, used in place of ``lenpen`` unless it is 0.
         sampling: whether to draw tokens instead of searching.
         epsilon: draw only among tokens of at least this probability.
@@ -102,7 +102,7 @@ class Candidate:
 
     Attributes:
         tokens: the tokens that the model wrote, separated by spaces.
-        score: log-probability in base 2 over length, as fairseq-generate prints it.
+        score: log-probability (base 2) divided by length, as fairseq-generate prints it.
         attention: ``[target tokens + 1][source tokens + 1]`` weights, both sides with ``</s>``;
             empty without :attr:`Search.attention`.
     """
@@ -126,7 +126,7 @@ Translates: TypeAlias = "Translator | EngineTranslator"
 
 
 def require_compatible(constraints: str | None, **options: object) -> None:
-    """Refuse constraints together with options that change the line, like ``keep`` or ``markup``.
+    """Refuse constraints together with options that change the line, such as ``keep``.
 
     Constraints stand in the line, after the text, so these options would change them, too.
 

@@ -22,9 +22,9 @@ class TextCodec(NamedTuple):
     decode: Step
 
     def with_constraints(self, encode_target: Step) -> "TextCodec":
-        """Return a codec that also encodes constraints, the target text behind tabs in a line.
+        """Return a codec that also encodes constraints: target text, after tabs in the same line.
 
-        ``encode_target`` encodes a constraint, as ``encode`` does a source text.
+        ``encode_target`` turns a constraint into tokens, as ``encode`` does with the source text.
         """
 
         def encode(line: str) -> str:
@@ -51,7 +51,7 @@ class Translation:
         line: its number, from 1.
         source: its text.
         texts: translations, best first; one empty text for a skipped line.
-        candidates: the translations as tokens with scores; empty for a skipped line.
+        candidates: the translations as tokens with scores; empty if nothing was translated.
         text: the best translation.
     """
 
@@ -79,7 +79,7 @@ def translations(
     splitter: SentenceSplitter = UNSPLIT,
     keeper: Keeper | None = None,
 ) -> Iterator[Translation]:
-    """Yield the translation of each line, as the lines come.
+    """Translate lines as they come; yield a :class:`Translation` for each.
 
     Args:
         translator: translates lines of tokens.
@@ -118,7 +118,7 @@ def translations(
             ranked = translate(sentences, line_numbers)
         else:
             spanned = SpannedSentences(sentences, keeper)
-            # The best translation in the beam that has every span is taken.
+            # Of all translations in the beam, the best that has every span is taken.
             widest = search and replace(search, nbest=search.beam)
             masked = translate(spanned.texts, line_numbers, widest)
             texts, places = spanned.restore(masked, search and search.nbest)
@@ -167,7 +167,7 @@ class SpannedSentences:
         return [part for part, _ in parts], [place for _, place in parts]
 
     def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
-        """Return the translations of all sentences; ``ranked`` are those of the remaining parts."""
+        """Return the translations of all sentences; ``ranked`` translates the remaining parts."""
         translated = iter(ranked)
         for place, line in enumerate(self._masked):
             if self._results[place] is None:
@@ -183,8 +183,8 @@ def join_parts(
 ) -> Ranked:
     """Join the translations of a line's parts: all best ones, all second best, and so on.
 
-    The translations of ``parts`` are the next items of ``translated``. Indentation, and numbers and
-    marks of a list's items, stay as they are. A line without a translation gets an empty one.
+    The translations of ``parts`` are the next items of ``translated``. Indentation, and the bullets
+    and numbers of list items, stay as they are. A line without a translation gets an empty one.
     """
     rows = [*islice(translated, len(parts))]
     if len(parts) == 1:
@@ -206,7 +206,7 @@ def by_rank(rows: Sequence[Sequence[_T]]) -> list[list[_T]]:
 
 
 def _concatenated(candidates: Sequence[Candidate]) -> Candidate:
-    """Concatenate translations, without attention; the score is their mean, weighted by length."""
+    """Concatenate translations, without attention; the score is the mean, weighted by length."""
     lengths = [len(candidate.tokens.split()) + 1 for candidate in candidates]
     scores = [candidate.score * n for candidate, n in zip(candidates, lengths, strict=True)]
     tokens = " ".join(candidate.tokens for candidate in candidates)

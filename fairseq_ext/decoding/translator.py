@@ -34,7 +34,7 @@ from fairseq_ext.utils.locks import ForkSafeLock
 FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist", "constraints")
 """Options of the search that are fixed when a model is loaded."""
 EACH_SEARCH = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "sampling")
-"""Options that a search has in fairseq's configuration by the same name; they may differ."""
+"""Options of a search, by their names in fairseq's configuration, that each call may change."""
 MOST_GENERATORS = 8  # most generators to keep; each set of search options has one
 
 
@@ -51,7 +51,7 @@ class Translator:
         src, tgt: languages.
         name: name of the (last) model's architecture.
         limit: the most source tokens in a sentence, ``</s>`` included.
-        limit_name: the limit as the beginning of a message, such as ``the model takes``.
+        limit_name: the start of a message about the limit, such as ``the model takes``.
         counts: counts of all tokens so far.
 
     Raises:
@@ -101,7 +101,7 @@ class Translator:
         self._cfg.generation.print_alignment = None
 
     def _generator(self, search: Search) -> Any:
-        """Return fairseq's generator or the engine for a search; some are kept for reuse."""
+        """Return the generator for a search, fairseq's or the engine's; keep some for reuse."""
         fixed = {name: getattr(self._search, name) for name in FIXED}
         search = dataclasses.replace(search, **fixed)
         generator = self._generators.get(search)
@@ -177,7 +177,7 @@ class Translator:
         return results
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Tensor]:
-        """Compute log-probabilities, base e, of the tokens of each target and its ``</s>``.
+        """Return, for each target, the log-probabilities (base e) of its tokens and ``</s>``.
 
         fairseq computes them with unrounded weights, even if the engine's weights are rounded.
         """
@@ -205,7 +205,7 @@ class Translator:
     def _run(
         self, generator: Any, dataset: LanguagePairDataset, numbers: Sequence[int]
     ) -> Iterator[tuple[int, Tensor, list[dict[str, Any]]]]:
-        """Yield each sentence's index in the dataset, source tokens and hypotheses, by batches."""
+        """Search batch by batch; yield each sentence's index, source tokens and hypotheses."""
         if not len(dataset):
             return
         longest = max(map(dataset.num_tokens, range(len(dataset))))  # of sources and references
@@ -238,7 +238,7 @@ class Translator:
         return self._task.build_dataset_for_inference(tokens, lengths, constraints=constraints)
 
     def _constraint(self, text: str) -> Tensor:
-        """Encode target tokens that a translation must have."""
+        """Encode a constraint, the target tokens that a translation must have."""
         words = self._task.target_dictionary
         tokens = words.encode_line(text, append_eos=False, add_if_not_exist=False)
         require_writable(text, tokens.tolist(), words.eos())
@@ -270,7 +270,7 @@ def _configuration(data: str | Path, search: Search) -> Any:
     parser = options.get_interactive_generation_parser()
     args = options.parse_args_and_arch(parser, [str(data), *_flags(search)])
     cfg = convert_namespace_to_omegaconf(args)
-    # Otherwise `fconv` would be bound to one beam, but searches may have different beams.
+    # Otherwise `fconv` would accept a single beam size, but searches may have different ones.
     cfg.generation.no_beamable_mm = True
     utils.set_torch_seed(search.seed)
     return cfg

@@ -32,7 +32,7 @@ READ = 200  # lines of a text that are examined
 
 
 def tokenizer_for(language: str | None) -> str:
-    """Name sacrebleu's tokenizer for a language code such as ``zh``, ``zh-CN`` or ``jpn_Jpan``."""
+    """Choose sacrebleu's tokenizer by a language code such as ``zh``, ``zh-CN`` or ``jpn_Jpan``."""
     name, modules = BY_LANGUAGE.get(short_code(language or ""), (USUAL, ()))
     return name if all(find_spec(module) for module in modules) else BY_CHARACTERS
 
@@ -40,25 +40,25 @@ def tokenizer_for(language: str | None) -> str:
 def is_spaceless(lines: Sequence[str]) -> bool:
     """Return whether a text has no spaces between its words.
 
-    Most of its letters must be of scripts without spaces, and few spaces may separate words; or the
-    Ethiopic sign separates words.
+    That is so if most of its letters belong to scripts without spaces and few spaces separate
+    words, or if the Ethiopic wordspace ፡ separates words.
     """
     text = "\n".join(lines[:READ])
     if has_wordspaces(text):
         return True
     letters = [char for char in text if unicodedata.category(char)[0] in "LM"]
     without = sum(unicodedata.name(char, "").startswith(SPACELESS) for char in letters)
-    words = sum(any(map(str.isalnum, word)) for word in text.split())  # not punctuation of Moses
+    words = sum(any(map(str.isalnum, word)) for word in text.split())  # not lone punctuation
     return 2 * without > len(letters) and len(letters) > LONGEST * words
 
 
 def has_wordspaces(text: str) -> bool:
-    """Return whether the Ethiopic sign separates words more often than spaces do."""
+    """Return whether the Ethiopic wordspace ፡ separates words more often than white space does."""
     return text.count(WORDSPACE) > len(text.split())
 
 
 def suggest_pieces(language: str, path: Path) -> str:
-    """Suggest SentencePiece for a text without spaces; return "" for other text."""
+    """Return advice to learn pieces by SentencePiece if a text has no spaces; else return ""."""
     with path.open(encoding="utf-8", newline="\n") as file:
         if not is_spaceless(list(islice(file, READ))):
             return ""

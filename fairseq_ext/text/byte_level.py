@@ -14,7 +14,7 @@ from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.json_files import read_json
 
-# Entries of a vocabulary that occur in no text: fairseq's own symbols, and padding.
+# Entries of a vocabulary that stand for no text: fairseq's special symbols, and padding.
 RESERVED = re.compile(r"<s>|<pad>|</s>|<unk>|<mask>|madeupword\d+")
 MOST = 1 << 24  # largest number of ids, because the library keeps a table of them all
 FILES = ("encoder.json", "vocab.bpe")  # fairseq's names for vocabulary and merges
@@ -26,7 +26,7 @@ class ByteBPE:
     Decoding replaces each run of white space with one space, and strips the ends.
 
     Args:
-        vocabulary: ids by piece, spelt in GPT-2's printable stand-ins for bytes.
+        vocabulary: the id of each piece; pieces are spelt in GPT-2's printable stand-ins for bytes.
         merges: pairs of pieces, the most important first.
     """
 
@@ -57,7 +57,7 @@ class ByteBPE:
         """Decode ids written as words; skip symbols that are not ids (``<unk>``)."""
         ids = [int(symbol) for symbol in symbols if symbol.isdecimal() and len(symbol) < 10]
         text = self._tokenizer.decode([id_ for id_ in ids if id_ in self._known])
-        return one_spaced(text)  # because a model may generate a line feed
+        return one_spaced(text)  # a model may generate a line feed
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:

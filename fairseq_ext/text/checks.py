@@ -36,9 +36,9 @@ LONG = (
     "both files of the pair."
 )
 SYMBOL = (
-    "`<s>`, `</s>` or `<pad>` as a word, which fairseq would take for the begin, the end or the "
-    "padding of a sentence. Learn pieces of the text (`fairseq-ext subwords`), which keep such "
-    "words, or delete them."
+    "`<s>`, `</s>` or `<pad>` as a word, which fairseq would take for the beginning, the end "
+    "or the padding of a sentence. Learn subwords from the text (`fairseq-ext subwords`), which "
+    "keep such words, or delete them."
 )
 EMPTY = (
     "empty, and fairseq would train on an empty sentence. Delete the same lines from both files of "
@@ -102,7 +102,7 @@ def _require_plain_text(path: Path) -> None:
 
 
 def check_parallel(source: str | Path, target: str | Path, **options: Any) -> int:
-    """Check both sides of a parallel corpus, by the options of :func:`check_text`; count lines."""
+    """Check both sides of a parallel corpus like :func:`check_text`; return the line count."""
     counts = [check_text(path, **options) for path in (source, target)]
     if counts[0] != counts[1]:
         raise DataError(
@@ -128,7 +128,7 @@ def check_dictionary(path: str | Path) -> None:
 
 
 def check_merges(path: str | Path) -> tuple[str, list[tuple[str, str]]]:
-    """Check a file of subword-nmt; return its version, 0.1 or 0.2, and its pairs of pieces."""
+    """Check a merges file of subword-nmt; return its version, 0.1 or 0.2, and the pairs."""
     text = _text(path)
     first = re.match(r" *#version: ([^ \r\n]+) *\r?$", text, re.MULTILINE)
     version = first[1] if first else "0.1"
@@ -145,7 +145,7 @@ def check_merges(path: str | Path) -> tuple[str, list[tuple[str, str]]]:
 
 
 def check_fastbpe(path: str | Path) -> list[tuple[str, str]]:
-    """Check merges of fastBPE, two pieces and a count in each line, and return the pairs."""
+    """Check a merges file of fastBPE (two pieces and a count in each line); return the pairs."""
     form = "a merge of two pieces and its count. Give a file that fastBPE's `learnbpe` wrote"
     return _rows(_text(path), r"([^ \n]+) ([^ \n]+) \d+", path, form)
 
@@ -155,9 +155,9 @@ def _text(path: str | Path, kind: str = "file of merges") -> str:
 
 
 def _rows(text: str, row: str, path: str | Path, form: str) -> list[tuple[str, str]]:
-    """Return the two pieces that each line has in the groups of the pattern ``row``.
+    """Match each line of a text with the pattern ``row``, and return the two groups of each match.
 
-    The first line that does not match is refused; ``form`` says in the message what it should be.
+    The first line that does not match is refused; ``form`` tells the user what it should be.
     """
     rows = re.findall(rf"^{row}\r?$", text, re.MULTILINE)
     written = text.removesuffix("\n").split("\n") if text else []

@@ -59,7 +59,7 @@ def escape_controls(tokens: str) -> str:
 
 
 def unescape_controls(tokens: str) -> str:
-    """Remove the backslashes of :func:`escape_controls`."""
+    """Remove the backslashes that :func:`escape_controls` has written."""
     return ESCAPED_CONTROL.sub(r"\1", tokens) if "\\" in tokens else tokens
 
 
@@ -72,8 +72,8 @@ class Spaced(dict[int, int]):
     """A table for ``str.translate`` that turns characters of some Unicode categories into spaces.
 
     Args:
-        categories: by their first letters: L letters, M marks (such as Indic vowels), N numbers,
-            P punctuation, S symbols, Z spaces, C controls.
+        categories: the first letters of the categories to replace: L letters, M marks (such as
+            Indic vowels), N numbers, P punctuation, S symbols, Z spaces, C controls.
         exceptions: characters to keep.
     """
 
@@ -87,7 +87,7 @@ class Spaced(dict[int, int]):
         return self[code]
 
 
-_PRINTABLE = Spaced("C", "\u200c\u200d")  # INVISIBLE also leaves these joiners out
+_PRINTABLE = Spaced("C", "\u200c\u200d")  # joiners that INVISIBLE spares, too
 
 
 def printable(text: str) -> str:

@@ -54,7 +54,7 @@ class Undoing:
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
     """Return a line for fairseq-generate's output that names the run's ``text.json``, or None.
 
-    The run's file is that of the first of ``folders`` that has one.
+    The first of ``folders`` that has a ``text.json`` decides; None means that none has one.
     """
     candidates = (Path(folder, FILE).absolute() for folder in folders)
     path = next((path for path in candidates if path.is_file()), None)
@@ -62,10 +62,10 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 
 
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
-    """Load the ``text.json`` that an output of fairseq-generate names, or the one in its folder.
+    """Load the ``text.json`` that an output of fairseq-generate names.
 
-    Return its folder and pipeline, or None if there is none. Print a message if the named one is
-    gone or has changed.
+    If the output names none, load the one beside it. Return the folder of the ``text.json`` and its
+    pipeline, or None if there is none. Print a message if the named file is gone or has changed.
     """
     beside = Path(generated).absolute().parent
     match = _NOTE.search(Path(generated).read_bytes()) if Path(generated).is_file() else None
@@ -77,11 +77,11 @@ def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
         if path.name == FILE and path.is_file() and files.sha256(path) == checksum:
             saved = pipeline.load(path.parent)
             for src, tgt in ((saved.src, saved.tgt), (saved.tgt, saved.src)):
-                if pair == f"{src}-{tgt}":  # languages such as pt-BR have a hyphen
+                if pair == f"{src}-{tgt}":  # not split at a hyphen: pt-BR has one, too
                     return path.parent, saved.towards(src, tgt)
     message = (
-        f"{generated}: {named} is gone, or is of another run; the options alone say how the "
-        "translations become text"
+        f"{generated}: {named} is gone, or belongs to another run; so only the options decide "
+        "how the translations become text"
     )
     print(printable(message), file=sys.stderr)
     return None
@@ -92,8 +92,8 @@ def require_text(
 ) -> None:
     """Refuse subword pieces where text is needed.
 
-    Lines are recognized as pieces if most of them begin with SentencePiece's mark, or more than a
-    tenth have subword-nmt's mark and no reference has it.
+    Lines are recognized as pieces if most of them begin with SentencePiece's mark, or if more than
+    a tenth have subword-nmt's mark and none of the given ``references`` has it.
     """
     if (
         references is not None

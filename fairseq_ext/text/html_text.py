@@ -55,7 +55,7 @@ class _Paragraphs(HTMLParser):
             self.texts[-1] += data
 
     def handle_entityref(self, name: str) -> None:
-        self.handle_data(f"&{name};" if f"{name};" in html5 else f"&{name}")  # as in R&D
+        self.handle_data(f"&{name};" if f"{name};" in html5 else f"&{name}")  # such as R&D
 
     def handle_charref(self, name: str) -> None:
         self.handle_data(f"&#{name};")

@@ -1,4 +1,4 @@
-"""Reduce language codes to those for which this package and Moses have rules."""
+"""Reduce language codes to the codes for which this package and Moses have rules."""
 
 import re
 from collections.abc import Collection
@@ -19,9 +19,9 @@ _SHORT = {
 _SCRIPT = re.compile(r"-([a-z]{4})\b")
 _OF_REGION = {"zh-cn": "zh-hans", "zh-sg": "zh-hans"} | dict.fromkeys(
     ("zh-tw", "zh-hk", "zh-mo", "zt"),
-    "zh-hant",  # LibreTranslate writes zt
+    "zh-hant",  # zt is LibreTranslate's code
 )
-"""Codes that say the script of Chinese by a region."""
+"""Chinese codes whose region implies the script, with the code that names the script."""
 
 
 def short_code(language: str) -> str:
@@ -34,11 +34,11 @@ def short_code(language: str) -> str:
 
 
 def matching_code(language: str, codes: Collection[str]) -> str | None:
-    """Return which of ``codes`` means ``language``, as people write it: ``es`` for ``ES_mx``.
+    """Find the code in ``codes`` for a language that a user named: ``es`` for ``ES_mx``.
 
     A code that is equal except for capitals and ``_`` is preferred. Otherwise spelling and region
-    may differ, but not the script, which a region may imply: ``zh_TW`` is written in ``Hant``. None
-    is returned if no code fits, or several do.
+    may differ, but not the script, which a region may imply: ``zh_TW`` is written in ``Hant``.
+    Return None if no code fits, or several do.
     """
     spelled = {code: code.lower().replace("_", "-") for code in (language, *codes)}
     spelled = {code: _OF_REGION.get(spelling, spelling) for code, spelling in spelled.items()}

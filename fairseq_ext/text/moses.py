@@ -11,11 +11,11 @@ scripts break text:
 - ``DOTMULTI``, the script's mark for successive full stops, stays an ordinary word.
 - A line that begins with ``<`` and ends with ``>`` is also detokenized.
 
-Punctuation is normalized by the library's rules, but two of them are corrected to match
-``normalize-punctuation.perl``. The script sees the line feed, so it moves a full stop behind a
-closing quotation mark even at the end of a line, in every language but English and Czech. The rules
-are some seventy regular expressions. Most of them need a rare character, so each is tried only on
-lines that have its character.
+Punctuation is normalized by the library's rules, but like ``normalize-punctuation.perl``: the two
+rules that move a comma or full stop behind a closing quotation mark hold in every language but
+English and Czech; they also move a full stop at the end of a line, because the script sees the line
+feed; and only the digits of ASCII are digits. The rules are some seventy regular expressions. Most
+of them need a rare character, so each is tried only on lines that have its character.
 """
 
 import functools
@@ -61,18 +61,18 @@ with _without_package():
     from sacremoses.normalize import MosesPunctNormalizer
 
 GROUP = re.compile(r"(?<!\\)\((?:\\.|\[[^]]*\]|[^()\\])*\)")  # a group without groups inside
-UNCERTAIN = re.compile(r"(?<!\\)[|?*^$.\[\]{}()]|\\[^\W_]")  # parts that may match different text
+UNCERTAIN = re.compile(r"(?<!\\)[|?*^$.\[\]{}()]|\\[^\W_]")  # syntax that can match various texts
 
 TETUM = "tdt"
 INSIDE_WORDS = {"fi": ":", "sv": ":", TETUM: "'"}
 """Signs that are part of a word before a small letter, as in Finnish ``EU:n``."""
 LETTERS = {"ca": "·"}  # signs that count as letters
-ELIDING = ("fr", "it", "ga", "ca")  # languages whose apostrophe ends a word: `l' homme`
-GLOTTAL = ("so", TETUM)  # languages whose apostrophe is a letter between letters
+ELIDING = ("fr", "it", "ga", "ca")  # languages in which an apostrophe ends a word: `l' homme`
+GLOTTAL = ("so", TETUM)  # languages in which an apostrophe between letters is a letter
 MISSING = {TETUM: ("Nu #NUMERIC_ONLY#",)}
 """Abbreviations of the scripts that the library lacks."""
 
-LETTER = r"[\p{Alphabetic}\p{M}\u200c\u200d]"  # marks count, because they belong to letters
+LETTER = r"[\p{Alphabetic}\p{M}\u200c\u200d]"  # a mark is part of its letter
 NO_LETTER = r"[^\p{Alphabetic}\p{M}\u200c\u200d]"
 COMMAS = (
     (regex.compile(r"([^\p{N}]),"), r"\1 , "),
@@ -102,7 +102,7 @@ APOSTROPHES = {
 }
 HYPHEN = regex.compile(r"([\p{Alnum}\p{M}])-(?=\p{Alnum})")
 DOTS = regex.compile(r"\.{2,}")
-DOT = "\0"  # stands for a full stop in a row of several; no line has this character
+DOT = "\0"  # stands for each of several full stops in a row; no line has this character
 LAST_QUOTE = regex.compile(r"\.' ?$")
 ESCAPES = {
     **{"&": "&amp;", "|": "&#124;", "<": "&lt;", ">": "&gt;"},
@@ -129,12 +129,12 @@ def needed(pattern: str, replacement: str) -> str:
 
 
 def rules_of(language: str) -> list[tuple[str, str]]:
-    """Return the expressions and replacements of ``normalize-punctuation.perl``, in order."""
+    """Return the rules ``(pattern, replacement)`` of ``normalize-punctuation.perl``, in order."""
     library = MosesPunctNormalizer(language, perl_parity=True)
     rules = library.substitutions
     if language in ("en", "cs", "cz", "de", "es", "fr"):
         return rules
-    numbers = len(library.OTHER)  # these are the last group of rules
+    numbers = len(library.OTHER)  # the rules for numbers are the last ones
     return [*rules[:-numbers], *library.DE_ES_FR_QUOTATION_FOLLOWED_BY_COMMA, *rules[-numbers:]]
 
 
@@ -153,7 +153,7 @@ class Tokenizer:
             (regex.compile(pattern), replacement)
             for pattern, replacement in APOSTROPHES["English" if language == "en" else name]
         ]
-        self._abbreviations: dict[str, bool] = {}  # True if a number must follow
+        self._abbreviations: dict[str, bool] = {}  # by word; True if a number must follow it
         for line in (*NonbreakingPrefixes().words(language), *MISSING.get(language, ())):
             word, numeric, _ = line.partition("#NUMERIC_ONLY#")
             self._abbreviations[word.strip()] = bool(numeric)
@@ -232,7 +232,7 @@ CJK = regex.compile(
     "[\u1100-\u11ff\u2e80-\ua4cf\ua840-\ua87f\uac00-\ud7af\uf900-\ufaff\ufe30-\ufe4f"
     "\uff65-\uffdc\U00020000-\U0002ffff]"
 )
-CASE_OF_FINNISH = (  # the library compiles it, once, for the first Finnish text
+CASE_OF_FINNISH = (  # compiled and cached by regex at the first Finnish text
     "([NnAaÄä]|[Ss]s[aä]|[Ss]t[aä]|[Hh][uyaäö]n|[UuYyAaÄäÖö]n|[Ss]een|[Ll]l[aä]|[Ll]t[aä]|[Ll]le"
     "|[Kk]s[ie]|[Tt]ta|[Ii]ne)(ni|si|mme|nne|nsa)?(k[oö]|h[aä]n|p[aä]|kaan|kään|kin)?"
 )
@@ -242,10 +242,10 @@ def _text(words: list[str], language: str) -> Iterator[str]:
     """Yield each word with the space before it, if any; ``words`` begins with an empty string."""
     space = " "
     quotes: defaultdict[str, int] = defaultdict(int)  # odd while a quotation of that kind is open
-    joined = False  # whether the word was already joined to the one before
+    joined = False  # whether the last word already includes this one
     for place, word in enumerate(words):
         before, after = words[place - 1] if place else "", words[place + 1 : place + 3]
-        if joined:  # this is the dash that a Czech word already has
+        if joined:  # a dash that was joined to the Czech word before it
             joined = False
             continue
         attached = opens = False
@@ -277,7 +277,7 @@ def _text(words: list[str], language: str) -> Iterator[str]:
 
 
 def _is_ending(words: list[str], language: str) -> bool:
-    """Return whether the last token is an English ``'s``, or the decimals of a Czech number."""
+    """Return whether the last of ``words`` is an English ``'s`` or ``'ll``, or Czech decimals."""
     *before, word = words
     if language == "en":
         contracted = regex.match(r"'\p{Alphabetic}", word)
@@ -293,7 +293,7 @@ def _is_elided(word: str, after: str) -> bool:
 
 
 def _is_dashed(word: str, after: list[str]) -> bool:
-    """Return whether a Czech word is joined with the next tokens, a dash and ``li`` or ``mail``."""
+    """Return whether a dash and ``li`` or ``mail…`` follow a Czech word, as in ``e-mail``."""
     if len(after) < 2 or after[0] not in ("-", "–"):
         return False
     ending = bool(re.fullmatch("li|mail.*", after[1], re.IGNORECASE))
@@ -303,7 +303,7 @@ def _is_dashed(word: str, after: list[str]) -> bool:
 # Normalizers and tokenizers are cached: building one takes as long as using it for many lines.
 @functools.lru_cache
 def normalizer(language: str) -> Callable[[str], str]:
-    """Return a function like ``normalize-punctuation.perl -l language`` for a line."""
+    """Return a function that normalizes a line like ``normalize-punctuation.perl -l language``."""
     # The script reads bytes, so it knows only the digits of ASCII.
     rules = [
         (re.compile(p, re.ASCII), needed(p, new), new) for p, new in rules_of(short_code(language))
@@ -321,5 +321,5 @@ def normalizer(language: str) -> Callable[[str], str]:
 
 @functools.lru_cache
 def tokenizer(language: str) -> Tokenizer:
-    """Return the tokenizer for a language."""
+    """Return the :class:`Tokenizer` for a language code, which may have a script or region."""
     return Tokenizer(short_code(language))

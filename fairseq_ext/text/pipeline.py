@@ -65,10 +65,10 @@ class Pipeline:
                 raise ConfigError(f"`--{option}` goes with `--tokenize`, which is missing.")
 
     def words(self, language: str | None = None) -> Step:
-        """Return the function from a line of text to a line of words, without subwords.
+        """Return a function that turns a line of text into a line of words, without subwords.
 
         Args:
-            language: the source language by default.
+            language: the text's language; the source language by default.
         """
         language = language or self.src
         steps: list[Step] = []
@@ -100,7 +100,7 @@ class Pipeline:
         return do
 
     def encoder(self, language: str | None = None) -> Step:
-        """Return the function from a line of text to a line of tokens.
+        """Return a function that turns a line of text into a line of tokens, like :meth:`words`.
 
         Raises:
             DataError: the files of the subwords cannot be used.
@@ -114,20 +114,20 @@ class Pipeline:
 
     @cached_property
     def pieces(self) -> Subwords:
-        """The functions of the subwords; their files are read at the first use."""
+        """The functions that split and join subwords; their files are read at the first use."""
         return subwords.load(self.subwords, self.files)
 
     def joiner(self) -> Step:
-        """Return the function that joins the subwords of a line into words."""
+        """Return a function that joins the subwords of a line into words."""
         if self.subwords == "none":
             return cleaning.unescape_controls
         return self.pieces.decode
 
     def decoder(self, language: str | None = None) -> Step:
-        """Return the function from a line of tokens to text.
+        """Return a function that turns a line of tokens into text.
 
         Args:
-            language: the target language by default.
+            language: the text's language; the target language by default.
         """
         language = language or self.tgt
         join = self.joiner()
@@ -138,7 +138,7 @@ class Pipeline:
         return lambda line: moses.detokenize(join(line), language)
 
     def towards(self, src: str, tgt: str) -> "Pipeline | None":
-        """Return the pipeline for a direction of its two languages; None for other languages."""
+        """Return the pipeline with this source and target, or None if it has other languages."""
         if {src, tgt} != {self.src, self.tgt}:
             return None
         return dataclasses.replace(self, src=src, tgt=tgt)
@@ -172,10 +172,10 @@ class Pipeline:
 
 
 def load_towards(folder: Path, src: str, tgt: str) -> Pipeline | None:
-    """Load the pipeline of a folder for a direction; None if it has no ``text.json``.
+    """Load a folder's pipeline, turned from ``src`` to ``tgt``; None without a ``text.json``.
 
     Raises:
-        DataError: the pipeline is of other languages, damaged, or of a later version.
+        DataError: the pipeline is for other languages; or as in :func:`load`.
     """
     saved = load(folder)
     if saved is None:
@@ -183,16 +183,17 @@ def load_towards(folder: Path, src: str, tgt: str) -> Pipeline | None:
     if turned := saved.towards(src, tgt):
         return turned
     raise DataError(
-        f"{folder / FILE} is of {saved.src} and {saved.tgt}, not of {src} and {tgt}; give its "
+        f"{folder / FILE} is for {saved.src} and {saved.tgt}, not {src} and {tgt}; give its "
         "languages as `--src` and `--tgt`."
     )
 
 
 def load(folder: str | Path) -> Pipeline | None:
-    """Load the pipeline of a folder; None if it has no ``text.json``.
+    """Load a folder's pipeline; None without a ``text.json``.
 
     Raises:
-        DataError: ``text.json`` or a file that it names is damaged, or of a later version.
+        DataError: ``text.json`` is damaged or was written by a later version; or a file that it
+            names is missing or has changed.
     """
     path = Path(folder, FILE)
     if not path.exists():
@@ -231,7 +232,7 @@ def load(folder: str | Path) -> Pipeline | None:
 
 
 def _whole(path: Path, entry: Any) -> Path:
-    """Return the path of a file that ``text.json`` names; refuse a file elsewhere or changed."""
+    """Return the path of a file that ``text.json`` names; refuse one elsewhere or changed."""
     name = entry.get("name") if isinstance(entry, dict) else None
     if not files.is_name(name):
         raise _wrong(path, f"`files` has {entry!r:.60}")
@@ -254,13 +255,13 @@ def find(folders: Iterable[str | Path]) -> Pipeline | None:
 
 
 def find_towards(folders: Iterable[str | Path], src: str, tgt: str) -> Pipeline | None:
-    """Load a pipeline with :func:`find`, for a direction; None if it is of other languages."""
+    """Load the pipeline of :func:`find`, from ``src`` to ``tgt``; None for other languages."""
     saved = find(folders)
     return saved and saved.towards(src, tgt)
 
 
 def copy(folder: str | Path, target: str | Path) -> None:
-    """Copy a folder's pipeline and its files, if any; refuse to replace a different pipeline."""
+    """Copy a folder's pipeline, if any, with its files; refuse to replace a different pipeline."""
     pipeline = load(folder)
     if pipeline is None or Path(folder).resolve() == Path(target).resolve():
         return
@@ -273,8 +274,8 @@ def require_same(folder: str | Path, pipeline: Pipeline) -> None:
     former = load(folder)
     if former is not None and not same(former, pipeline):
         raise DataError(
-            f"{Path(folder, FILE)} says that its text was made otherwise ({former.describe()}) "
-            f"than this text ({pipeline.describe()}). Choose another folder."
+            f"{Path(folder, FILE)} says that its text was made by other steps "
+            f"({former.describe()}) than this text ({pipeline.describe()}). Choose another folder."
         )
 
 

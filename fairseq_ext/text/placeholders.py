@@ -32,11 +32,11 @@ _NUMBER = re.compile(r"(?<![0-9A-Za-z])20[12][0-9](?![0-9A-Za-z])")
 
 @dataclass(frozen=True)
 class MaskedLine:
-    """A line, separated into spans that stay unchanged and the text around them.
+    """A line, split into spans that stay unchanged and the text around them.
 
     ``parts`` are the texts before, between and after the spans, so there is one part more than
-    there are spans. ``years`` has the number that stands for each span when the model translates
-    the line. ``ends`` are untranslated texts at the start and at the end of the line.
+    there are spans. ``years`` are the numbers that replace the spans in the text for the model.
+    ``ends`` are texts at the start and at the end of the line that are not translated.
     """
 
     parts: Sequence[str]  # text before, between and after the spans
@@ -77,7 +77,7 @@ class MaskedLine:
             end, glued = match.end(), behind
         rest = self._marked_up(translation[end:])
         if matches and number == len(self.spans) - 1 and not _has_word(self.parts[-1] + rest):
-            rest = rest if self.parts[-1].strip() else ""  # the model's mark would touch a URL
+            rest = rest if self.parts[-1].strip() else ""  # an added full stop would touch a URL
         return self._ended(text + (rest.lstrip() if glued else rest))
 
     def texts(self) -> list[str]:
@@ -124,9 +124,9 @@ def _has_word(text: str) -> bool:
 
 
 def _pairs(span: str, tags: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the start of each opening tag and the end of its closing tag, if both are in a span.
+    """Find the tags that a span both opens and closes: return the start and end of each pair.
 
-    ``tags`` has the places of all tags in the span.
+    ``tags`` has the start and end of every tag in the span.
     """
     pairs, opened = [], dict[str, list[int]]()
     for start, stop in tags:
@@ -183,10 +183,10 @@ class Keeper:
         return MaskedLine(parts, spans, self.markup, years, (ends[0], ends[1]))
 
     def _core(self, span: str, is_whole: bool) -> tuple[int, int]:
-        """Return start and end of a span without the tags around it.
+        """Return start and end of the part of a span that is left without the tags around it.
 
-        A tag stays if its partner would stay, unless the span ``is_whole``, that is, all of the
-        line. Without a word in it, nothing is left: its start is its length, and its end 0.
+        A tag stays if its partner stays, unless ``is_whole`` says that the span is all of the line.
+        Nothing is left of a span without a word: the start is its length, and the end 0.
         """
         tags = [match.span() for match in TAG.finditer(span)] if self.markup else []
         start, stop = 0, len(span)
@@ -208,7 +208,7 @@ class Keeper:
         return start, start + len(span[start:stop].rstrip())
 
     def split_by(self, split: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
-        """Return a function like ``split``, from a line to its sentences, but with spans uncut."""
+        """Return a function that splits a line by ``split``, but never within a span."""
 
         def split_line(line: str) -> list[str]:
             if re.search("[⸂⸃]", line):
@@ -238,7 +238,7 @@ class Keeper:
         return split_line
 
     def _places(self, line: str, *, join: bool = True) -> Iterator[tuple[int, int]]:
-        """Yield start and end of each span; ``join`` joins those with only white space between."""
+        """Yield start and end of each span; ``join`` merges spans with only white space between."""
         patterns = [*self.patterns, *([TAG] if self.markup else [])]
         places = sorted(
             match.span() for pattern in patterns for match in pattern.finditer(line) if match[0]

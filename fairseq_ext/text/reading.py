@@ -26,11 +26,11 @@ QUOTED_CELL = re.compile(
     rf"(?m)(?:(?<=[,;\t|])|(?<=[,;\t|] )|^){QUOTED.pattern}(?= *(?:[,;\t|]|$))"
 )
 LOOKED_AT = 20  # lines of a table searched for its delimiter, a header, numbers and quotes
-KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")  # in nearly every Japanese sentence
+KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")  # letters of nearly every Japanese sentence
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
 DOCUMENTS = (".docx", ".doc", ".odt", ".pptx", ".rtf", ".pdf")
 SGML = (".sgm", ".sgml")
-FOREIGN = re.compile(rb"[\x80-\xff]{4}")  # hardly ever in Latin-1
+FOREIGN = re.compile(rb"[\x80-\xff]{4}")  # four such bytes in a row are rare in Latin-1
 ZIP, ZSTD = b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
 # Commands that print the text of a compressed file, by the file's first bytes.
 READERS = {
@@ -44,15 +44,15 @@ ENDINGS = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\0", ".zip": ZIP
 
 
 def compression(path: Path) -> bytes | None:
-    """Return the first bytes of a compressed file if they are in :data:`READERS`, else None."""
+    """Return the key of :data:`READERS` with which a file begins; None if it is not compressed."""
     start = head(path, 10)
     if start.startswith(b"BZh") and start[4:] != b"1AY&SY":
-        return None  # a word of the text
+        return None  # a plain text whose first word begins with BZh
     return next(filter(start.startswith, READERS), None)
 
 
 def refuse_document(path: Path) -> None:
-    """Refuse spreadsheets, documents and SGML, which are not plain text, by the name's ending."""
+    """Refuse spreadsheets, documents and SGML, recognized by the ending of the file's name."""
     for endings, kind, text in (
         (SGML, "file in SGML", "plain text (`fairseq-ext corpus translations` reads both sides)"),
         (SPREADSHEETS, "spreadsheet", "CSV"),
@@ -74,10 +74,11 @@ def opened(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
     """Open a file for reading its bytes: plain, or in gzip, bzip2, xz or zip.
 
     The file's first bytes tell the format, or else the ending of its name does. ``member`` is the
-    file inside a ``.zip`` with several.
+    file to read in a ``.zip`` with several.
 
     Raises:
-        DataError: there is no such file, or it has another compression.
+        DataError: there is no such file, it is damaged or compressed by zstd, or a ``.zip`` has no
+            such member or several texts.
     """
     if not path.exists() or path.is_dir():
         raise DataError(f"`{path}` does not exist or is not a file; check the path.")
@@ -136,11 +137,11 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
     """Yield ``(number from 1, line)`` of UTF-8 text, without the line end and a byte-order mark.
 
     Only a line feed ends a line, with or without a carriage return before it. ``member`` is the
-    file inside a ``.zip`` with several texts.
+    file to read in a ``.zip`` with several texts.
 
     Raises:
-        DataError: the file is unreadable, or bytes are not UTF-8; the message names file, line
-            and byte.
+        DataError: the file is unreadable, or a line is not UTF-8, has NUL bytes or is too long; the
+            message names file and line.
     """
     return decoded(raw_lines(path, member), path)
 
@@ -148,7 +149,7 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
 def decoded(raws: Iterable[bytes], path: Path | str, first: int = 1) -> Iterator[tuple[int, str]]:
     """Decode successive raw lines of a file into ``(number, line)``, like :func:`lines`.
 
-    ``path``, or the name of a stream, is for messages.
+    ``path`` is the file's path, or the name of a stream, for messages.
     """
     for number, raw in enumerate(raws, first):
         text = _decode(raw, path, number).removesuffix("\n").removesuffix("\r")
@@ -165,7 +166,7 @@ def read_text(path: str | Path) -> str:
         raws.append(raw)
     try:
         return _decode(b"".join(raws), path, 1)
-    except DataError:  # name the faulty line
+    except DataError:  # decode by lines, so that the error names the faulty one
         return "".join(_decode(raw, path, number) for number, raw in enumerate(raws, start=1))
 
 
@@ -189,7 +190,7 @@ def _conversion(path: Path | str, line: bytes) -> str:
     if not name:
         return f"export it as text, or delete its NULs: {through(path, NO_NUL)}"
     seems = {
-        "cp1252": "if it is Latin-1",  # which Windows extends by quotation marks and dashes
+        "cp1252": "if it is Latin-1",  # cp1252 is Latin-1 with quotation marks and dashes
         "NAME": "if NAME is its encoding (such as gb18030, big5, euc-kr or cp1251)",
     }.get(name, f"it seems to be {name.upper()}")
     return f"{seems}, convert it: {through(path, f'iconv -f {name} -t utf-8')}"
@@ -198,7 +199,7 @@ def _conversion(path: Path | str, line: bytes) -> str:
 def _encoding(line: bytes) -> str:
     """Guess the encoding of bytes that are not UTF-8 or include NUL or escape sequences.
 
-    Returns iconv's name for it, "NAME" where it cannot be guessed, or "" for bytes that are no
+    Returns iconv's name of the encoding, "NAME" if it cannot be guessed, or "" if the bytes are not
     text.
     """
     if line.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
@@ -222,8 +223,8 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
     """Yield the rows of a CSV file, each with the number of its first line.
 
     Quoted cells may contain line ends. The separator of cells is the comma, semicolon, tab or bar:
-    whichever occurs as often as in the first line in the largest number of lines at the start of
-    the file; in a tie, the most frequent one in the first line. A first line such as ``sep=;``,
+    the one whose number in the first line recurs in the most lines at the start of the file; in a
+    tie, the one that is most frequent in the first line. A first line such as ``sep=;``,
     written by Excel, names the separator instead. A carriage return, which the format does not
     allow outside quotation marks, becomes a space.
     """
@@ -255,9 +256,9 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
 
 
 def suggest_format(fields: Sequence[str]) -> str:
-    """Return advice if a line seems to be CSV, XML, gettext or JSON, not tab-separated; else "".
+    """Return advice for a line that seems to be CSV, XML, gettext or JSON, not tab-separated.
 
-    ``fields`` is the line, split at tabs. A line with a tab gets no advice.
+    ``fields`` is the line, split at tabs. Return "" if it has a tab or seems to be none of these.
     """
     line = fields[0].lstrip() if len(fields) == 1 else ""
     if line.startswith(("<", "msgid", "#")):
@@ -270,7 +271,7 @@ def suggest_format(fields: Sequence[str]) -> str:
 def cells(
     numbered: Iterable[tuple[int, str]], path: Path, columns: tuple[int, int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (source, target) from two columns of a tab-separated file, given as numbered lines."""
+    """Yield the cleaned (source, target) of each numbered line of a tab-separated file."""
     for number, line in numbered:
         fields = line.split("\t") if line else [""] * max(columns)
         require_columns(fields, path, number, columns)
@@ -282,7 +283,7 @@ def require_columns(
 ) -> None:
     """Refuse a row that lacks one of the ``columns`` (their numbers, from 1).
 
-    ``path`` and ``number``, of the line where the row begins, are for the message.
+    ``path``, and the ``number`` of the line where the row begins, are for the message.
 
     Raises:
         DataError: the row has too few ``fields``.
@@ -313,7 +314,7 @@ class Part:
 
 
 def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[str, Any]]]:
-    """Read texts once, and cut each into parts.
+    """Cut each text into parts of at most ``part_lines`` lines; read it only once.
 
     Returns the parts, and for the manifest each file's name, size, number of lines and SHA-256.
     """

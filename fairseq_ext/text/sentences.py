@@ -14,7 +14,7 @@ from fairseq_ext.utils import extras
 
 UNSPACED = ("ja", "zh", "yue")  # languages without a space between sentences
 LONGEST_WORD = 1_000
-"""Most letters of a word to split: the library's time grows with the square of its length."""
+"""Most letters of a word in a line to split: the library's time grows with their square."""
 # Ends of sentences in Chinese and Japanese, Hindi and its neighbours, Amharic, Burmese, Urdu,
 # Armenian, Khmer and Tibetan. Unlike the full stop they have no other use, except in Khmer's ។ល។,
 # “etc.”. Tibetan repeats its mark after a space.
@@ -22,16 +22,16 @@ _MARKS, _QUOTES = "。！？।॥።፧။۔؟։។៕།༎", '」』”）’
 _END = f"(?<=[{_MARKS}])(?<!។ល។)(?!ល។|[{_QUOTES}]|\\s*[{_MARKS}])|(?<=[{_MARKS}][{_QUOTES}])"
 _AROUND = r"(?:<[^<>]*>|[^\w<])*"
 _COPIED = rf"\s*|{_AROUND}(?:\d+(?:\.\d+)*[.)]|\w\)|[-–—*•·]){_AROUND}"
-"""Indentation, or the number or mark of a list's item; parts of a line that are not translated."""
+"""Parts of a line that are not translated: indentation, or a list item's number or bullet."""
 _ITEM = r"\s*(?:\(?(?:\d{1,3}|[^\W\d_])\)|[-–—*•·])\s+(?=\S)|\s+(?=\S)"
-"""The start of a line up to its text: indentation, and a mark that the library leaves there."""
+"""The start of a line before its text: indentation, and a bullet or number such as ``1)``."""
 
 # The end of a sentence (not of abbreviations like “Mr.”) and the first letter of the next word.
 _NEXT = re.compile(rf"(?:\w{{4}}\.|[!?…])[{_QUOTES}]*\s+\W*(\w)")
 
 
 def seem_several(line: str) -> bool:
-    """Guess whether a line has several sentences, without a library and any language's rules."""
+    """Guess whether a line has several sentences, without the library or any language's rules."""
     if any(match[1].isupper() for match in _NEXT.finditer(line)):
         return True
     return any(mark in line for mark in _MARKS) and bool(re.search(_END, line[:-2]))
@@ -41,17 +41,17 @@ def seem_several(line: str) -> bool:
 class SentenceSplitter:
     """A splitter of source lines into sentences, which also joins translated sentences.
 
-    ``split`` also returns indentation and marks of list items as parts. ``joint`` separates
-    translated sentences.
+    ``split`` also returns indentation and the bullets or numbers of list items as parts. ``joint``
+    separates translated sentences.
     """
 
-    # Function that splits a line into sentences, an empty line into an empty one. Indentation and
-    # marks of list items are parts, too; several spaces between parts stay at the end of the first.
+    # Splits a line into sentences, and an empty line into one empty sentence. Indentation, bullets
+    # and numbers are parts, too; several spaces between two parts stay at the end of the first.
     split: Callable[[str], list[str]]
     joint: str  # separator of translated sentences
 
     def join(self, parts: Sequence[str], translations: Sequence[str]) -> str:
-        """Join the translations of a line's parts, as far apart as the parts are in their line."""
+        """Join the translations of a line's parts, and keep wide spaces between the parts."""
         pairs = [pair for pair in zip(parts, translations, strict=True) if pair[1]]
         line = ""
         for part, translation in pairs[:-1]:
@@ -61,15 +61,15 @@ class SentenceSplitter:
 
 
 def texts_to_translate(parts: list[str]) -> list[str]:
-    """Return the parts of a line to translate, with "" for each part that is copied instead.
+    """Return the parts of a line, with "" for each part that is copied instead of translated.
 
-    Copied parts are indentation, and numbers and marks of items. A line's only part is not copied.
+    See :func:`is_copied`. A line's only part is always translated.
     """
     return parts if len(parts) == 1 else ["" if is_copied(part) else part for part in parts]
 
 
 def is_copied(part: str) -> bool:
-    """Tell whether a part of a line stays as it is, like the number of a list's item."""
+    """Return whether a part of a line stays as it is: indentation, or a bullet or number."""
     return re.fullmatch(_COPIED, part) is not None
 
 
@@ -78,9 +78,9 @@ UNSPLIT = SentenceSplitter(lambda line: [line], "")
 
 
 def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
-    """Make an object that splits lines in ``src`` and joins translations of the parts, in ``tgt``.
+    """Make a splitter of lines in the language ``src`` that joins sentences in ``tgt``.
 
-    Languages without a list of abbreviations use the English one.
+    A language without a list of abbreviations gets the English one.
     """
     source, target = map(short_code, (src, tgt))
     joint = "" if target in UNSPACED else " "
@@ -105,10 +105,10 @@ def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
 
 
 def _with_layout(split: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
-    """Make a function that splits a line by ``split``, but keeps the layout of the line.
+    """Return a function that splits a line by ``split``, but keeps the layout of the line.
 
-    Indentation and the mark of a list's item become parts of their own. Several spaces between two
-    parts stay at the end of the first.
+    Indentation and the bullet or number of a list item become parts of their own. Several spaces
+    between two parts stay at the end of the first.
     """
 
     def split_line(line: str) -> list[str]:

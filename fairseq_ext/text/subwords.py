@@ -22,7 +22,7 @@ Step = Callable[[str], str]
 Learn = Callable[[Sequence[Path], Path, int], None]
 
 METASPACE = "▁"  # the mark that SentencePiece, and tokenizers like it, put before every word
-STAND_IN = "\ue581"  # replaces it in text, where it would become a space; a private character
+STAND_IN = "\ue581"  # private character for METASPACE in text, which would become a space
 # Ends of words that look like subword-nmt's mark, which `remove_bpe` would remove. They get one
 # more backslash in the pieces.
 MARK_LIKE = re.compile(r"(?<=@@)(\\*)(?!\S)")
@@ -35,9 +35,9 @@ LONGEST_REMEMBERED = 100  # most characters of a cached word
 class Subwords(NamedTuple):
     """The functions of one kind of subwords, from words to pieces and back.
 
-    ``mark`` is SentencePiece's ``▁`` if ``decode`` turns it into a space, and else empty.
-    :func:`load` replaces the mark where the text itself has it, and a line without any mark counts
-    as words already.
+    ``mark`` is SentencePiece's ``▁`` if ``decode`` turns it into a space, and else empty. Where the
+    text itself has the mark, :func:`load` puts :data:`STAND_IN` into the pieces. If no line of an
+    output has the mark, its lines are words already.
     """
 
     encode: Step  # turns words into pieces
@@ -46,7 +46,7 @@ class Subwords(NamedTuple):
 
 
 def load(kind: str, paths: Sequence[Path]) -> Subwords:
-    """Read the files of a kind in :data:`KINDS`, merges or a model; return its two functions."""
+    """Load subwords of a ``kind`` in :data:`KINDS` from their files, such as merges or a model."""
     for path in paths:
         files.require_file(path, f"file of the subwords (`{kind}`)")
     pieces = KINDS[kind](*paths)
@@ -63,7 +63,7 @@ def load(kind: str, paths: Sequence[Path]) -> Subwords:
 
 
 def kind_of_merges(path: Path) -> str:
-    """Tell the kind of subwords by the number of columns in a file of merges."""
+    """Return the kind of a merges file, ``fastbpe`` or ``subword-nmt``, by its first line."""
     with files.require_file(path, "file of merges").open("rb") as file:
         columns = file.readline(1 << 16).split()
     return "fastbpe" if len(columns) == 3 and columns[2].isdigit() else "subword-nmt"
@@ -75,10 +75,10 @@ def remove_bpe(text: str) -> str:
 
 
 class Merges:
-    """A byte-pair encoding equal to subword-nmt's, with a cache of the pieces of recent words.
+    """A function that splits words like subword-nmt, and caches the pieces of recent words.
 
-    The library itself would take time quadratic in the length of a word. With ``counts``, each line
-    of the merges ends with a count, as in fastBPE.
+    The library itself would take time quadratic in the length of a word. ``counts`` says that each
+    line of the file ``codes`` ends with a count, as fastBPE writes it.
     """
 
     def __init__(self, codes: Path, counts: bool = False) -> None:
@@ -206,7 +206,7 @@ def _unreadable(path: Path, form: str, error: BaseException) -> DataError:
 
 
 KINDS: dict[str, Callable[..., Subwords]] = {
-    # Text that already has subword-nmt's pieces, which are only joined.
+    # text already in subword-nmt's pieces, which are joined but not made
     "joined": lambda: Subwords(str, remove_bpe),
     "subword-nmt": lambda codes: _of_merges(Merges(codes)),
     "fastbpe": lambda codes: _of_merges(Merges(codes, counts=True)),
@@ -223,10 +223,10 @@ def number_of_files(kind: str) -> int:
 
 
 def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:
-    """Learn one vocabulary for all texts, by the method ``kind`` of :data:`LEARNT`, in ``folder``.
+    """Learn subwords from all texts together, by a method of :data:`LEARNT`, into ``folder``.
 
-    ``size`` is the number of merges or pieces. Return the kind of :data:`KINDS` that applies the
-    learnt subwords, and their files.
+    ``kind`` names the method, ``size`` is the number of merges or pieces. Return the kind of
+    :data:`KINDS` that applies the learnt subwords, and their files.
     """
     learner = LEARNT[kind]
     path = folder / learner.file
@@ -237,8 +237,8 @@ def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[st
 def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
     """Learn at most ``merges`` merges from all texts together, and write them.
 
-    They equal the merges of ``subword-nmt learn-bpe`` on the concatenated texts. This function
-    counts the words itself, so that each is in memory only once.
+    They equal the merges that ``subword-nmt learn-bpe`` learns from the concatenated texts. Words
+    are counted here, so that each is in memory only once.
     """
     from subword_nmt import learn_bpe as subword_nmt
     from tqdm import tqdm
@@ -302,7 +302,7 @@ def _learn_tokenizers(texts: Sequence[Path], path: Path, size: int) -> None:
 
 
 def _lines(texts: Sequence[Path], mark: str = "") -> Iterator[str]:
-    """Yield the lines of texts with plain spaces, and with :data:`STAND_IN` instead of ``mark``."""
+    """Yield the lines of texts with single spaces, and with :data:`STAND_IN` for each ``mark``."""
     for path in texts:
         with path.open(encoding="utf-8", newline="\n") as file:
             for line in map(one_spaced, file):
@@ -310,7 +310,7 @@ def _lines(texts: Sequence[Path], mark: str = "") -> Iterator[str]:
 
 
 class Learner(NamedTuple):
-    """A method to learn subwords: its library and function, and the kind that applies its file."""
+    """A method of learning subwords: its library and function, and the kind that uses its file."""
 
     kind: str  # the kind of `KINDS` that applies the learnt subwords
     file: str  # name of the file to write
@@ -328,4 +328,4 @@ LEARNT: dict[str, Learner] = {
     },
     "tokenizers": Learner("tokenizers", "tokenizer.json", "tokenizers", _learn_tokenizers),
 }
-"""The kinds that can be learnt from text, by their names in ``--subwords``."""
+"""The methods of learning subwords from text, by their names in ``--subwords``."""

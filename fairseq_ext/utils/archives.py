@@ -121,7 +121,7 @@ def _unpacked(path: Path, former: files.Version, kind: str, find: Callable[[Path
 def whole_archive(path: str | Path) -> Iterator[None]:
     """Turn errors of damaged or unsafe content into a DataError that names the archive ``path``.
 
-    All other errors leave the block unchanged, such as that of a full disk.
+    All other errors, such as the one for a full disk, leave the block unchanged.
     """
     try:
         yield
@@ -154,7 +154,7 @@ def _require_size(total: int, max_bytes: int) -> None:
 
 
 class _Member(tarfile.TarInfo):
-    """A member of a tar file that refuses a header with an impossible size."""
+    """A member of a tar file, which raises an error if its header has an impossible size."""
 
     # Newer Pythons, and Debian's, build follow-up headers without `frombuf`, but all call this.
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
@@ -165,7 +165,7 @@ class _Member(tarfile.TarInfo):
 
 
 class _Limited:
-    """A file of which at most ``limit`` bytes can be read; it keeps the last of them as ``end``."""
+    """A file of which at most ``limit`` bytes can be read; ``end`` has the last bytes read."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._count = file, 0

@@ -21,7 +21,7 @@ USER_CAUSED = files.FULL_DISK | {
     *(errno.EEXIST, errno.EROFS, errno.ENAMETOOLONG, errno.EIO, *files.TOO_MANY_FILES),
 }
 _REFUSALS = (AssertionError, ValueError, NotImplementedError, ImportError, FileNotFoundError)
-_MISSING = (AttributeError, KeyError, TypeError)  # of a batch, task or model
+_MISSING = (AttributeError, KeyError, TypeError)  # for what a batch, task or model lacks
 _AT_WORK = {"train_step", "valid_step", "inference_step"}
 # torch.multiprocessing passes on a child's error as the text of its traceback.
 _SPAWNED = re.compile(rf"^{re.escape(errors.__name__)}\.\w+: (.*)", re.MULTILINE)
@@ -55,8 +55,8 @@ def final_line(error: BaseException) -> str | None:
 def _plain_words(error: BaseException) -> str | None:
     """Return a message for the user about an error of a known kind, or None.
 
-    Known are failed file operations, text that is not UTF-8, missing modules and options, a
-    criterion that does not suit the model, and errors of a spawned process.
+    The known kinds are failed file operations, text that is not UTF-8, missing modules and options,
+    a criterion that does not suit the model, and errors of a spawned process.
     """
     if isinstance(error, ModuleNotFoundError) and error.name:
         return extras.missing(error.name)
@@ -67,7 +67,7 @@ def _plain_words(error: BaseException) -> str | None:
             f"the input is not UTF-8 ({error.reason}, byte 0x{error.object[error.start]:02x}). "
             "If it is Latin-1, convert it: iconv -f cp1252 -t utf-8"
         )
-    if str(error).startswith("Too many open files"):  # torch says this of its workers
+    if str(error).startswith("Too many open files"):  # torch's message about its workers
         return files.explain(OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "another file")
     if type(error).__name__ == "MissingMandatoryValue":  # of omegaconf
         option = str(error.full_key).rpartition(".")[2].replace("_", "-")  # type: ignore[attr-defined]

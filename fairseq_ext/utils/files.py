@@ -28,7 +28,7 @@ _attributes = attrgetter("st_mode", "st_uid", "st_gid", "st_nlink")
 
 
 def explain(error: OSError, path: str | Path | None = None) -> str:
-    """Explain a failed file operation in a sentence: the path, the system's reason, the cure."""
+    """Explain a failed file operation in one line: the path, the system's reason, the cure."""
     name = path or error.filename2 or error.filename or "the output"
     if error.errno in FULL_DISK:
         cure = "Free some space, or choose a folder on another disk."
@@ -50,7 +50,7 @@ def require_file(path: str | Path, description: str = "file") -> Path:
             raise DataError(f"{description} {path} is a folder; give the file itself.")
         if not stat.S_ISREG(mode):
             raise DataError(
-                f"{description} {path} is not a regular file; write it to a file first."
+                f"{description} {path} is not a regular file; save its content in one first."
             )
         with path.open("rb"):
             return path
@@ -62,7 +62,7 @@ def require_file(path: str | Path, description: str = "file") -> Path:
         if isinstance(error, DataError):
             raise
         raise DataError(
-            f"{description} {str(path)!r} is not a path: it has a NUL; check it."
+            f"{description} {str(path)!r} is not a path: it has a NUL character; check it."
         ) from None
 
 
@@ -111,7 +111,7 @@ def keep_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> 
     written = {os.path.realpath(path) for path in outputs if not is_special(path)}
     for path in inputs:
         if os.path.realpath(path) in written:
-            raise DataError(f"{path} would be overwritten by the output; write it elsewhere.")
+            raise DataError(f"{path} would be overwritten by the output; choose another output.")
 
 
 def twice(paths: Iterable[str | Path]) -> Path | None:
@@ -184,8 +184,8 @@ def atomic_write(
 def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
     """Yield an empty folder whose files move to ``folder`` once the block has succeeded.
 
-    After an error ``folder`` is as before, even if it did not exist. Files whose names start with
-    ``last`` are moved last, so if they exist, all other files do, too.
+    After an error in the block ``folder`` is as before; if it is new, it is removed. Files whose
+    names start with ``last`` are moved last, so if they exist, all other files do, too.
     """
     folder = Path(folder)
     with _hidden_folder(folder, ".partial-", folder) as stage:
@@ -341,7 +341,7 @@ def cache_folder() -> Path:
 
 
 def version(file: str | Path | int) -> Version:
-    """Return device, inode, size, and times of modification and change of a path or descriptor."""
+    """Return a file's device, inode, size, time of modification (mtime) and of change (ctime)."""
     status = os.stat(file)  # noqa: PTH116  # takes a descriptor, too
     return *_content(status), status.st_ctime_ns
 

@@ -34,8 +34,8 @@ class Once(argparse.Action):
 def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **settings: Any) -> Any:
     """Declare a dataclass field that :func:`add_options` turns into a command-line option.
 
-    An option without a default is required. Its name is that of the field unless ``names`` has
-    others; a name without ``--`` makes a positional argument. Its type, action and metavar follow
+    An option without a default is required. It has the field's name unless ``names`` has others; a
+    name without ``--`` makes a positional argument. Its type, action and metavar follow
     from the field's annotation. ``settings`` are passed to ``add_argument``.
     """
     metadata = {_OPTION: {"names": names, "help": help, **settings}}
@@ -57,7 +57,7 @@ def require_at_least(options: Any, **minima: int) -> None:
 
 
 def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
-    """Add a dataclass's fields, or only those in ``names``, as options to a parser or group."""
+    """Add a dataclass's fields (``names`` selects some) as options to a parser or group."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if _OPTION not in field.metadata or (names and field.name not in names):
@@ -82,7 +82,7 @@ def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
 def _of_type(hint: Any, default: Any) -> dict[str, Any]:
     """Return argparse's settings for an annotation: type and metavar, or the action of a boolean.
 
-    The type of a sequence is that of its elements.
+    For a sequence, return the type of its elements.
     """
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kind = kinds[0]

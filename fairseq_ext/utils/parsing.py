@@ -15,7 +15,7 @@ OTHER_NAMES = {
     "--min-lr": "--stop-min-lr",
     **dict.fromkeys(("--src", "--tgt", "--language"), "--language-pair SRC-TGT"),
 }
-"""Names of fairseq's options in 2019 and 2020 and of other commands, with what some parsers use."""
+"""Options of fairseq in 2019 and 2020, or of other commands, and what some parsers have instead."""
 REGISTRIES = ("--arch", "--task", "--criterion")  # fairseq's options for names that plugins add
 
 
@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Print one line, which begins like those of other errors, and exit with status 2."""
+        """Print the message in one line that begins like all errors, and exit with status 2."""
         options = options_of(self)
         if message.endswith(" required") or " are required: " in message:
             # A required option is rarely missing; mostly it is misspelt.
@@ -101,7 +101,7 @@ def advise(message: str, options: Iterable[str], command: str, example: str = ""
             return f"{message}; did you mean {alternatives(near)}?"
         if {"False", "True"} & set(message.split()):
             return (
-                f"{message}. The option before is a switch, which takes no value "
+                f"{message}. The option before it is a switch, which takes no value "
                 "(`--left-pad-source` switches left padding off)."
             )
         if not words and example:
@@ -136,5 +136,5 @@ def near_names(name: str, names: Iterable[str]) -> list[str]:
 
 
 def alternatives(names: Iterable[str]) -> str:
-    """Join quoted names by `or`."""
+    """Quote names, and join them with `or`."""
     return " or ".join(f"`{name}`" for name in names)

@@ -17,7 +17,7 @@ def run(address: str, work: Callable[[Any, bool], object], request: Any, *, cpu:
 
     Args:
         address: the cluster's address; ``local`` starts a cluster.
-        work: the function that a worker calls with ``request``, and with whether it has no GPU.
+        work: the function that a worker calls with ``request``, and with True if it has no GPU.
         request: the first argument of ``work``.
         cpu: whether to leave GPUs alone.
     """
@@ -48,10 +48,10 @@ def run(address: str, work: Callable[[Any, bool], object], request: Any, *, cpu:
 
 
 def workers(resources: Mapping[str, float], threads: int, *, cpu: bool) -> list[tuple[int, int]]:
-    """Return ``(GPUs, processors)`` of the workers that fit into a cluster, but at least of one.
+    """Return ``(GPUs, processors)`` for each worker that fits into a cluster; at least one worker.
 
-    ``resources`` are Ray's. A worker has a GPU and one processor, or no GPU and ``threads``
-    processors; ``cpu`` leaves GPUs alone.
+    ``resources`` are the cluster's, as Ray reports them. A worker has a GPU and one
+    processor, or no GPU and ``threads`` processors; ``cpu`` leaves GPUs alone.
     """
     gpus = 0 if cpu else int(resources.get("GPU", 0))
     rest = max(int(resources.get("CPU", 0)) - gpus, 0) // threads

@@ -41,7 +41,7 @@ class SharedFolder:
             return False
         content = read_json(manifest)
         if not isinstance(content, dict) or content.get("format") != self.head["format"]:
-            raise DataError(f"{manifest} is of another command; choose another folder.")
+            raise DataError(f"{manifest} belongs to another command; choose another folder.")
         before, now = _flat(content), _flat({**self.head, **job})
         for name in [*now, *before]:
             values = before.get(name), now.get(name)
@@ -77,7 +77,7 @@ class SharedFolder:
             with locks.held(self._lock(name), wait=False) as alone:
                 if (self.path / name).exists():
                     return False
-                if alone:  # the writers of these files were killed
+                if alone:  # their writers were killed
                     for leftover in self.path.glob(f".{stem}.*.tmp"):
                         leftover.unlink(missing_ok=True)
                 do(name)
@@ -102,11 +102,11 @@ class SharedFolder:
             if any([*spread(partial(self.make, do=do), missing)]):
                 continue
             if not announced:
-                print(f"waiting for {len(missing):,} files of other workers", file=sys.stderr)
+                print(f"waiting for other workers to make {len(missing):,} files", file=sys.stderr)
             announced = True
             time.sleep(PAUSE)
         for name in names:
-            if self._lock(name).exists():  # a worker was killed when it had made the file
+            if self._lock(name).exists():  # a worker was killed after it had made the file
                 self.make(name, do)
 
     def _lock(self, name: str) -> Path:

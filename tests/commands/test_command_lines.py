@@ -63,7 +63,7 @@ TRAIN = {
         "0.1; did you mean `--encoder-layers` or `--decoder-layers`?",
     ),
     "former-option": (("--output-format", "raw"), "raw; did you mean `--dataset-impl`?"),
-    "value-of-a-switch": (("--left-pad-source", "False"), "The option before is a switch"),
+    "value-of-a-switch": (("--left-pad-source", "False"), "The option before it is a switch"),
     "sharded-composite": (
         ("--zero-sharding", "os", "--optimizer", "composite"),
         "`--zero-sharding os` does not go with `--optimizer composite`.",

@@ -437,7 +437,7 @@ def test_another_job_of_pairs_is_refused(plain: Path, copy_bundle: Path, tmp_pat
     ):
         assert message in error_line(*command_line)
     translation = ("translate", "--path", copy_bundle, "--input", plain / "pairs.tsv", *words[-4:])
-    assert "is of another command; choose another folder." in error_line(*translation)
+    assert "belongs to another command; choose another folder." in error_line(*translation)
     assert contents(tmp_path / "parts") == before
 
 

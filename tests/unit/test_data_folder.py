@@ -407,7 +407,7 @@ def test_every_block_of_a_long_index_is_checked(copy_data, tmp_path, monkeypatch
 
 def test_negative_sizes_and_tokens_are_refused(copy_data: Path, tmp_path: Path) -> None:
     prefix = indexed_copy(copy_data, tmp_path)
-    with pytest.raises(DataError, match="token number 13, but its dictionary only 13 entries"):
+    with pytest.raises(DataError, match="token number 13, but its dictionary has only 13 entries"):
         indexed.check(prefix, 13)
     index = bytearray(Path(f"{prefix}.idx").read_bytes())
     complete = bytes(index)
@@ -419,7 +419,7 @@ def test_negative_sizes_and_tokens_are_refused(copy_data: Path, tmp_path: Path) 
     tokens = np.memmap(f"{prefix}.bin", "<i2", "r+")
     tokens[100] = -1
     tokens.flush()
-    with pytest.raises(DataError, match="token number 65,535, but its dictionary only 14 entries"):
+    with pytest.raises(DataError, match="token number 65,535, but its dictionary has only 14"):
         indexed.check(prefix, 14)
 
 

@@ -299,7 +299,7 @@ class TestLoadCheckpoint:
             storage.load("/dev/null")
 
     def test_zip_of_something_else(self, tmp_path: Path):
-        with pytest.raises(CheckpointError, match="not a checkpoint torch can read"):
+        with pytest.raises(CheckpointError, match="not a checkpoint that torch can read"):
             storage.load(make_zip(tmp_path / "a.pt", "a"))
 
     def test_weights_alone(self, tmp_path: Path):
@@ -322,7 +322,7 @@ class TestLoadCheckpoint:
         content = (tmp_path / "a.pt").read_bytes()
         for size in (40, 200, len(content) - 100):
             (tmp_path / "b.pt").write_bytes(content[:size])
-            with pytest.raises(CheckpointError, match="not a checkpoint torch can read"):
+            with pytest.raises(CheckpointError, match="not a checkpoint that torch can read"):
                 storage.load(tmp_path / "b.pt")
 
     @pytest.mark.parametrize("before_torch_1_6", [False, True])
@@ -537,7 +537,7 @@ def test_commands_do_not_write_over_their_text(command: str, tmp_path: Path):
     words = {"prepare": ["--data", tmp_path, "--out", tmp_path], "subwords": [tmp_path]}[command]
     words += [] if command == "prepare" else ["--size", 9, "-o", tmp_path]
     line = error_line(command, *words, "--src", "en", "--tgt", "de")
-    assert "would be overwritten by the output; write it elsewhere." in line
+    assert "would be overwritten by the output; choose another output." in line
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -588,7 +588,7 @@ def contents_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[Pat
 
 @pytest.mark.parametrize("case", OVERWRITING)
 def test_no_command_writes_over_what_it_reads(case, contents_before, tmp_path):
-    message = "would be overwritten by the output; write it elsewhere."
+    message = "would be overwritten by the output; choose another output."
     assert message in error_line(*OVERWRITING[case].split())
     contents = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
     assert contents == contents_before

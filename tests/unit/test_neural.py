@@ -422,7 +422,7 @@ def test_mbr_by_comet_takes_the_papers_argmax(python: str, folder: Path) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--utility", "comet:estimates"], "uses no reference; MBR compares candidates"),
+        (["--utility", "comet:estimates"], "uses no reference, but MBR compares candidates"),
         (["--utility", "comet:nan"], "`comet:nan` gives "),
         (["--utility", "chrf"], "`--metric-python` goes with `--utility comet:MODEL`"),
     ],

@@ -117,7 +117,7 @@ def test_tokens_of_text_in_lower_case(tmp_path: Path):
     split_text(tmp_path / "tokens", tmp_path / "words", "de", "en", kind="none")
     for folder in ("back", "words"):
         assert pipeline.load(tmp_path / folder) == tokens_pipeline.towards("de", "en")
-    with pytest.raises(DataError, match="is of en and de, not of fr and en; give its languages"):
+    with pytest.raises(DataError, match="is for en and de, not fr and en; give its languages"):
         split_text(tmp_path / "tokens", tmp_path / "x", "fr", "en", kind="none")
 
 
@@ -390,7 +390,7 @@ def test_data_of_another_pipeline_is_not_mixed(trained: Path, tmp_path: Path):
         ok=False,
     )
     assert done.returncode == 1
-    assert "was made otherwise" in done.stderr
+    assert "was made by other steps" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -458,7 +458,7 @@ def test_the_text_of_a_moved_run_is_found_and_of_another_is_not(
     assert generated_text.find(moved / "out") is None
     status, _, output = ended("hypotheses", moved / "out", "-o", tmp_path / "hyp")
     assert status == 0
-    assert f"{tmp_path / 'gone' / 'run' / FILE} is gone, or is of another run" in output
+    assert f"{tmp_path / 'gone' / 'run' / FILE} is gone, or belongs to another run" in output
     pipeline.copy(trained / "run", moved / "run")
     folder, steps = generated_text.find(moved / "out")
     assert (folder, steps.tokenize) == (moved / "run", True)

@@ -619,7 +619,7 @@ def test_what_is_read_is_never_overwritten(tmp_path):
     before = {path.name: path.read_bytes() for path in (source, target)}
     words = ("--source", source, "--target", target, "--out", tmp_path)
     line = error_line("corpus", "pairs", *LANGS, *words)
-    assert "train.es would be overwritten by the output; write it elsewhere." in line
+    assert "train.es would be overwritten by the output; choose another output." in line
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -639,6 +639,6 @@ def test_splits_of_one_folder_are_made_alike(tmp_path):
     words = ("--source", source, "--target", target, "--out", tmp_path / "out", "--as")
     command(*words, "train", "--tokenize")
     output = command(*words, "valid", ok=False)
-    assert "says that its text was made otherwise" in output
+    assert "says that its text was made by other steps" in output
     assert not (tmp_path / "out" / "valid.es").exists()
     command(*words, "valid", "--tokenize")

@@ -131,7 +131,7 @@ def test_refused(corpus: Path, tmp_path: Path) -> None:
     sources = ("--source", two, "--target", two)
     assert "`--tag` must be one word" in refusal("mix", corpus, *sources, "--tag", "a b", *out)
     assert "is a symbol of fairseq's" in refusal("mix", corpus, *sources, "--tag", "</s>", *out)
-    over = "would be overwritten by the output; write it elsewhere."
+    over = "would be overwritten by the output; choose another output."
     assert over in refusal("mix", corpus, *sources, "--out", corpus)
     train = corpus / "train.de"
     assert over in refusal("monolingual", corpus, "--language", "de", "--out", train)
