@@ -20,7 +20,7 @@ def option(default: Any, help: str) -> Any:
 
 @dataclass
 class ModelConfig(FairseqDataclass):
-    """fairseq's flags that all our architectures obey.
+    """The flags of fairseq that all our architectures obey.
 
     The parser refuses every model flag that the configuration of an architecture does not declare.
     """
@@ -31,7 +31,7 @@ class ModelConfig(FairseqDataclass):
 
 @dataclass
 class TranslationModelConfig(ModelConfig):
-    """fairseq's flags for every architecture that translates."""
+    """The flags of fairseq for every architecture that translates."""
 
     decoder_embed_dim: int = option(256, "decoder embedding dimension")
     share_decoder_input_output_embed: bool = option(
@@ -48,7 +48,7 @@ class TranslationModelConfig(ModelConfig):
 
 @dataclass
 class EncoderConfig(ModelConfig):
-    """fairseq's flags for an encoder made of Transformer layers."""
+    """The flags of fairseq for an encoder made of Transformer layers."""
 
     activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
         "relu", "activation function of the feed-forward layers"
@@ -119,7 +119,7 @@ class BinaryOptions(FairseqDataclass):
 
 @dataclass
 class TransformerModelConfig(EncoderConfig, TranslationModelConfig, BinaryOptions):
-    """fairseq's flags for Transformers that translate, and the options of binarization."""
+    """The flags of fairseq for Transformers that translate, and the options of binarization."""
 
     decoder_embed_dim: int = option(512, "decoder embedding dimension")
     decoder_ffn_embed_dim: int = option(2048, "size of the decoder's feed-forward layers")

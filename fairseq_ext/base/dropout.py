@@ -16,7 +16,7 @@ LEAST = 2**14  # fewest values for which our dropout is faster than torch's, des
 
 
 def is_active(dropout: nn.Module) -> bool:
-    """Return whether a dropout module is active: in training, or with ``--retain-dropout``."""
+    """Return whether a dropout module drops values: in training, or with ``--retain-dropout``."""
     running = dropout.training or getattr(dropout, "apply_during_inference", False)
     return bool(running and getattr(dropout, "p", 0))
 
@@ -50,16 +50,16 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 
 class _Dropout(torch.autograd.Function):
-    """The autograd function of :func:`dropout`; it stores one byte per value for its gradient."""
+    """The autograd function of :func:`dropout`; it stores one byte per value for the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
-        keep, ctx.scale = draw(x, p)  # int8, of the shape of x
+        keep, ctx.scale = draw(x, p)  # int8, shaped like x
         ctx.save_for_backward(keep)
         return torch.mul(x, keep).mul_(ctx.scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (keep,) = ctx.saved_tensors  # of the shape of grad
+        (keep,) = ctx.saved_tensors  # shaped like grad
         return torch.mul(grad, keep).mul_(ctx.scale), None

@@ -161,9 +161,9 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that has no effect beside the others.
+        """Yield ``(option, need)`` for each option that the other options leave without effect.
 
-        ``need`` is a phrase for what it lacks, such as `--attention-type mlp`.
+        ``need`` is a phrase for what the option lacks, such as `--attention-type mlp`.
         """
         if cls.binarization is not None:
             yield from cls.binarization.without_effect(cfg)

@@ -44,7 +44,8 @@ class BinaryAttention(MultiheadAttention):
         norm_heads: normalize q, k and v of each head over its channels; all heads share the gain.
         norm_output, shortcut: apply the norm ``LN(A W)`` and the shortcut ``+ A`` of (3.5).
         qk: binarize both operands of Q K^T from stage 2 on.
-        score_v: ``signed`` or ``unsigned`` to binarize both operands of the weighted sum, too.
+        score_v: ``signed`` or ``unsigned`` to binarize both operands of the weighted sum of values,
+            also from stage 2 on; None leaves them as they are.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class BinaryAttention(MultiheadAttention):
     def of(cls, attention: MultiheadAttention, **options: object) -> "BinaryAttention":
         """Convert a fairseq attention layer to a binary one, which shares its parameters.
 
-        ``options`` are those of this class.
+        ``options`` are arguments of this class.
         """
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced below
             binary = cls(
@@ -108,10 +109,10 @@ class BinaryAttention(MultiheadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from ``query`` ``[T, R, C]`` to ``key``; return outputs and weights.
 
-        Arguments and results are those of fairseq's attention. ``attn_mask`` ``[T, S]`` is below 0
-        where a query must not look. Outputs are ``[T, R, C]``. Weights are returned without
-        binarization and dropout: ``[H, R, T, S]`` with ``need_head_weights``, their mean over heads
-        ``[R, T, S]`` with ``need_weights`` alone, or None if neither is set.
+        Arguments and results are like those of fairseq's attention. ``attn_mask`` ``[T, S]`` is
+        below 0 where a query must not look. Outputs are ``[T, R, C]``. Weights are returned as they
+        were before dropout and Score-V: ``[H, R, T, S]`` with ``need_head_weights``, their mean
+        over heads ``[R, T, S]`` with ``need_weights`` alone, or None if neither is set.
         """
         queries = self._heads(self.q_proj(query), "q")
         keys, values, pads = self._keys_values(key, key_padding_mask, incremental_state, static_kv)
@@ -182,7 +183,7 @@ class BinaryAttention(MultiheadAttention):
 def attention_weights(
     queries: Tensor, keys: Tensor, hidden: Tensor | None, binary: bool = False
 ) -> Tensor:
-    """Compute ``softmax(Q K^T / √D)`` ``[N, H, T, S]``, in at least fp32.
+    """Compute ``softmax(Q K^T / √D)`` ``[N, H, T, S]``; the softmax itself in at least fp32.
 
     Queries are ``[N, H, T, D]``, keys ``[N, H, S, D]``. ``hidden`` (``[N, H, T, S]``, or broadcast
     to it) is true where a query must not look; a query that may look nowhere looks at all positions

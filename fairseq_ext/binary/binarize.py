@@ -22,7 +22,7 @@ TERNARY = "ternary"
 
 
 class _Quantized(torch.autograd.Function):
-    """Compute the signs of ``x``, times ``level`` if given; :class:`Levels` give its gradient."""
+    """Compute the signs of ``x``, times ``level`` if given; ``levels`` give the gradient."""
 
     @staticmethod
     def forward(
@@ -30,15 +30,15 @@ class _Quantized(torch.autograd.Function):
     ) -> Tensor:
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(levels.passes(x).to(torch.int8), levels.slope)
-        signs = levels.signs(x)  # of the shape of x
+        signs = levels.signs(x)  # shaped like x
         return signs if level is None else signs.mul_(level)
 
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx, grad: Tensor
     ) -> tuple[Tensor, None, None]:
-        passes, slope = ctx.saved_tensors  # of the shape of x, [..., 1]
-        of_x = passes.to(grad.dtype).mul_(grad)  # of the shape of x
+        passes, slope = ctx.saved_tensors  # shaped like x; [..., 1]
+        of_x = passes.to(grad.dtype).mul_(grad)  # shaped like x
         return of_x if slope is None else of_x.mul_(slope), None, None
 
 
@@ -102,7 +102,7 @@ class Binarizer:
         return _Quantized.apply(x, levels, levels.level)
 
     def signs(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
-        """Factor ``x_b`` into signs ±1, shaped like ``x``, and a level per slice along ``dim``.
+        """Factor ``x_b`` into signs (±1, or 0 if ternary) and levels, one per slice along ``dim``.
 
         The product has the gradient of ``x_b``, with one exception: where all of ``x`` is 0 (or
         subnormal in fp32), ``x_b`` has gradient 1, but the product's gradient is 0 or nearly 0.
@@ -134,7 +134,7 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
     """Binarize non-negative numbers to 1 or 0 times ``B``, the largest number of their row.
 
     A number of at least ``B/2`` becomes ``1 · B``, a smaller one 0. Return the ones and zeros, and
-    ``B`` ``[..., 1]``. The gradient of their product is 1.
+    ``B`` ``[..., 1]``. Their product has the gradient 1 with respect to ``x``.
     """
     bound = x.detach().amax(-1, keepdim=True)
     levels = Levels(torch.ones_like(bound), bound, 2 * _inverse(bound))
@@ -145,8 +145,8 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 def _inverse(level: Tensor) -> Tensor:
     """Return ``1 / level`` in at least fp32, or 1 where the level is 0 or subnormal.
 
-    It multiplies a gradient that the level has multiplied before: where the level is so small, that
-    gradient is 0 or nearly 0 anyway.
+    It scales a gradient that was multiplied by the level before, and so is 0 or nearly 0 anyway
+    where the level is that small.
     """
     level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65,504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)

@@ -30,7 +30,7 @@ LAYER_NAMES = {
 
 
 def layer_options(cfg: Any, selection: switches.Switches, product: str) -> dict[str, Any]:
-    """Return the options of :class:`BinaryLinear` for a kind of product, such as ``qkv``."""
+    """Return the arguments of :class:`BinaryLinear` for a kind of product, such as ``qkv``."""
     of_weights, of_inputs = cfg.binary_weight_bound, cfg.binary_activation_bound
     how = {"kind": selection.binarizer, "mask": str(cfg.binary_gradient)}
     fixed = None if of_weights in GRANULARITIES else _bound("--binary-weight-bound", of_weights)
@@ -67,7 +67,7 @@ def _bound(option: str, text: str) -> float:
 
 
 def attention_options(cfg: Any, selection: switches.Switches) -> dict[str, Any]:
-    """Return the options of :class:`BinaryAttention` for Q K^T and the weighted sum of values."""
+    """Return the arguments of :class:`BinaryAttention` that choose its two products."""
     score_v = str(cfg.binary_score_v) if "score-v" in selection.activations else None
     return {"qk": "qk" in selection.activations, "score_v": score_v}
 
@@ -88,7 +88,7 @@ def staged_layers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def binarize_model(model: nn.Module, cfg: configuration.BinaryOptions) -> None:
-    """Replace the layers of a model that ``--binary-weights`` and ``--binary-activations`` name.
+    """Replace layers of a model by binary ones, as the options of binarization say.
 
     A model that already has a stage was built with binary layers and stays as it is.
     """
@@ -113,7 +113,7 @@ def binarize_model(model: nn.Module, cfg: configuration.BinaryOptions) -> None:
                 setattr(module, name, BinaryLinear.of(child, **options))
                 exchanged.add(product)
         if "qkv" in selection.activations and hasattr(module, "compress_first"):
-            module.compress_first = False  # mixing first would binarize the mixtures
+            module.compress_first = False  # mixing positions first would binarize mixtures
     if missing := selected & set(switches.LAYERS) - exchanged:
         raise ConfigError(
             "`--binary-weights` and `--binary-activations` must name products of the architecture, "
@@ -148,7 +148,7 @@ def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
     bounded = selection.binarizer == "bmt"  # XNOR-Net's numbers have no bound
     after = {"ffn": selection.ffn, "out": selection.output}
     scaled = [name for name in weights & inputs if after.get(name) == "scale"]
-    staged = getattr(cfg, "lr_scheduler", None) == "staged_cosine"  # which reads it, too
+    staged = getattr(cfg, "lr_scheduler", None) == "staged_cosine"  # it reads the option, too
     binarized, of_bmt = "binary weights or activations", "`--binarizer bmt`"
     for option, has_effect, needs in (
         ("binarizer", selection.anything, binarized),

@@ -56,8 +56,9 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0
 class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
     """A criterion that trains on a teacher's probabilities and validates with the likelihood.
 
-    The training loss is :func:`distillation_loss`. The teacher is in evaluation mode, without
-    gradient, and is not a submodule, so neither checkpoints nor the optimizer contain it.
+    The training loss mixes :func:`distillation_loss`, with the weight ``teacher_weight``, and the
+    references' cross-entropy. The teacher is in evaluation mode, without gradient, and is
+    not a submodule, so neither checkpoints nor the optimizer contain it.
     """
 
     def __init__(
@@ -84,10 +85,10 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         sample: dict[str, Any],
         reduce: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss and the negative log-likelihood, summed over words.
+        """Return the loss and the negative log-likelihood, summed over words if ``reduce`` is set.
 
-        They are computed in chunks if ``net_output`` holds features, because the model leaves its
-        output layer to the loss (:mod:`fairseq_ext.training.chunked_output`).
+        If the model left its output layer to the loss, so that ``net_output`` has features, both
+        are computed in chunks and summed (:mod:`fairseq_ext.training.chunked_output`).
         """
         if not self.training:
             return super().compute_loss(model, net_output, sample, reduce)
@@ -119,7 +120,7 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
 
 
 def load_teacher(path: str, task: FairseqTask) -> BaseFairseqModel:
-    """Load the model of a checkpoint for the task's dictionaries, in evaluation mode."""
+    """Load a checkpoint's model, in evaluation mode; its dictionaries must be the task's."""
     if not path:
         raise ConfigError("`--criterion distillation` must have a `--teacher`, but has none.")
     storage.peek(path)  # raises an error with a clear message

@@ -18,7 +18,8 @@ from fairseq_ext.utils.errors import CheckpointError
 def binary_linear(layer: BinaryLinear, x: Columns, program: Writer, **how: Any) -> Columns:
     """Compile ``A W_b + b`` or ``A_b W_b / s + b``; return the columns of the result.
 
-    Sections 3.1 and 3.3. ``x`` has the columns of ``A``; ``how`` are options of ``program.linear``.
+    See sections 3.1 and 3.3. A layer whose weights are still float gives ``A W + b``. ``x`` are the
+    columns of ``A``; ``how`` are further arguments of ``program.linear``.
     """
     bias = program.array(layer.bias)
     if not layer.binary_weights:
@@ -46,7 +47,7 @@ def feed_forward_output(
 ) -> Columns:
     """Compile ``LN(LN(h) W_2b + b_2)``, plus ``added`` if given; return the columns of the result.
 
-    Section 3.4. ``x`` has the columns of the hidden layer ``h``.
+    See section 3.4. ``x`` are the columns of the hidden layer ``h``.
     """
     hidden = norm(layer.input_norm, x, program)
     y = norm(layer.output_norm, linear(layer.linear, hidden, program), program)
@@ -65,7 +66,7 @@ def attention(
 
     ``A`` is the output of all heads, whose queries, keys and values are normalized. Keys and values
     are computed from ``source``, or from ``x`` like the queries if ``source`` is ``NOTHING``.
-    ``shown``: whether the weights over the source are the alignment.
+    ``shown`` says whether the weights over the source are shown as the alignment.
     """
     read, heads = x if source is NOTHING else source, layer.num_heads
     q = linear(layer.q_proj, x, program)
@@ -89,12 +90,12 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str
     """Return the weights that are binary or ternary in a model's current stage.
 
     Returns:
-        Settings for reading them (``binarizer``, ``granularity``, and ``inputs``, the K of each
-        weight), and for the name of each weight the tensors that store it: packed signs and levels,
-        by the endings of their names.
+        Two dictionaries. The first has what a reader must know: ``binarizer``, ``granularity``, and
+        ``inputs`` (K by the name of each weight). The second maps the name of each weight to the
+        tensors that store it, packed signs and levels, by the endings of their names.
 
     Raises:
-        CheckpointError: no weights are binary; the message lacks its subject, the checkpoint.
+        CheckpointError: no weights are binary; the caller puts the checkpoint before the message.
     """
     layers = {
         f"{name}.weight": layer

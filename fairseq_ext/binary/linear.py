@@ -139,7 +139,7 @@ class BinaryLinear(nn.Linear):
             self.binary_inputs = self.inputs and stage >= 2
 
     def forward(self, x: Tensor, dropout: nn.Module | None = None) -> Tensor:
-        """Map ``[..., K]`` to ``[..., N]``; dropout follows the binarization of the input."""
+        """Map ``[..., K]`` to ``[..., N]``; the input is binarized, then ``dropout`` is applied."""
         if not self.binary_weights:
             x = self._read(x, dropout)
             return F.linear(x, self.weight, self.bias)
@@ -159,7 +159,7 @@ class BinaryLinear(nn.Linear):
         return _Product.apply(x, self.weight, self.bias, self._levels(), inputs, mask, scale)
 
     def _read(self, x: Tensor, dropout: nn.Module | None) -> Tensor:
-        """Return the product's input in floats, ``A_b / s`` or ``A`` itself, after dropout."""
+        """Return the input of the product as floats: ``A_b / s`` or ``A`` itself, after dropout."""
         if self.binary_inputs:
             x = self.input_binarizer(x)
             x = x if self.scale == 1 else x / self.scale

@@ -1,7 +1,8 @@
 """Pictures of the scaling law, after Figures 2 and 3 of the BMT paper.
 
-One picture shows losses and the fitted law over parameters, for encoder- and decoder-scaling models
-of each family. The other shows these losses over the training loss. JSON files have the numbers.
+One picture shows losses and the fitted law against the number of parameters, for encoder- and
+decoder-scaling models of each family. The other shows these losses against the training loss. A
+JSON file beside each picture has its numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model
     """Sort models into the arms of the study: ``{arm: models}``, the smallest model first.
 
     Encoder-scaling models have the baseline's decoder, decoder-scaling models have its encoder, and
-    the baseline itself is in both arms. An arm without models is left out; ``base`` is (N̄e, N̄d).
+    the baseline itself is in both arms. Models in neither form a third arm, ``other``. An arm
+    without models is left out; ``base`` is (N̄e, N̄d).
     """
     models = sorted(models, key=lambda model: model.parameters)
     encoders = [model for model in models if model.decoder_parameters == base[1]]

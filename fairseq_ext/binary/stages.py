@@ -29,9 +29,9 @@ NAMES = ("float", "binary weights", "binary weights and activations")
 
 
 def lengths(text: str, fewest: int = 1) -> list[int]:
-    """Parse the value of ``--stage-updates``: the number of updates in each stage.
+    """Parse the value of ``--stage-updates``: the number of updates in each stage; [] if empty.
 
-    ``fewest`` is the fewest stages that are accepted: 2 to binarize weights, 3 for activations.
+    ``fewest`` is the smallest number of stages to accept: 2 to binarize weights, 3 for activations.
     """
     try:
         values = [int(value) for value in text.split(",")] if text else []
@@ -39,8 +39,8 @@ def lengths(text: str, fewest: int = 1) -> list[int]:
         values = [-1]
     if len(values) > 3 or min(values, default=0) < 0 or (text and not sum(values)):
         wish = (
-            "updates in float, with binary weights and with binary activations, like "
-            "50000,88339,88339"
+            "the numbers of updates in float, with binary weights and with binary activations, "
+            "such as 50000,88339,88339"
         )
         raise wrong_value("--stage-updates", wish, text)
     if 0 < len(values) < fewest:
@@ -52,7 +52,7 @@ def lengths(text: str, fewest: int = 1) -> list[int]:
 
 
 def stage_at(update: int, stages: list[int]) -> int:
-    """Return the number of the stage, 0 to 2, in which an update is made; 2 if ``stages`` is empty.
+    """Return the number of an update's stage, 0 to 2, or 2 if ``stages`` is empty.
 
     Updates are counted from 0. A stage of 0 updates is skipped; the last stage never ends.
     """
@@ -131,7 +131,7 @@ def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: lis
 
     In a stage of ``n`` updates, update ``t`` has ``peak · min(1, t / warmup) · (1 + cos πx) / 2``
     with ``x = (t - warmup) / (n - warmup - 1)``, clipped to 0 … 1. The last update of a stage has
-    rate 0, unless the whole stage is warm-up, and after the last stage the rate stays 0.
+    rate 0, unless all updates before it are warm-up, and after the last stage the rate stays 0.
     """
     starts = [0, *accumulate(stage_updates)]
     if update >= starts[-1]:

@@ -16,7 +16,7 @@ PRODUCTS = (*LAYERS, "qk", "score-v")
 NORMS = ("layer", "scale", "none")
 OUTPUTS = ("shortcut", "layer", "scale", "plain")
 OPTIONS = {"ffn": "bmt_ffn", "output": "bmt_attention_output", "binarizer": "binarizer"}
-"""The options of ``bmt`` that override one field of a preset's :class:`Switches` each."""
+"""The options of ``bmt`` that each override one field of a preset's :class:`Switches`."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Switches:
     activations: frozenset[str] = frozenset()  # products of PRODUCTS with binary inputs
     heads_norm: bool = True  # apply layer norm to each head of q, k and v
     ffn: str = "layer"  # after each product of the feed-forward network: a norm, 1 / s or nothing
-    output: str = "shortcut"  # of the attention: LN(A W) + A, LN(A W), A W / s or A W
+    output: str = "shortcut"  # output of the attention: LN(A W) + A, LN(A W), A W / s or A W
     binarizer: str = "bmt"  # `bmt` or `xnor`
     ternary: bool = False  # make weights ternary instead of binary
 
@@ -74,8 +74,9 @@ def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]
 def selected(cfg: Any) -> Switches:
     """Read the switches from the options of ``bmt``, or of another model with binary products.
 
-    Only ``bmt`` has presets. The lists of products change a preset unless they are empty (``none``
-    stands for no products), the other options unless they are ``preset``.
+    Only ``bmt`` has presets. ``--binary-weights`` and ``--binary-activations`` override a preset
+    unless they are empty (``none`` stands for no products), other options unless they are
+    ``preset``.
     """
     switches = PRESETS[str(cfg.bmt_preset)] if hasattr(cfg, "bmt_preset") else Switches()
     if cfg.binary_weights:

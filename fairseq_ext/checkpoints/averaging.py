@@ -27,8 +27,8 @@ KINDS = {
     "last_updates": ("checkpoint_EPOCH_UPDATE.pt", r"checkpoint_\d+_(\d+)\.pt"),
     "best": ("checkpoint.best_METRIC_VALUE.pt", r"checkpoint\.best_.+_(\d+\.?\d*)\.pt"),
 }
-"""The kinds of checkpoints for :func:`select`: names of their files, and a pattern with the number
-by which these files are sorted."""
+"""The kinds of checkpoints for :func:`select`: the shape of their names for messages, and a pattern
+whose group is the number by which they are sorted."""
 
 
 def select(folder: str | Path, kind: str, count: int) -> list[Path]:
@@ -75,7 +75,7 @@ def average_checkpoints(
     Raises:
         CheckpointError: the checkpoints differ in architecture, names, shapes, dictionaries or
             the stage of a binarized training; a weight is not finite; or a file cannot be read.
-        ConfigError: there is no checkpoint.
+        ConfigError: ``paths`` is empty.
     """
     if not paths:
         raise ConfigError("There are no checkpoints to average; name at least one.")

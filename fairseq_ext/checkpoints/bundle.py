@@ -91,7 +91,7 @@ class Bundle:
         return self.numbers in (BITS, BITS_INT8)
 
     def check(self) -> None:
-        """Check the checksum of every file, and refuse files that do not belong to the bundle."""
+        """Check the checksum of every listed file; refuse unlisted files that would be used."""
         for name, expected in self.files.items():
             try:
                 checksum = files.sha256(files.require_file(self.folder / name))
@@ -110,12 +110,12 @@ class Bundle:
 
 
 def suffix(path: str | Path) -> str:
-    """Return the ending of the name of ``path`` if it is in :data:`SUFFIXES`, else ""."""
+    """Return which of :data:`SUFFIXES` the name of ``path`` ends in, or ""."""
     return next((ending for ending in SUFFIXES if Path(path).name.endswith(ending)), "")
 
 
 def is_bundle(path: str | Path) -> bool:
-    """Return whether a path is a bundle's folder, its ``bundle.json``, or a bundle's archive."""
+    """Return whether a path is a bundle's folder, archive, ``bundle.json`` or weights file."""
     return _folder(path) is not None
 
 
@@ -132,7 +132,7 @@ def _folder(path: str | Path) -> Path | None:
 
 
 def _checked(folder: Path) -> Path:
-    """Check the bundle that is the only folder of an unpacked archive, and return this folder."""
+    """Check the bundle in an unpacked archive, which must be its only folder; return its folder."""
     entries = [*folder.iterdir()]
     if len(entries) != 1 or not (entries[0] / MANIFEST).is_file():
         raise CheckpointError(f"it has no folder with {MANIFEST}, so it is not a bundle.")
@@ -170,7 +170,7 @@ def read(path: str | Path) -> Bundle:
     content = _json(folder / MANIFEST)
     if content.get("format") != FORMAT or content.get("version") != VERSION:
         raise CheckpointError(
-            f"{folder / MANIFEST} is of format {content.get('format')!r:.40}, version "
+            f"{folder / MANIFEST} has the format {content.get('format')!r:.40}, version "
             f"{content.get('version')!r:.20}, but this installation reads {FORMAT}, {VERSION}; "
             "update fairseq-ext."
         )
@@ -215,7 +215,7 @@ def unchanged(path: str | Path) -> Iterator[Bundle]:
 
 
 def require_kind(path: Path) -> None:
-    """Refuse names with endings that are neither in :data:`SUFFIXES` nor a version like ``.2``."""
+    """Refuse a name whose ending is neither in :data:`SUFFIXES` nor a version such as ``.2``."""
     if not suffix(path) and re.fullmatch(r"\.(?!v?\d+$)\w+", path.suffix):
         raise ConfigError(
             f"`--output {path}`: an archive's name must end in {' or '.join(SUFFIXES)}. A folder's "
@@ -238,7 +238,7 @@ def archive(folder: Path, path: Path) -> None:
                 for name, file_path in members.items():
                     entry = zipfile.ZipInfo(name)  # dated 1980
                     entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
-                    entry.file_size = file_path.stat().st_size  # above 2 GB the headers differ
+                    entry.file_size = file_path.stat().st_size  # headers differ above 2 GB
                     with file_path.open("rb") as file, container.open(entry, "w") as member:
                         shutil.copyfileobj(file, member, 1 << 20)
             return
@@ -280,7 +280,7 @@ def load(path: str | Path) -> dict[str, Any]:
         cfg, tied = config.get("cfg"), config.get("tied")
         _require(isinstance(cfg, dict) and isinstance(tied, dict), path)
         _require(all(isinstance(cfg.get(part), dict) for part in ("model", "task")), path)
-        if config.get("namespace"):  # architectures of fairseq that have no dataclass
+        if config.get("namespace"):  # for architectures of fairseq without a dataclass
             cfg["model"] = Namespace(**cfg["model"])
         state = _weights(manifest.folder / WEIGHTS, config.get("binary"))
     try:

@@ -26,7 +26,7 @@ AVERAGED = "averaged"
 BINARY_STAGE = "binary_stage.current"  # in `model`: the stage of a binarized model (stages.py)
 
 _OF_THE_OPTIMIZER = ("last_optimizer_state", "optimizer")
-# The parts of a configuration that are read.
+# The parts of a configuration that this package reads.
 _PARTS = ("model", "task", "criterion", "lr_scheduler", "checkpoint")
 
 
@@ -159,7 +159,7 @@ def ties(state: Mapping[str, Any]) -> dict[str, str]:
 
 
 def differences(report: str) -> str:
-    """Shorten torch's report on weights that do not fit to one line with at most six names."""
+    """Shorten torch's report on ill-fitting weights: one line, with at most six names."""
     shapes = re.findall(r"size mismatch for (\S+): .*?Size\((.*?)\).*?Size\((.*?)\)", report)
     kinds = {"other sizes": [f"{key} {theirs}, not {ours}" for key, theirs, ours in shapes]}
     for heading, kind in (("Missing", "not in it"), ("Unexpected", "only in it")):

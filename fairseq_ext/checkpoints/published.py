@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MARK = "published.json"
-"""File in each folder that :func:`prepare` has made: the task's options, if they change."""
+"""File in each folder that :func:`prepare` has made: changes of the checkpoint, if any."""
 MIRROR = "FAIRSEQ_EXT_PUBLISHED"
 """Environment variable with a folder or address that replaces the server of the archives."""
 RUN = ("average.pt", "checkpoint_best.pt", "checkpoint_last.pt")
@@ -98,7 +98,7 @@ def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[
     """Prepare a published model and return its checkpoints, or [] if it is not a published model.
 
     ``path`` is an archive, a folder, or one of the checkpoints in it. A multilingual model needs
-    languages; None stands for the training's.
+    languages; None stands for the training's languages.
     """
     if bundle.is_bundle(path):
         return []
@@ -132,7 +132,7 @@ def resolved(path: Path) -> Path:
 
 
 def _voters(folder: Path, path: Path) -> list[Path]:
-    """Return ``[path]`` if it is a checkpoint in a published folder, else the folder's ensemble."""
+    """Return ``[path]`` if it is a published folder's checkpoint, else the ensemble there or []."""
     if not folder.is_dir() or (folder / "bundle.json").exists() or not _dictionaries(folder):
         return []
     checkpoints = sorted(folder.glob("*.pt"))
@@ -221,7 +221,7 @@ def _prepared(
 
 
 def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline, str]:
-    """Return the text steps of a published model, and the source that they were inferred from."""
+    """Return the text steps of a published model, and a phrase that says what implies them."""
     kind, used = _subwords(folder)
     moses, origin = kind in ("fastbpe", "subword-nmt"), "its files"
     name = _name(path) or _name(folder)
@@ -239,7 +239,7 @@ def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline,
 
 
 def _name(path: Path) -> str | None:
-    """Return the name in :func:`hub_models` of the model whose folder or archive this is."""
+    """Return the name in :func:`hub_models` for a folder or archive of this name, or None."""
     for name, entry in hub_models().items():
         archive = entry["path"].rpartition("/")[2]
         stem = next(archive.removesuffix(end) for end in ARCHIVES if archive.endswith(end))
@@ -263,7 +263,7 @@ def _subwords(folder: Path) -> tuple[str, list[Path]]:
 
 
 def adapted(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """Replace a checkpoint's task options with those that :func:`prepare` stored in its folder."""
+    """Change a checkpoint's options and weight names as :func:`prepare` recorded in its folder."""
     mark = Path(path).parent / MARK
     if not os.path.isfile(mark):  # noqa: PTH113  # the text need not be a valid path
         return dict(checkpoint)
@@ -309,13 +309,13 @@ def plan_pair(
     Args:
         folder: the model's folder, with the lists of languages that ``settings`` name.
         settings: options of the model's task.
-        with_dictionary: languages with a dictionary of their own, and "" if all share one.
+        with_dictionary: the languages that have their own dictionary, and "" if all share one.
         languages: source and target; None for the language of the training.
 
     Returns:
-        Source language; target language; symbols that the dictionaries must also have; and changes
-        of the checkpoint for :func:`adapted`, which are options of ``task`` and ``model``, and the
-        prefix of its ``weights``.
+        Source language; target language; symbols that the dictionaries must also have; and the
+        changes that :func:`adapted` makes to the checkpoint: options of ``task`` and ``model``, and
+        the prefix of the names of the ``weights`` to use.
     """
     name = str(settings.get("task") or settings.get("_name") or "translation")
     if not name.startswith("translation") and name != PAIRS:
@@ -380,7 +380,7 @@ def plan_pair(
 def _tokens(
     folder: Path, settings: Mapping[str, Any], codes: Sequence[str], pair: Mapping[str, str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return all language tokens of ``translation_multi_simple_epoch``, and those of the pair."""
+    """Return all symbols of ``translation_multi_simple_epoch``, and the pair's prefix options."""
     if settings.get("lang_tok_replacing_bos_eos"):
         raise CheckpointError(
             f"{folder} was trained with `--lang-tok-replacing-bos-eos`, which is unsupported here."
@@ -444,7 +444,7 @@ def _require_language(folder: Path, option: str, code: str | None, codes: Sequen
     """Refuse a language that the model lacks, or a missing language that the model needs."""
     if code in codes or (code is not None and not codes):
         return
-    import difflib  # here, because it takes milliseconds that a right name does not need
+    import difflib  # only here: a right name must not wait for it
 
     near = difflib.get_close_matches(str(code), codes, 3, 0.5) if code else []
     near = near or [other for other in codes if code and other.startswith(code[:2])][:3]

@@ -20,7 +20,7 @@ from fairseq_ext.checkpoints.safe_load import ADVICE, about
 from fairseq_ext.utils.errors import CheckpointError
 
 MOST_POSITIONS = 1_000_000
-MOST_TABLE_BYTES = 512 << 20  # of a table of sines and cosines with a row for each position
+MOST_TABLE_BYTES = 512 << 20  # of the table of sines and cosines, with a row for each position
 SPARE_PARAMETERS = 10_000_000  # parameters allowed beyond eight times the file's numbers
 
 
@@ -48,7 +48,7 @@ def registered(path: str | Path, kind: str, name: Any, registry: Mapping[str, An
     ``path`` (the checkpoint) and ``kind`` (such as ``architecture``) are for the message.
 
     Raises:
-        CheckpointError: ``name`` is not a text, or not in the registry.
+        CheckpointError: ``name`` is not a string, or not in the registry.
     """
     if not isinstance(name, str) or name not in registry:
         raise CheckpointError(
@@ -111,7 +111,7 @@ def task_class(cfg: Any, path: str | Path) -> type:
     from fairseq.tasks import TASK_REGISTRY
 
     options = layout.section(cfg, "task")
-    name = options.get("task") or options.get("_name") or "translation"  # until 2018 without tasks
+    name = options.get("task") or options.get("_name") or "translation"  # no tasks until 2018
     return registered(path, "task", name, TASK_REGISTRY)
 
 
@@ -155,7 +155,7 @@ def require_sizes(settings: Mapping[str, Any]) -> None:
         for key, value in options.items() if isinstance(options, Mapping) else ():
             name = str(key)
             end = next((end for end in largest if name.endswith(end)), None)
-            refers = isinstance(value, str) and "${" in value  # to an option that is also checked
+            refers = isinstance(value, str) and "${" in value  # to an option checked elsewhere
             if end is None or name.endswith("ffn_embed_dim") or value is None or refers:
                 continue
             if not isinstance(value, int):

@@ -46,7 +46,7 @@ def step(optimizer: Optimizer) -> None:
 
 
 def _advance(state: dict[str, Any], weight: Tensor) -> int:
-    """Count and return a weight's step; make its moments, or give them its type and layout."""
+    """Count a weight's step and return its number; make its moments, or fit them to the weight."""
     if not state:
         state.update(step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight))
     for name in ("exp_avg", "exp_avg_sq"):

@@ -31,7 +31,7 @@ def obstacle(model: nn.Module) -> str | None:
     decoder = getattr(inner, "decoder", None)
     if not isinstance(inner, BaseFairseqModel) or not isinstance(decoder, FairseqDecoder):
         return f"the model {type(inner).__name__}"
-    for part in (inner, decoder):  # another library's may change the logits
+    for part in (inner, decoder):  # another library's code may change the logits
         if not owner_of(part, "forward").__module__.startswith("fairseq"):
             return f"the forward pass of {type(part).__name__}"
     if decoder.adaptive_softmax is not None:
@@ -41,7 +41,7 @@ def obstacle(model: nn.Module) -> str | None:
         or owner_of(decoder, "get_normalized_probs") is not FairseqDecoder
     ):
         return f"the probabilities of {type(inner).__name__}"
-    if "output_layer" in vars(decoder):  # the instance's own replaces the method
+    if "output_layer" in vars(decoder):  # an attribute hides the class's method
         return "an output layer of its own"
     owner = owner_of(decoder, "output_layer")
     plain = isinstance(getattr(decoder, "output_projection", nn.Identity()), nn.Linear)
@@ -105,5 +105,5 @@ def _unchanged(features: Tensor, **unused: Any) -> Tensor:
 
 
 def owner_of(instance: object, method: str) -> type:
-    """Return the class that defines a method of ``instance``, or ``object``."""
+    """Return the class that defines a method of ``instance``, or ``object`` if none does."""
     return next((owner for owner in type(instance).__mro__ if method in vars(owner)), object)

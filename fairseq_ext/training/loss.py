@@ -38,11 +38,11 @@ class OutputLayer(NamedTuple):
     tied: TiedWeight | None = None
 
     def of_words(self, words: Tensor | slice) -> "OutputLayer":
-        """Return this layer with the features of only some words, ``[N, C]``."""
+        """Return this layer with only the features of the selected words, ``[N, C]``."""
         return self._replace(features=self.features.flatten(0, -2)[words])
 
     def logits(self) -> Tensor:
-        """Compute the logits ``[..., V]``, at least in fp32."""
+        """Compute the logits ``[..., V]``; convert them to fp32 if they are less precise."""
         z = F.linear(self.features, self.weight, self.bias)
         return z.to(torch.promote_types(z.dtype, torch.float32))
 
@@ -75,11 +75,11 @@ def smoothed_nll(
         target: ``[...]``.
         epsilon: ε, the probability taken from the target and shared by all other words.
         padding_idx: words with this target do not count.
-        chunk: how many logits to compute at a time, but at least those of one word.
+        chunk: how many logits to compute at a time, but at least one word's.
 
     Returns:
-        The loss, and the negative log-likelihood of the targets (without gradient); in nats, at
-        least in fp32.
+        The loss, and the negative log-likelihood of the targets (without gradient); in nats, in at
+        least fp32.
     """
     words, target = _counted(target, padding_idx)
     chunk_loss = functools.partial(_smoothed, target=target, epsilon=epsilon)
@@ -125,7 +125,7 @@ def distilled_nll(
 
 
 def _counted(target: Tensor, padding_idx: int | None) -> tuple[Tensor | slice, Tensor]:
-    """Return the words that are not pads, and their targets, ``[N]``."""
+    """Return the indices of the words that are not pads, and their targets, ``[N]``."""
     target = target.reshape(-1)
     if padding_idx is None or (counted := target.ne(padding_idx)).all():
         return slice(None), target

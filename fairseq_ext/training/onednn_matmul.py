@@ -32,7 +32,7 @@ LEAST = 1_500_000
 """Fewest multiplications for which oneDNN is faster, despite the Python code around it."""
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""A function that computes ``A B + bias``, in fp32."""
+"""A function that computes ``A B + bias`` of fp32 matrices."""
 
 CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 """How many programs oneDNN and torch's layer above it keep; both read this from the environment at
@@ -42,7 +42,7 @@ thirty. With the default of 1,024 for each, a training would fill gigabytes."""
 
 @functools.cache
 def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether torch multiplies slowly here: MKL and AVX-512 on a non-Intel processor."""
+    """Return whether torch multiplies slowly here (MKL, AVX-512, not Intel) and oneDNN can help."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():
         return False
     try:

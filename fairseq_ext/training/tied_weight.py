@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 @dataclass
 class Parts:
-    """Parts of a gradient ``[V, C]``, left by a backward pass until all are there.
+    """Parts of a gradient ``[V, C]``, which a backward pass collects until all are there.
 
     Attributes:
         product: the output layer's part, transposed: ``[C, V]``.
@@ -57,7 +57,7 @@ class Parts:
         return total
 
     def _forget_earlier_pass(self) -> None:
-        """Forget parts that an earlier backward pass left but, for other tensors, did not sum."""
+        """Forget parts that an earlier backward pass for other tensors left without a sum."""
         number = torch._C._current_graph_task_id()
         if number != self.backward_pass:
             self.backward_pass, self.product, self.rows = number, None, []
@@ -70,7 +70,7 @@ class TiedWeight:
         parameter: the weight ``[V, C]``.
         weight: the same numbers, without gradient.
         anchor: a scalar that stands for the weight in the graph. autograd computes the weight's
-            gradient after those of all functions that have taken the anchor as an input.
+            gradient after the gradients of all functions that have the anchor as an input.
         parts: where these functions leave their parts.
     """
 
@@ -79,9 +79,9 @@ class TiedWeight:
         self.anchor = _Summed.apply(weight, self.parts)
 
     def look_up(self, input: Tensor, padding_idx: int | None) -> Tensor:
-        """Return the embeddings of the tokens ``input``; that of ``padding_idx`` gets no gradient.
+        """Return the embeddings of the tokens ``input``; the row ``padding_idx`` gets no gradient.
 
-        ``input`` is the name of the argument of ``nn.Embedding``.
+        The argument is called ``input`` because ``nn.Embedding`` calls it so.
         """
         return _Lookup.apply(self.anchor, self.weight, input, padding_idx, self.parts)
 
@@ -126,7 +126,7 @@ class _Lookup(torch.autograd.Function):
 
 @contextlib.contextmanager
 def tied(model: nn.Module, weight: Tensor | None) -> Iterator[TiedWeight | None]:
-    """In the ``with`` block, make embeddings tied to ``weight`` leave gradients of rows only.
+    """In the ``with`` block, embeddings tied to ``weight`` leave gradients of the rows they read.
 
     Yields the :class:`TiedWeight` that collects them; or None, and changes nothing, if no embedding
     of ``model`` has this weight, if no gradient is needed, or where this gains nothing: on a GPU or

@@ -206,7 +206,7 @@ def test_there_and_back(bundled: Path, server: Hub, caplog: pytest.LogCaptureFix
     (named,) = systems.parse_systems([f"mine={REPO}@{first}"], None)
     assert bundle.read(named.data).files == bundle.read(bundled).files
     find_model._fetch.cache_clear()
-    with pytest.raises(CheckpointError, match=r"bundle\.json is of format None"):
+    with pytest.raises(CheckpointError, match=r"bundle\.json has the format None"):
         fairseq_ext.load(REPO)
 
 

@@ -46,7 +46,7 @@ def add(commands: options.Subparsers) -> None:
         "--output",
         type=Path,
         metavar="FIG.png",
-        help="picture of losses and fitted laws over parameters; FIG.json is written beside it "
+        help="picture of losses and fitted laws against parameters; FIG.json is written beside it "
         "and, with train_loss, FIG-training.png and .json",
     )
     training = (f"-training{ending}" for ending in options.PICTURE)
