@@ -72,7 +72,7 @@ class Corpus:
     # If the files are published as tokens: the Pipeline's steps that their authors applied to the
     # text.
     made: dict[str, bool] = field(default_factory=dict)
-    # Known numbers of pairs; only those in `expected` vary with the tokenizer.
+    # Known numbers of pairs: `exact` ones, and `expected` ones, which vary with the tokenizer.
     exact: dict[str, int] = field(default_factory=dict)
     expected: dict[str, int] = field(default_factory=dict)
     licence: str = ""  # what the owners of the text allow, as far as they say
@@ -84,14 +84,14 @@ class Corpus:
 def _source(
     name: str, pattern: str, pair: str, archive: str | None = None, form: str = "lines"
 ) -> Source:
-    """Build a source; ``pattern`` is its file name with {language}, and perhaps {side}."""
+    """Build a source; ``pattern`` is the name of its files with {language}, and perhaps {side}."""
     src, tgt = pair.split("-")
     files = (pattern.format(side="src", language=src), pattern.format(side="ref", language=tgt))
     return Source(name, files, archive, form)
 
 
 def _newstest(year: int, pair: str) -> Source:
-    """Return a development set of WMT 2014."""
+    """Return the test set of an earlier year, which is a development set of WMT 2014."""
     pattern = f"dev/newstest{year}-{{side}}.{{language}}.sgm"
     return _source(f"newstest{year}", pattern, pair, f"{STATMT}/wmt14/dev.tgz", "segments")
 
@@ -105,8 +105,8 @@ def _newstest2014(code: str, pair: str) -> Source:
 def _wmt(code: str, pair: str, edition: str, archive: str) -> tuple[Source, ...]:
     """Return the training texts that WMT's tasks share: Europarl, Common Crawl, News Commentary.
 
-    ``edition`` is that of News Commentary, which differs between the tasks, and ``archive`` is its
-    address. ``code`` is the language pair in the files' names.
+    The tasks have different editions of News Commentary: ``edition`` names one, and ``archive`` is
+    its address. ``code`` is the language pair in the files' names.
     """
     texts = (
         ("europarl-v7", "training/", f"{STATMT}/wmt13/training-parallel-europarl-v7.tgz"),

@@ -87,7 +87,7 @@ class OfficialOptions:
     )
     any_counts: bool = option(
         False,
-        "accept archives with other numbers of pairs than expected, such as another edition",
+        "accept archives with unexpected numbers of pairs, such as those of another edition",
     )
 
 
@@ -177,7 +177,7 @@ class PairOptions:
         choices=(*SIDES, "auto", "groups"),
     )
     strict: bool = option(
-        True, "drop training pairs if the other side, not --key, is in valid or test (default: yes)"
+        True, "drop training pairs whose other side (not --key) is in valid or test (default: yes)"
     )
     salt: str = option("1", "text that decides the random split, like a seed (default: 1)")
     as_split: str | None = option(
@@ -256,8 +256,8 @@ class ContaminationOptions:
     )
     output: Path | None = option(
         None,
-        "file for the sentences found, one line of JSON each: its number (from 0), exact or near, "
-        "and the number of the training sentence",
+        "file for the matching sentences, one line of JSON for each: its number (from 0), exact or "
+        "near, the number of the training sentence (from 0), and the text",
         "-o",
         "--output",
         metavar="JSONL",
@@ -327,10 +327,10 @@ class MixOptions(PreparedCorpus):
         type=_natural,
     )
     longest: int = option(
-        250, "leave out synthetic pairs with more tokens on a side (default: 250)", type=positive
+        250, "leave out synthetic pairs with more tokens than this on a side (250)", type=positive
     )
     ratio: float = option(
-        3.0, "leave out synthetic pairs with a greater ratio of lengths (default: 3)", metavar="R"
+        3.0, "leave out synthetic pairs with a greater ratio of lengths than this (3)", metavar="R"
     )
     workers: int = option(1, "processes (default: 1)", type=positive)
 

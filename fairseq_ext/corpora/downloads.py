@@ -28,7 +28,7 @@ PASSING = {408, 425, 429, 500, 502, 503, 504}  # HTTP errors that a second try m
 
 
 class Unavailable(DataError):
-    """The error for a file that neither its address nor the mirror provides."""
+    """The error for a file that can be had neither from its address nor from the mirror."""
 
 
 class Broken(Exception):
@@ -121,7 +121,7 @@ class Part:
             self.restart(None)
 
     def restart(self, version: str | None) -> None:
-        """Drop the bytes, and record the version that is downloaded next."""
+        """Drop the bytes, and record the version of the file that is downloaded next."""
         self.remove()
         self.version = version
         if version is not None:
@@ -134,7 +134,7 @@ class Part:
 
     @property
     def size(self) -> int:
-        """The number of bytes that were downloaded so far."""
+        """The number of bytes that have been downloaded so far."""
         return self.path.stat().st_size if self.path.exists() else 0
 
 

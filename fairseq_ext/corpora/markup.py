@@ -29,7 +29,7 @@ ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-fA-F]+|\w+);")
 INITIALS = re.compile(r"\b[A-Z]{1,2}&[A-Z]{1,2}\b")  # `R&D` and `AT&T`, but not `E&XIT`
 PROTECTED = re.compile(f"({ENTITY.pattern}|{PLACEHOLDER.pattern}|{INITIALS.pattern})")
 AMPERSAND = re.compile(r"&(?=[^\W\d_])")
-APPENDED = re.compile(r"\s*\([&_~]\w\)")  # ` (&F)`, where keyboards lack the language's letters
+APPENDED = re.compile(r"\s*\([&_~]\w\)")  # ` (&F)`, for languages whose letters keyboards lack
 UNDERSCORE = re.compile(r"_(?=[^\W_])")
 NAME = re.compile(r"(?:[^\W_]|[=/+%.~-]){1,64}[&_][A-Za-z\d]+")  # `my_name`, `a=1&b`, or `E&xit`
 SHORT = 60  # most characters of a label whose underscore may mark a shortcut
@@ -53,7 +53,7 @@ class Rules:
     mnemonics: str = "strip"
 
     def apply(self, source: str, target: str) -> tuple[tuple[str, str], str]:
-        """Clean both texts by these rules; also return why the pair is left out, or ""."""
+        """Return both texts cleaned by these rules, and the reason to leave the pair out, or ""."""
         pair = (source, target)
         tags = [Counter(TAG.findall(text)) for text in pair]
         if any(tags):

@@ -70,7 +70,7 @@ class Entry(BaseModel):
 
 
 def is_csv(name: str) -> bool:
-    """Return whether a file's name tells that it is CSV, perhaps compressed."""
+    """Return whether a file's name says that it is CSV, perhaps compressed."""
     return ".csv" in name.lower()
 
 
@@ -165,7 +165,7 @@ def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[Pair
         lines = [described[0]["lines"] for _, described in sides]
         if len({*lines}) > 1:
             raise DataError(
-                f"`{text.files[0]}` has {lines[0]} lines, `{text.files[1]}` {lines[1]}; "
+                f"`{text.files[0]}` has {lines[0]} lines, `{text.files[1]}` has {lines[1]}; "
                 "aligned files must have equally many."
             )
         for parts in zip(*(parts for parts, _ in sides), strict=True):

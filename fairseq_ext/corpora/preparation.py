@@ -143,7 +143,7 @@ class Preparation:
         return (folder / source.files[0], folder / source.files[1]), origin
 
     def _work(self, source: Source) -> Encode:
-        """Return the tokenizer of a source.
+        """Return the encoder that tokenizes a source.
 
         The papers' scripts straighten apostrophes only in development and test sets.
         """
@@ -366,7 +366,7 @@ def wrong_counts(manifest: Report) -> list[str]:
 
 
 def summary(manifest: Report, ready: Path) -> str:
-    """Return a report as text: kept and dropped pairs, splits, and the command to go on with.
+    """Return a report as text: kept and dropped pairs, splits, and the command to run next.
 
     It also compares the counts with the catalogue's. ``ready`` is the folder of the prepared text.
     """

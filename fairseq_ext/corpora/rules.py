@@ -61,7 +61,7 @@ def ratio(languages: tuple[str, str], values: str) -> Check:
     """Build the check ``ratio=R``: no side has more than R times as many words as the other."""
     max_ratio = _number(values)
     if not 1 <= max_ratio < math.inf:
-        raise _wrong("ratio", values, "a number from 1 on, such as 3")
+        raise _wrong("ratio", values, "a number of at least 1, such as 3")
 
     def check(source: str, target: str) -> str | None:
         counts = count_words(source), count_words(target)

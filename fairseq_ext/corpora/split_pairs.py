@@ -61,7 +61,7 @@ REPEATED, FURTHER, LEAKED = range(len(SPLITS), len(SPLITS) + 3)  # fates other t
 GROUPS = "groups"  # the value of --key for groups of near-duplicates
 HEAD = {"format": "fairseq-ext preparation", "version": 3}
 RANGE = 1_000_000  # approximate number of fingerprints in a range
-PAIR = 2  # row of the pairs' fingerprints, after the rows of both SIDES
+PAIR = 2  # the row of the pairs' fingerprints, which follows the rows of SIDES
 HELD = np.dtype(
     [
         *((name, np.uint64) for name in ("key", "pair", "other")),
@@ -83,7 +83,7 @@ def text_pipeline(options: PairOptions) -> Pipeline:
 
 
 def rules_of(options: PairOptions) -> tuple[str, ...]:
-    """Return the rules that leave pairs out, that of ``--max-words`` first."""
+    """Return the rules that leave pairs out: ``--max-words`` first, then each ``--rule``."""
     longest = () if options.max_words is None else (f"length=1:{options.max_words}",)
     return (*longest, *options.rule)
 
@@ -249,8 +249,8 @@ class SplitJob:
         )
         if test.sum() < options.test or valid.sum() < options.valid or (test | valid).all():
             raise DataError(
-                f"--valid {options.valid} and --test {options.test} are more than the small "
-                f"groups of near-duplicates among {len(groups)} pairs give; ask for fewer, or "
+                f"--valid {options.valid} and --test {options.test} need more than the pairs in "
+                f"small groups of near-duplicates among {len(groups)} pairs; ask for fewer, or "
                 "split by sentences (`--key auto`)."
             )
         held = np.zeros(options.test + options.valid, HELD)
@@ -314,7 +314,7 @@ class SplitJob:
         }
 
     def _fates(self, number: int, clean: str, pair_count: int) -> tuple[np.ndarray, int]:
-        """Return each pair's split or reason to drop it, and the number of leaks into train."""
+        """Return each pair's fate (its split, or why it is dropped) and the leaks into train."""
         fates = np.zeros(pair_count, np.uint8)
         if self.options.as_split is not None:
             fates[:] = SPLITS.index(self.options.as_split)
@@ -335,7 +335,7 @@ class SplitJob:
         return fates, int(leaked.sum())
 
     def _repeated(self, number: int, pair_count: int) -> np.ndarray:
-        """Return True for each pair of a part that repeats an earlier pair of any part."""
+        """Return a mask: True for each pair of a part that repeats an earlier pair of any part."""
         repeated = np.zeros(pair_count, bool)
         for name in self.repeat_names:
             places = np.load(self.beside(name, "npy"), mmap_mode="r", allow_pickle=False)
@@ -411,11 +411,11 @@ def _spread(workers: int, do: Callable[[str], bool], names: Iterable[str]) -> It
 
 
 def _number(name: str) -> int:
-    """Return the number of the part or range that a file belongs to."""
+    """Return the number of the part or range in a file's name."""
     return int(Path(name).stem.rpartition("-")[2])
 
 
-# Options without influence on the result.
+# Options that do not influence the result.
 ELSEWHERE = {"out", "overwrite", "workers", "parts", "part_lines"}
 LOCK = ".preparing.lock"
 HEADER_WORDS = ("source", "target", "src", "tgt", "text", "sentence", "translation", "id")
@@ -487,7 +487,7 @@ def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
     if isinstance(options.columns[0], int):
         return options.columns
     if not options.header:
-        raise ConfigError("`--columns` has names, which `--header` reads; give that too.")
+        raise ConfigError("`--columns` has names, which `--header` reads; give `--header`, too.")
     names = [plain(name) for name in first]
     for name in options.columns:
         if names.count(name) != 1:
@@ -504,7 +504,7 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
     columns = [[row[number - 1] for row in top if len(row) >= number] for number in text.columns]
     firsts = [plain(column[0]).lower() for column in columns if column]
     is_header = bool({*firsts} & {*HEADER_WORDS, *map(str.lower, languages)})
-    if len(top) > 2 and all(map(COLUMN_NAME.fullmatch, firsts)):  # words above sentences
+    if len(top) > 2 and all(map(COLUMN_NAME.fullmatch, firsts)):  # single words above sentences
         is_header |= any(all(" " in cell.strip() for cell in column[1:]) for column in columns)
     is_header |= len(top) > 2 and all(map(WORDS_OF_NAME.fullmatch, firsts))  # such as source text
     if not text.header and is_header:
@@ -520,8 +520,8 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
         fault = ""
         if all(IDENTIFIER.fullmatch(cell.strip('"')) for cell in cells):
             fault = (
-                f"holds numbers or names (`{cells[0]}` …), no sentences; choose others with "
-                "--columns"
+                f"holds numbers or names (`{cells[0]}` …), not sentences; choose other columns "
+                "with --columns"
             )
         elif not text.table and all(reading.QUOTED.fullmatch(cell) for cell in cells):
             fault = "is in quotation marks, which become part of the text; remove them with --csv"
@@ -535,7 +535,7 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
 
 
 def _encoding_fault(path: Path, sentences: Sequence[str]) -> str:
-    """Return which wrong encoding the sentences of a file seem to have, or an empty text."""
+    """Return a message that names the wrong encoding which sentences seem to have, or ""."""
     for pattern, reason, start, end in (
         (MISREAD, "UTF-8 that was read as Windows-1252", "utf-8", "cp1252"),
         (UTF_7, "UTF-7", "utf-7", "utf-8"),

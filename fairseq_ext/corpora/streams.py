@@ -41,7 +41,7 @@ def raw_pairs(source: Path, target: Path, form: str) -> Iterator[RawPair]:
             yield _text(pair[0]), _text(pair[1])
     if counts[0] != counts[1]:
         raise DataError(
-            f"`{source}` has {counts[0]} sentences, `{target}` {counts[1]}; they must have "
+            f"`{source}` has {counts[0]} sentences, `{target}` has {counts[1]}; they must have "
             "equally many. Download them again."
         )
 
@@ -117,7 +117,7 @@ class Encode:
 
     pipeline: Pipeline
     rules: tuple[str, ...] = ()  # rules for the tokens of a pair, as for `--rule`
-    words: bool = False  # leave subwords, and words that are symbols of fairseq, to a later step
+    words: bool = False  # leave subwords and fairseq's symbols to a later step
     must_keep: str = ""  # the text's name, if none of its pairs may be dropped
     tag: str = ""  # a word put before the source tokens; none if empty
     # A checksum or the like of the pipeline's files, because processes cache the functions.
@@ -185,7 +185,7 @@ def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
 
 
 def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -> list[list[int]]:
-    """Deal the pairs out to pairs of files in turn; return how many pairs and tokens each got."""
+    """Deal pairs out to pairs of files in turn; return the counts of each, as in a Tally."""
     counts = [[0, 0, 0] for _ in turns]
     for number, pair in enumerate(pairs):
         turn = number % len(turns)

@@ -159,9 +159,9 @@ def test_reasons(rule: str, source: str, target: str, reason: str | None) -> Non
     [
         ("length=3", "`--rule length` must be MIN:MAX in words, such as 1:100, but is `3`"),
         ("length=3:2", "MIN:MAX"),
-        ("ratio=0.9", "`--rule ratio` must be a number from 1 on, such as 3, but is `0.9`"),
-        ("ratio=nan", "`--rule ratio` must be a number from 1 on"),
-        ("ratio=x", "`--rule ratio` must be a number from 1 on"),
+        ("ratio=0.9", "`--rule ratio` must be a number of at least 1, such as 3, but is `0.9`"),
+        ("ratio=nan", "`--rule ratio` must be a number of at least 1"),
+        ("ratio=x", "`--rule ratio` must be a number of at least 1"),
         ("letters=2", "`--rule letters` must be a share from 0 to 1"),
         ("different=1", "`--rule different` must be given without a value"),
         ("shorter", "is not known; there are different, language, length, letters,"),

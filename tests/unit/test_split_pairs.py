@@ -453,7 +453,7 @@ def test_a_header_and_an_id_column_are_remarked_on(tmp_path):
     assert "warning" not in pairs_command(table, "--header", *options, "--overwrite")
     output = pairs_command(table, "--header", "--out", tmp_path / "ids")
     assert "column 1 of" in output
-    assert "holds numbers or names (`0` …), no sentences; choose others with --columns" in output
+    assert "holds numbers or names (`0` …), not sentences; choose other columns" in output
     output = pairs_command(table, "--out", tmp_path / "ids", "--overwrite")
     assert "(`id / ja`) looks like a header" in output
     assert "holds numbers or names (`0` …)" in output
@@ -469,7 +469,7 @@ def test_a_header_and_an_id_column_are_remarked_on(tmp_path):
     output = pairs_command(table, "--header", "--columns", "ja,de", "--out", "x", ok=False)
     assert "must have one column `de`; it has id, ja, en." in output
     output = pairs_command(table, "--columns", "ja,en", "--out", "x", ok=False)
-    assert "`--columns` has names, which `--header` reads; give that too." in output
+    assert "`--columns` has names, which `--header` reads; give `--header`, too." in output
     output = pairs_command(write_lines(tmp_path / "a.xlsx", ["PK"]), "--out", "x", ok=False)
     assert "is a spreadsheet; save it as CSV" in output
     twice = ("--source", table, "--target", table, "--out", "x")

@@ -2,9 +2,9 @@
 
 A reader is a function of one path (two for formats with a file or folder for each language) and of
 the two languages. It yields a :class:`Segment` for each translated text, in order, and raises
-DataError for a file that cannot be read, is malformed or has other languages. But folders often
-hold gettext's catalogues of many languages. So a catalogue whose language is not the target's is
-read all the same, and each of its segments has this as its ``fault``.
+DataError for a file that cannot be read, is malformed or has other languages. gettext's catalogues
+are an exception, because folders often hold catalogues of many languages: if a catalogue is not in
+the target language, it is read all the same, and the ``fault`` of each segment says so.
 """
 
 import re
@@ -31,7 +31,7 @@ class Segment:
     source: str  # in the source language
     target: str  # its translation
     document: str = ""  # name of the article or other unit that the segment belongs to
-    fault: str = ""  # why the translation cannot be used according to the file, or ""
+    fault: str = ""  # why, as the file says, the translation cannot be used, or ""
 
 
 Reader = Callable[[tuple[Path, ...], str, str], Iterator[Segment]]

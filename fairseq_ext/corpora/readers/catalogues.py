@@ -17,7 +17,7 @@ KEYWORD = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)\s+(".*")'
 ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
 CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 MAGIC = 0x950412DE
-LARGEST = 1 << 28  # bytes of a catalogue
+LARGEST = 1 << 28  # most bytes of a catalogue
 UNKNOWN_CHARSET = "CHARSET"  # templates have this word in place of a charset
 
 
@@ -44,7 +44,7 @@ def po(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield the messages of the ``.po`` file ``paths[0]`` with their translations.
 
     The messages are in the language ``src``, the translations in ``tgt``. If the header names
-    another language than ``tgt``, that is a fault of every message.
+    another language than ``tgt``, the ``fault`` of every segment says so.
     """
     path = paths[0]
     text = _decoded(_read(path), path)
@@ -55,7 +55,7 @@ def mo(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield the messages of the ``.mo`` file ``paths[0]`` with their translations.
 
     The messages are in the language ``src``, the translations in ``tgt``. If the header names
-    another language than ``tgt``, that is a fault of every message.
+    another language than ``tgt``, the ``fault`` of every segment says so.
     """
     path = paths[0]
     yield from _segments(_mo_messages(_read(path), path), path, tgt)
@@ -65,7 +65,7 @@ def _read(path: Path) -> bytes:
     with opened(path) as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
-        raise DataError(f"`{path}` is larger than {LARGEST:,} bytes; no catalogue is.")
+        raise DataError(f"`{path}` is larger than {LARGEST:,} bytes; no catalogue is that large.")
     return content
 
 
@@ -89,7 +89,7 @@ def _decoded(content: bytes, path: Path) -> str:
 
 def _segments(messages: Iterator[Message], path: Path, tgt: str) -> Iterator[Segment]:
     plurals: int | None = None
-    other = ""  # says that the catalogue is in another language, or is ""
+    other = ""  # the fault of a catalogue in another language, or ""
     for message in messages:
         place = f"`{path}`, line {message.line}" if message.line else f"`{path}`"
         singular, plural = message.texts["msgid"], message.texts.get("msgid_plural")
@@ -116,7 +116,7 @@ def _segments(messages: Iterator[Message], path: Path, tgt: str) -> Iterator[Seg
                 f"{place}: plural forms {sorted(forms)}, but the header says "
                 f"nplurals={plurals}; repair it, `msgfmt --check` shows where."
             )
-        if len(forms) == 2:  # with more forms, none is for the singular alone
+        if len(forms) == 2:  # with more forms, no form is only for the singular
             yield Segment(singular, forms[0], path.name, fault)
         yield Segment(plural, forms[max(forms)], path.name, fault)
 

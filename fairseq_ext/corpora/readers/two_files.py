@@ -19,7 +19,7 @@ DOCUMENT = r"<doc\b[^<>]*?\bdocid\s*=\s*[\"']?([^\"'>]+)"
 SEGMENT = r"<seg\b[^<>]*?\bid\s*=\s*[\"']?([^\"'\s<>]+?)(?:[\"'\s][^<>]*?)?(?:/>|>(.*?)</seg>)"
 DOCUMENT_OR_SEGMENT = re.compile(f"{DOCUMENT}|{SEGMENT}", re.IGNORECASE)
 SEGMENT_TAG = re.compile(r"<seg\b[^<>]*/>|<(/?)(seg)\b", re.IGNORECASE)
-LARGEST_PAGE = 1 << 24  # bytes
+LARGEST_PAGE = 1 << 24  # most bytes of a page
 BLOCKS = {"p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "td", "th", "dt", "dd", "title"}
 VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
 
@@ -27,8 +27,8 @@ VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
 def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield the segments of two SGM files, source and target, in pairs.
 
-    If the target file repeats a segment, and the source file repeats none, the repetition is of a
-    further reference translation. It is yielded without texts, and with this as its fault.
+    If the target file repeats a segment, and the source file repeats none, the repetition belongs
+    to a further reference translation. It is yielded without texts, and its fault says so.
 
     Raises:
         DataError: the files have different documents or segments.
@@ -64,7 +64,7 @@ def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _sgm_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of an SGM file; join the lines of a segment that has several."""
+    """Yield the lines of an SGM file; join the lines of a segment that spans several."""
     parts, size, start = list[str](), 0, 0  # start: the line of a <seg> that is still open, or 0
     endless = (
         "this <seg> has no </seg> before the next <seg>, or none in "
@@ -89,7 +89,7 @@ def _sgm_lines(path: Path) -> Iterator[str]:
 
 
 def _without_comments(path: Path) -> Iterator[str]:
-    """Yield the lines of an SGM file without comments, which may have several lines."""
+    """Yield the lines of an SGM file, without its comments, some of which span several lines."""
     start = 0  # the line of a comment that is still open, or 0
     for number, text in enumerate(_lines(path), 1):
         kept, place = list[str](), 0

@@ -11,7 +11,7 @@ from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import require_file
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
-CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})  # elements with code of the original file
+CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})  # elements that hold code of the original file
 BREAK_TYPES = {"lb", "xlf:lb"}  # line breaks in TMX and XLIFF 1.2, and in XLIFF 2
 BREAK = re.compile(r"\s*<(?:br|/p|/div|/li)\b|\s*(?:\\[nr]|\n)+\s*\Z", re.IGNORECASE)
 UNFINISHED = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "initial"}
@@ -47,7 +47,7 @@ def xliff(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
         if not is_language(codes[0], src) or not is_language(codes[1] or tgt, tgt):
             continue
         parent = [element for element in surroundings if element.tag == "file"]
-        document = _attribute(parent, "original", "id")  # not of a group
+        document = _attribute(parent, "original", "id")  # of the file, not of a group in it
         segments = [unit] if unit.tag == "trans-unit" else list(unit.iter("segment"))
         for segment in segments:
             translate = _attribute([*surroundings, unit, segment], "translate")
@@ -65,10 +65,9 @@ def _xliff_segment(segment: Element, document: str, translate: str) -> Segment:
 
 
 def _attribute(surroundings: list[Element], *names: str) -> str:
-    """Return the value of an attribute that a surrounding element has, or "".
+    """Return the value of the first attribute in ``names`` that a surrounding element has, or "".
 
-    The attribute is one of ``names``. If several elements have one, the nearest element counts; if
-    that has several of them, the first name counts.
+    The nearest element that has any of these attributes counts.
     """
     values = (element.get(name) for element in reversed(surroundings) for name in names)
     return next((value for value in values if value is not None), "")
@@ -103,7 +102,7 @@ def wmt_xml(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
         for number, source in sides[0].items():
             yield Segment(source, sides[1][number], name)
     if not count:
-        raise DataError(f"`{paths[0]}` has no document in both {src} and {tgt}; check them.")
+        raise DataError(f"`{paths[0]}` has no document in {src} and {tgt}; check the languages.")
 
 
 def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]:
@@ -145,7 +144,7 @@ def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
 
 
 def _is_break(code: Element, codes: frozenset[str]) -> bool:
-    """Return whether an element's type or its content in the original file is a line break."""
+    """Return whether an element stands for a line break, by its type or by the code in it."""
     types = {code.get(name, "") for name in ("type", "ctype", "subType")}
     return bool(types & BREAK_TYPES) or (
         code.tag in codes and BREAK.match(code.text or "") is not None
