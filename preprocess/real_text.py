@@ -3,7 +3,8 @@
 
     python preprocess/real_text.py --from texts --out runs/data/real_en_de
 
-Texts are read if they are there, plain or ``.gz``, also from subfolders:
+The script reads those of the following texts that are in the folder or its subfolders, plain or
+``.gz``:
 
 - LibreOffice's help: Debian's packages libreoffice-help-de and -en-us (``.deb``), or their folders
   ``help/de`` and ``help/en-US``. Whole pages are held out to test.
@@ -14,10 +15,10 @@ Texts are read if they are there, plain or ``.gz``, also from subfolders:
 - Tatoeba, from manythings.org/anki: ``deu-eng.zip``.
 - TICO-19: ``tico-19.en`` and ``.de``, a further test.
 
-A training pair whose source or target is one of a held-out pair is left out, and so is a held-out
-pair of help that has a near-duplicate in the training text. ``sources.json`` has
-the number of pairs of each part, its checksum, licence and domain. The sentences of texts that do
-not change have known checksums, and others are refused.
+A training pair is left out if a held-out pair has the same source or target, and a held-out pair of
+help pages if it has a near-duplicate in the training text. ``sources.json`` has the number of pairs
+of each part, its checksum, licence and domain. Texts that never change have known checksums; if
+such a text has another checksum, it is refused.
 """
 
 from __future__ import annotations
@@ -71,22 +72,22 @@ KNOWN = {
     "val": "30a4191bca64c6c24276d17ed4aa876a32ea978931bfafdb29aede249a4a1821",
     "test_2016_flickr": "ae2635b692330a9bfe95513807f380f8ab9a96f3d3fc8307615e24350ef46d47",
 }
-"""Checksums of texts: SHA-256 of all lines, English before German."""
+"""Checksums of texts that never change: SHA-256 of all lines, English before German."""
 Pairs = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """A text that is there."""
+    """A text of the folder."""
 
-    name: str  # of its files
+    name: str  # name of its files
     pairs: Pairs  # sources and targets
-    domain: str  # news, help, captions or phrases
-    licence: str  # as far as its owners say
+    domain: str  # news, help, captions, phrases or medicine
+    licence: str  # as far as its owners state one
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of the lines, English before German."""
+        """The SHA-256 checksum of the lines, English before German."""
         digest = hashlib.sha256()
         for side in (0, 1):
             for pair in self.pairs:
@@ -95,7 +96,7 @@ class Part:
 
 
 def lines(folder: Path, name: str, language: str) -> list[str] | None:
-    """Read the lines of ``NAME.en`` or ``NAME.raw.en``, maybe ``.gz``; None if there are none."""
+    """Read ``NAME.LANGUAGE`` or ``NAME.raw.LANGUAGE``, also ``.gz``; None if neither exists."""
     for ending in (f".{language}", f".raw.{language}"):
         for path in sorted(folder.rglob(f"{name}{ending}*")):
             if path.name.removesuffix(".gz") == f"{name}{ending}":
@@ -104,18 +105,21 @@ def lines(folder: Path, name: str, language: str) -> list[str] | None:
 
 
 def aligned(folder: Path, name: str, domain: str, licence: str) -> Part | None:
-    """Read the two files of a text; None if it is not there."""
+    """Read the two files of a text; return None if neither exists."""
     sides = [lines(folder, name, language) for language in LANGUAGES]
     if not any(sides):
         return None
     lengths = [len(side or ()) for side in sides]
     if lengths[0] != lengths[1]:
-        raise DataError(f"`{name}` in `{folder}` has {lengths} lines; both sides must be there.")
+        raise DataError(
+            f"`{name}` in `{folder}` has {lengths[0]} English and {lengths[1]} German lines; it "
+            "must have the same number of both."
+        )
     part = Part(name, list(zip(*(side or [] for side in sides), strict=True)), domain, licence)
     if name in KNOWN and part.checksum != KNOWN[name]:
         raise DataError(
             f"`{name}` in `{folder}` is not the text that this recipe knows: its SHA-256 is "
-            f"{part.checksum}. Get it again."
+            f"{part.checksum}. Download it again."
         )
     return part
 
@@ -126,7 +130,7 @@ def help_parts(folder: Path) -> Iterator[Part]:
         for package in sorted(folder.rglob("libreoffice-help-*.deb")):
             if shutil.which("dpkg-deb") is None:
                 raise ConfigError(
-                    f"`{package}`: only dpkg-deb unpacks it; give its folder instead."
+                    f"`{package}`: install dpkg-deb to unpack it, or give its folder instead."
                 )
             subprocess.run(["dpkg-deb", "-x", package, unpacked], check=True)
         for root in (Path(unpacked), folder):
@@ -146,7 +150,7 @@ def help_parts(folder: Path) -> Iterator[Part]:
 
 
 def parts(folder: Path) -> dict[str, Part]:
-    """Read all texts that are there, by name."""
+    """Read all texts of the folder; return them by name."""
     texts = [aligned(folder, name, "news", WMT_LICENCE) for name in YEARS.values()]
     for name in ("train", VALID_CAPTIONS, CAPTIONS, *FURTHER_CAPTIONS):
         texts.append(aligned(folder, name, "captions", MULTI30K_LICENCE))
@@ -159,7 +163,7 @@ def parts(folder: Path) -> dict[str, Part]:
 
 
 def splits(available: dict[str, Part]) -> dict[str, list[Part]]:
-    """Sort the parts into ``train``, ``valid``, ``test`` and further tests."""
+    """Sort the parts into ``train``, ``valid``, ``test`` and further test sets."""
     valid = available.pop(YEARS[VALID], None)
     result: dict[str, list[Part]] = {"train": [], "valid": [], "test": []}
     if valid is not None:
@@ -183,14 +187,14 @@ def splits(available: dict[str, Part]) -> dict[str, list[Part]]:
     for split in ("train", "valid", "test"):
         if not result[split]:
             raise DataError(
-                f"nothing for `{split}`; WMT's news test sets of 2013 and of 2014 to 2018 must be "
-                "in the folder, such as newstest2013.en and newstest2013.de."
+                f"the folder has no text for `{split}`; it must have WMT's news test sets of 2013 "
+                "and of 2014 to 2018, such as newstest2013.en and newstest2013.de."
             )
     return result
 
 
 def without_held_out(train: Sequence[Part], held_out: Sequence[Part]) -> list[Part]:
-    """Leave out training pairs with a side that is in a held-out pair."""
+    """Return the training parts without pairs that share a side with a held-out pair."""
     texts = [{plain(pair[side]) for part in held_out for pair in part.pairs} for side in (0, 1)]
     return [
         replace(
@@ -206,7 +210,7 @@ def without_held_out(train: Sequence[Part], held_out: Sequence[Part]) -> list[Pa
 
 
 def without_trained(part: Part, train: Sequence[Part]) -> Part:
-    """Leave out test pairs with a side that is nearly equal to a sentence of the training text."""
+    """Return a test part without pairs of which a side is nearly equal to a training sentence."""
     overlap: set[int] = set()
     for side in (0, 1):
         training = (pair[side] for other in train for pair in other.pairs)
@@ -226,7 +230,7 @@ def prepare(folder: Path, out: Path, merges: int) -> str:
         for part, rest in zip(sorted_parts["train"], train, strict=True)
     }
     sorted_parts["train"] = [part for part in train if part.pairs]
-    # Pages repeat each other's sentences with another name of a menu; other tests are as published.
+    # Help pages repeat sentences with another menu's name. Other test sets stay as published.
     for part in sorted_parts.get("test_help", ()):
         rest = without_trained(part, train)
         removed[part.name] = len(part.pairs) - len(rest.pairs)
@@ -271,9 +275,9 @@ def prepare(folder: Path, out: Path, merges: int) -> str:
 
 
 def main() -> None:
-    """Run the command; a user's error ends it with one line and status 1."""
+    """Run the command; end with one line and status 1 at a user's error."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--from", dest="folder", type=Path, required=True, help="with the texts")
+    parser.add_argument("--from", dest="folder", type=Path, required=True, help="the texts' folder")
     parser.add_argument("--out", type=Path, required=True, help="folder to write into")
     parser.add_argument("--bpe", type=int, default=10_000, help="joint merges (%(default)s)")
     args = parser.parse_args()

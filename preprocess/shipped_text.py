@@ -3,21 +3,21 @@
 
     python preprocess/shipped_text.py --archive spa-eng.zip --out text
 
-Writes ``reference/`` (valid and test as they are), and for each direction ``es-en`` and ``en-es``
-train, valid and test as Moses tokens in ``words/`` and subwords in ``pieces/``, with ``text.json``.
-``counts.json`` says how many lines are of which kind.
+It writes ``reference/`` (valid and test as plain text), and for each direction ``es-en`` and
+``en-es`` train, valid and test as Moses tokens in ``words/`` and as subwords in ``pieces/``, with
+``text.json``. ``counts.json`` has the number of lines of each kind.
 
 - **Held out** are 1,000 pairs for validation and 1,500 for the test, as whole groups of
   near-duplicates (:mod:`fairseq_ext.corpora.near_duplicates`); no group with a phrase of the phrase
   book is among them.
-- **Phrase book**: the pairs of ``shipped_phrases.tsv``, each as often as :data:`PHRASE_COPIES`, and
-  without its final punctuation. Tatoeba has no “No.” → “No.” at all, and “Hola.” twice.
+- **Phrase book**: the pairs of ``shipped_phrases.tsv``, each :data:`PHRASE_COPIES` times, and once
+  without final punctuation. Tatoeba has no “No.” → “No.” at all, and “Hola.” only twice.
 - **Patterns**: names, towns, clock times, ages and prices in short sentences.
-- **Short pairs once more**: of those with up to 6 words some without final punctuation on either
-  side, some with the source in lower case as well, as people type.
-- **Numbers stay whole on the target side**: Moses' tokens of “7:30” are “7 : 30”, which its
-  detokenizer makes “7: 30”. Targets have “7:30” as one word (the subwords split it as they like),
-  so that translations do too. Sources are what Moses makes of them.
+- **Short pairs once more**: some of the pairs with up to 6 words also without final punctuation on
+  either side, and some of these with the source in lower case too, as people type.
+- **Numbers stay whole on the target side**: Moses splits “7:30” into “7 : 30”, from which its
+  detokenizer makes “7: 30”. Targets have “7:30” as one word, which subwords may split, so that
+  translations have it too. Sources are tokenized by Moses without a change.
 - **Subwords**: one vocabulary for both languages and both directions.
 """
 
@@ -47,8 +47,8 @@ PHRASES = Path(__file__).with_name("shipped_phrases.tsv")
 VALID, TEST = 1000, 1500
 MERGES = 4000
 PHRASE_COPIES = 10
-SHORT = 6  # words of a pair that may come once more in another form
-WITHOUT_END, IN_LOWER_CASE = 0.12, 0.12  # shares of the short pairs
+SHORT = 6  # most words on a side of a pair that may be added once more in another form
+WITHOUT_END, IN_LOWER_CASE = 0.12, 0.12  # shares of the short pairs that are added
 
 NAMES = (
     *("Ana", "Luis", "Carlos", "María", "Carmen", "Pedro", "Laura", "Marta", "Juan", "Pablo"),
@@ -103,7 +103,7 @@ INVERTED = re.compile(r"^[¿¡]+")
 
 
 def read_pairs(archive: Path) -> list[Pair]:
-    """Read the distinct pairs of the archive in its order, cleaned."""
+    """Read the distinct pairs of the archive, cleaned, in the archive's order."""
     with zipfile.ZipFile(archive) as file:
         text = file.read("spa-eng/spa.txt").decode("utf-8")
     pairs: dict[Pair, None] = {}
@@ -143,13 +143,13 @@ def without_end(sentence: str) -> str:
 
 
 def chance(pair: Pair) -> float:
-    """Hash a pair to a number from 0 to 1."""
+    """Return a number from 0 to 1 that depends only on the pair."""
     digest = hashlib.blake2b("\t".join(pair).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
 
 def variants(pairs: Sequence[Pair], source: int) -> Iterator[Pair]:
-    """Yield some short pairs as people type them; ``source`` is the side the model reads."""
+    """Yield some short pairs as people type them; ``source`` is the number of the source side."""
     for pair in pairs:
         if max(len(side.split()) for side in pair) > SHORT:
             continue
@@ -167,7 +167,7 @@ def whole_numbers(tokens: str) -> str:
 
 
 def write_words(folder: Path, splits: dict[str, list[Pair]], src: str, tgt: str) -> None:
-    """Write all splits as tokens, with ``text.json``."""
+    """Write all splits as tokens, and ``text.json``."""
     pipeline = Pipeline(src, tgt, clean=True, tokenize=True)
     folder.mkdir(parents=True)
     for side, language in enumerate(("es", "en")):
@@ -194,7 +194,7 @@ def write_pieces(out: Path, merges: int) -> None:
 
 
 def make(archive: Path, out: Path, merges: int = MERGES) -> dict[str, int]:
-    """Write everything; returns counts of lines by kind."""
+    """Write all files; return the numbers of lines by kind."""
     pairs, phrases = read_pairs(archive), read_phrases()
     groups = group_pairs([*pairs, *phrases])
     sizes = group_sizes(groups)
@@ -210,7 +210,7 @@ def make(archive: Path, out: Path, merges: int = MERGES) -> dict[str, int]:
     book = [pair for phrase in phrases for pair in [phrase] * PHRASE_COPIES]
     book += [(without_end(es), without_end(en)) for es, en in phrases]
     pattern_pairs = list(patterns(random.Random(1)))
-    # Last, so that nothing made here is the same as a held-out sentence.
+    # Patterns that equal a held-out sentence are removed.
     hidden = {side.casefold() for split in held_out.values() for pair in split for side in pair}
     pattern_pairs = [
         pair for pair in pattern_pairs if not {side.casefold() for side in pair} & hidden
@@ -238,7 +238,7 @@ def make(archive: Path, out: Path, merges: int = MERGES) -> dict[str, int]:
 
 
 def main() -> None:
-    """Run the command; a user's error ends it with one line and status 1."""
+    """Run the command; end with one line and status 1 at a user's error."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--archive", type=Path, required=True, help="spa-eng.zip of manythings.org")
     parser.add_argument("--out", type=Path, required=True, help="folder to make")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Make small stand-ins for a corpus's official archives, with their names, members and forms.
+"""Make small stand-ins for a corpus's official archives, with the same names, members and formats.
 
 python preprocess/smoke_archives.py --corpus iwslt14_de_en --pairs pairs --out mirror
 """
@@ -15,12 +15,12 @@ from pathlib import Path
 
 from fairseq_ext.corpora.catalogue import CORPORA, Source
 
-TALK = 20  # sentences
+TALK = 20  # sentences in a talk
 ABOUT = "<url>http://127.0.0.1/{0}</url>\n<keywords>talks, {0}</keywords>\n<talkid>{0}</talkid>\n"
 
 
 def tagged(lines: Sequence[str]) -> str:
-    """Return IWSLT's training file: talks, with lines about each among the sentences."""
+    """Return sentences in the format of IWSLT's training file: talks, each with lines about it."""
     text = []
     for number in range(0, len(lines), TALK):
         title, *rest = lines[number : number + TALK]
@@ -33,13 +33,13 @@ def tagged(lines: Sequence[str]) -> str:
 
 
 def segments(lines: Sequence[str]) -> str:
-    """Return a development or test set in the form of IWSLT and WMT."""
+    """Return sentences in the format of IWSLT's and WMT's development and test sets."""
     inner = "".join(f'<seg id="{i}"> {line} </seg>\n' for i, line in enumerate(lines, 1))
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<mteval>\n<doc docid="1">\n{inner}</doc>\n'
 
 
 def plain(lines: Sequence[str]) -> str:
-    """Return sentences as plain text, one a line."""
+    """Return sentences as plain text, one per line."""
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -47,7 +47,7 @@ FORMS = {"tagged": tagged, "segments": segments, "lines": plain}
 
 
 def write_archives(name: str, pairs: Path, out: Path) -> None:
-    """Write the archives of corpus ``name`` with the sentences of ``{split}.{language}``."""
+    """Write the archives of corpus ``name`` with the sentences of the files ``SPLIT.LANGUAGE``."""
     corpus = CORPORA[name]
     held_out = () if isinstance(corpus.valid, int) else corpus.valid
     members: dict[str | None, dict[str, bytes]] = {}
@@ -71,7 +71,7 @@ def write_archives(name: str, pairs: Path, out: Path) -> None:
 
 
 def content(source: Source, place: int, lines: Sequence[str]) -> bytes:
-    """Return the content of a file of a source."""
+    """Return the content of one file of a source, compressed if its name ends in ``.gz``."""
     data = FORMS[source.form](lines).encode()
     return gzip.compress(data, mtime=0) if source.files[place].endswith(".gz") else data
 
@@ -88,7 +88,7 @@ def pack(path: Path, files: dict[str, bytes]) -> None:
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--corpus", choices=sorted(CORPORA), required=True, help="which")
+    parser.add_argument("--corpus", choices=sorted(CORPORA), required=True, help="its name")
     parser.add_argument("--pairs", type=Path, required=True, help="folder with the text")
     parser.add_argument("--out", type=Path, required=True, help="folder for the archives")
     args = parser.parse_args()

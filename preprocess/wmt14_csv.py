@@ -3,8 +3,8 @@
 
     python preprocess/wmt14_csv.py --data archive.zip --download gpt2 --out data/wmt14.en-de
 
-The first half of the training rows is used, the last 1 % of that half for validation, and the
-test file to test, as in the Linformer paper's section 2.
+As in section 2 of the Linformer paper, the first half of the training rows is used, of which the
+last 1 % is for validation, and the test file is the test set.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SentencePair = tuple[str, str]
 
 
 def locate(data: Path, name: str) -> tuple[Path, str | None]:
-    """Locate the file ``name``: (path, None) in a folder, (archive, member) in a zip."""
+    """Find the file ``name``; return (path, None) in a folder, or (archive, member) in a zip."""
     if data.is_dir():
         for path in (data / name, data / f"{name}.zip"):  # the site packs single files, too
             if path.is_file():
@@ -67,8 +67,8 @@ def locate(data: Path, name: str) -> tuple[Path, str | None]:
 def rows(path: Path, columns: tuple[str, str], member: str | None = None) -> Iterator[SentencePair]:
     """Yield the cells of two columns, with each run of white space made one space.
 
-    Rows are never left out, so that their number is their position in the file. ``member`` is the
-    file in a ``.zip``.
+    No row is left out, so that the number of a row is its position in the file. ``member`` is the
+    name of the file in a ``.zip``.
     """
     table = table_rows(path, member)
     heading = [name.strip() for name in next(table, (1, []))[1]]
@@ -89,18 +89,18 @@ def rows(path: Path, columns: tuple[str, str], member: str | None = None) -> Ite
 
 
 def cut(total: int, fraction: Fraction, valid_fraction: Fraction) -> tuple[int, int]:
-    """Count the rows of ``train`` and ``valid``, which stand one after the other.
+    """Return the numbers of rows of ``train`` and of ``valid``, which follows it in the file.
 
-    The first ``fraction`` of all rows is used, and the last ``valid_fraction`` of that validates.
-    Both are rounded down, by exact arithmetic, but validation has at least one row unless
-    ``valid_fraction`` is 0.
+    The first ``fraction`` of all rows is used, and the last ``valid_fraction`` of these is for
+    validation. Both are rounded down, by exact arithmetic, but validation has at least one row
+    unless ``valid_fraction`` is 0.
     """
     used = int(total * fraction)
     valid = max(1, int(used * valid_fraction)) if valid_fraction else 0
     if used <= valid:
         raise DataError(
             f"`--fraction {fraction}` of {total} training rows leaves {used}, and {valid} of them "
-            "validate; nothing is left to train on."
+            "are for validation, so nothing is left to train on; use a larger fraction."
         )
     return used - valid, valid
 
@@ -110,7 +110,7 @@ def cut(total: int, fraction: Fraction, valid_fraction: Fraction) -> tuple[int, 
 
 @dataclass
 class Side:
-    """Lengths in ids of one side of a split, without <s> and </s>, before truncation."""
+    """The lengths of one side of a split, in ids without <s> and </s>, before truncation."""
 
     total: int = 0
     shortest: int = sys.maxsize
@@ -133,14 +133,14 @@ class Split:
     sides: tuple[Side, Side] = field(default_factory=lambda: (Side(), Side()))
 
     def complete(self, pairs: Iterable[SentencePair], name: str) -> Iterator[SentencePair]:
-        """Leave out pairs with an empty side; in the test set they are an error."""
+        """Yield the pairs without an empty side; in the test set an empty side is an error."""
         for number, pair in enumerate(pairs, 1):
             if all(pair):
                 yield pair
             elif name == "test":
                 raise DataError(
-                    f"`{CSV_NAMES[name]}`, row {number}: a side is empty. A test set is never "
-                    "shortened; complete or delete the row."
+                    f"`{CSV_NAMES[name]}`, row {number}: a side is empty. No row of a test set is "
+                    "left out silently; complete or delete the row."
                 )
             else:
                 self.dropped += 1
@@ -148,7 +148,7 @@ class Split:
     def encode(
         self, pairs: Iterable[SentencePair], bpe: ByteBPE, limit: int, files: Sequence[IO[str]]
     ) -> None:
-        """Write each pair, without empty sides, as text and as at most ``limit`` ids."""
+        """Write each pair as text and as at most ``limit`` ids; no side may be empty."""
         pairs = iter(pairs)
         while chunk := list(islice(pairs, CHUNK)):
             self.pairs += len(chunk)
@@ -165,7 +165,7 @@ class Split:
 def convert(
     args: argparse.Namespace, bpe: ByteBPE, origins: Sequence[Path]
 ) -> tuple[int, dict[str, Split]]:
-    """Write ``text/`` and ``bpe/``, whole or not at all; return the training rows and counts."""
+    """Write ``text/`` and ``bpe/``, or neither; return the number of training rows, and counts."""
     columns = (args.src, args.tgt)
     locations = {name: locate(args.data, CSV_NAMES[name]) for name in files_used(args)}
 
@@ -209,7 +209,7 @@ def files_used(args: argparse.Namespace) -> list[str]:
 def write_manifest(
     args: argparse.Namespace, total: int, splits: dict[str, Split], origins: Sequence[Path]
 ) -> None:
-    """Record options, counts and checksums as ``manifest.json``."""
+    """Write options, counts and checksums to ``manifest.json``."""
     inputs = {locate(args.data, CSV_NAMES[name])[0] for name in files_used(args)} | {*origins}
     names = [f"{name}.{side}" for name in SPLITS for side in (args.src, args.tgt)]
     outputs = [args.out / folder / name for folder in ("text", "bpe") for name in names]
@@ -293,7 +293,7 @@ def share(text: str) -> Fraction:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Return the parser of the command's options."""
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     option = options.add_argument
     csv_name = CSV_NAMES["train"]
@@ -303,15 +303,16 @@ def parser() -> argparse.ArgumentParser:
         option(name, default=default, help="column and file ending (%(default)s)")
     option("--vocabulary", type=Path, help="GPT-2's encoder.json, or BART's vocab.json")
     option("--merges", type=Path, help="GPT-2's vocab.bpe, or BART's merges.txt")
-    option("--download", type=Path, help="instead of these: keep GPT-2's there, downloaded once")
+    option("--download", type=Path, help="instead of these: folder to download GPT-2's files to")
     option("--url", default=GPT2_URL, help="address of encoder.json and vocab.bpe (%(default)s)")
     shares = {"type": share, "metavar": "F"}
     option("--fraction", default="1/2", help="use the first F of the rows (%(default)s)", **shares)
-    option("--valid-fraction", default="1/100", help="of these, the last F validate", **shares)
+    option("--valid-fraction", default="1/100", help="validate on the last F of these", **shares)
     option("--csv-valid", action="store_true", help="validate on the CSV validation file instead")
     counts = {"type": positive, "metavar": "N"}
     option("--max-ids", default=1000, help="cut lines to this many ids (%(default)s)", **counts)
-    option("--pad-to-multiple", default=8, help="entries of the dictionary (%(default)s)", **counts)
+    multiple = "pad the dictionary to a multiple of N entries (%(default)s)"
+    option("--pad-to-multiple", default=8, help=multiple, **counts)
     return options
 
 
@@ -331,7 +332,7 @@ def run(args: argparse.Namespace) -> str:
 
 
 def main() -> None:
-    """Run the command; a user's error ends it with one line and status 1."""
+    """Run the command; end with one line and status 1 at a user's error."""
     try:
         print(run(parser().parse_args()))
     except (FairseqExtError, OSError) as error:

@@ -1,20 +1,20 @@
 # shellcheck shell=bash
-# Many systems trained on one corpus, side by side, up to one table: what multi30k_all.sh and
-# real_en_de.sh share. A script sources this file, sets the variables below to its task's, defines
+# Code that multi30k_all.sh and real_en_de.sh share: train many systems on one corpus, several at a
+# time, and compare them in one table. A script sources this file, sets the variables below, defines
 # `usage`, `use_smoke_settings` and `use_device`, and calls `main "$@"`.
 # shellcheck disable=SC2034,SC2154,SC2317,SC2329  # scripts share the variables; `stage` calls functions
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=official.sh
-source "$(dirname "${BASH_SOURCE[0]}")/official.sh" # its corpus, training and translation
+source "$(dirname "${BASH_SOURCE[0]}")/official.sh" # for corpus, training and translation
 # shellcheck source-path=SCRIPTDIR source=systems.sh
 source "$(dirname "${BASH_SOURCE[0]}")/systems.sh"
 
-recipe=""                  # its name, and that of its folder in runs/
-groups=()                  # lines of systems in order of importance; NAME@S is another seed
+recipe=""                  # name of the recipe, and of its folder in runs/
+groups=()                  # lines of systems, the most important first; NAME@S is NAME with seed S
 tests=(test)               # the first is the corpus's own
 dictionary=(--joined-dictionary)
 average=10 beam=5 buckets=8,12,16,20 half=--bf16 flags=(--clip-norm 1.0)
-patience=0                 # validations without a gain that end a training; 0: only --updates does
+patience=0                 # validations without a gain after which a training ends; 0: never
 grid=2000                  # updates after which the rates of a system are compared
 declare -A system_rates=() # rates of systems that do not try the common ones
 schedule_kind=inverse_sqrt # or cosine
@@ -23,10 +23,10 @@ schedule_kind=inverse_sqrt # or cosine
 
 names=() rates="" updates="" jobs="" device="" smoke=0
 
-# own_option OPTION VALUE...: takes an option with a value that only the script has.
+# own_option OPTION VALUE...: reads an option that only the sourcing script has, with its value.
 own_option() { die "\`$1\` is not an option; --help lists them."; }
 
-# choose_corpus: sets what follows from the options, before the folders get their names.
+# choose_corpus: sets what depends on the options, before the folders get their names.
 choose_corpus() { :; }
 
 read_options() {
@@ -78,14 +78,14 @@ check_options() {
     [[ -z "$updates" ]] || positive --updates "$updates"
 }
 
-# choose_device: with the settings that depend on it, where no option has given them.
+# choose_device: chooses the device and the settings that depend on it; options have precedence.
 choose_device() {
     if [[ -z "$device" ]]; then
         device=cpu
         dry || device="$(python -c 'import torch
 print("gpu" if torch.cuda.is_available() else "cpu")')"
     fi
-    [[ -z "$rates" ]] || system_rates=() # the option is for all of them
+    [[ -z "$rates" ]] || system_rates=() # --rates holds for all systems
     if on_gpu; then
         max_tokens=4096 update_freq=2 warmup=2000 jobs="${jobs:-1}"
     else
@@ -103,8 +103,8 @@ on_gpu() { [[ "$device" == gpu ]]; }
 
 # ---- the systems ---------------------------------------------------------------------------------
 
-# describe NAME[@SEED]: sets what its training needs, also `parent`, the system that it starts from,
-# and `tries`, the rates of which the best one goes on.
+# describe NAME[@SEED]: sets what the system's training needs, with `parent`, the system that it
+# starts from, and `tries`, the learning rates to try.
 describe() {
     local words distilled=0
     system="${1%@*}" seed=1 parent="" dropout=0.3
@@ -135,12 +135,12 @@ describe() {
     fi
 }
 
-# with_needs NAME: adds to `chosen` what the system needs, and the system.
+# with_needs NAME: adds to `chosen` the systems that this one needs, and then the system itself.
 with_needs() {
     local name="$1" needed
     describe "$name"
     needed="$parent"
-    [[ "$seed" == 1 ]] || with_needs "${name%@*}" # for its rate
+    [[ "$seed" == 1 ]] || with_needs "${name%@*}" # for the learning rate
     [[ -z "$needed" ]] || with_needs "$needed"
     [[ " ${chosen[*]-} " == *" $name "* ]] || chosen+=("$name")
 }
@@ -149,7 +149,7 @@ with_needs() {
 
 done_before() { [[ -e "models/$1/.stages/$2" ]]; }
 
-# best_rate: of the system described.
+# best_rate: prints the best learning rate of the system that `describe` has set.
 best_rate() {
     if dry; then
         echo "${tries[0]}"
@@ -183,7 +183,7 @@ average_best() {
     average_checkpoints "models/$1/rate-$(best_rate)" "models/$1/average.pt"
 }
 
-# translate_test NAME TEST
+# translate_test NAME TEST: translates a test set with the averaged checkpoint.
 translate_test() {
     run mkdir -p "models/$1/$2"
     DATA_BIN="$(binary_data "$2")" translate "models/$1/average.pt" "models/$1/$2/generated.txt"
@@ -191,7 +191,7 @@ translate_test() {
 
 binary_data() { if [[ "$1" == test ]]; then echo bin; else echo "unseen/$1"; fi; }
 
-# ready NAME STEP: whether what the step needs is there.
+# ready NAME STEP: whether everything is there that the step needs.
 ready() {
     local rate
     describe "$1"
@@ -208,7 +208,7 @@ ready() {
     esac
 }
 
-# take_step NAME STEP: in a process of its own.
+# take_step NAME STEP: runs a step, in a process of its own.
 take_step() {
     local name="$1" step="$2"
     describe "$name"
@@ -227,7 +227,7 @@ take_step() {
 
 # ---- all systems ---------------------------------------------------------------------------------
 
-# list_steps: sets `steps`, `NAME STEP` in the order of importance, without those that are done.
+# list_steps: sets `steps` to the unfinished steps, each `NAME STEP`, the most important first.
 list_steps() {
     local name step rate all
     steps=()
@@ -241,7 +241,7 @@ list_steps() {
     done
 }
 
-# take_steps: as many at once as --jobs says, always the first of those that are ready.
+# take_steps: runs the steps, --jobs of them at a time, and always starts the first that is ready.
 take_steps() {
     local running index name step
     while true; do
@@ -259,8 +259,8 @@ take_steps() {
     done
 }
 
-# start_step NAME STEP: in the background, in a process group of its own so that it can be stopped
-# with its children. Each line that it says begins with its name.
+# start_step NAME STEP: runs a step in the background, in a process group of its own, so that it can
+# be stopped with its children. Each line of its output begins with the system's name.
 start_step() {
     set -m
     {
@@ -299,7 +299,7 @@ train_all() {
         log "not done: $(printf '%s; ' "${steps[@]}")the messages above say why"
 }
 
-# ---- the corpus, and what comes out --------------------------------------------------------------
+# ---- the corpus and the results ------------------------------------------------------------------
 
 # A folder that has been binarized is kept: trainings may be reading it.
 binarize_all() {
@@ -319,7 +319,7 @@ binarize_unseen() {
 
 make_data() {
     local test found=()
-    [[ -z "$mirror" ]] || run rm -f .stages/corpus # a mirror may have got further tests
+    [[ -z "$mirror" ]] || run rm -f .stages/corpus # the mirror may have further test sets by now
     stage corpus prepare_corpus
     stage binarize binarize_all
     for test in "${tests[@]}"; do
@@ -330,12 +330,12 @@ make_data() {
     tests=("${found[@]}")
 }
 
-# translated NAME TEST: in a dry run, by the commands printed.
+# translated NAME TEST: whether the system has translated the test set (or would in a dry run).
 translated() {
     if dry; then [[ " ${chosen[*]} " == *" $1 "* ]]; else done_before "$1" "$2"; fi
 }
 
-# list_finished: sets `finished`, the systems that have translated the first test, the known first.
+# list_finished: sets `finished` to the systems that have translated the first test set, in order.
 list_finished() {
     local name folder
     finished=()
@@ -345,7 +345,7 @@ list_finished() {
     done
 }
 
-# compare_on TEST: all systems in one table, with all their seeds.
+# compare_on TEST: compares all finished systems, with all their seeds, in one table.
 compare_on() {
     local test="$1" name run runs systems=() baseline=""
     for name in "${finished[@]}"; do
@@ -394,8 +394,8 @@ report_all() {
     collect_results
 }
 
-# collect_results: into results/ all that a repository needs to show and check the tables again: logs,
-# settings and machines, with the translations in compare-*.tsv.gz. The folder has some megabytes.
+# collect_results: copies to results/ what a repository needs to show and check the tables: logs,
+# settings and machines, and the translations in compare-*.tsv.gz. The folder has some megabytes.
 collect_results() {
     local name file
     for name in "${finished[@]}"; do
@@ -407,10 +407,10 @@ collect_results() {
         done
     done
     dry || cp systems.md systems.json ./compare-*.* curves.* lengths.* results/
-    rm -f results/compare-*.html # has the pictures a second time
+    rm -f results/compare-*.html # contains the pictures once more
 }
 
-# What makes it the same run: one setting per line.
+# Settings that must be equal for a run to be continued, one per line.
 settings() {
     local system
     cat <<SETTINGS

@@ -3,12 +3,12 @@
 # other direction translates text of the target language, and its output becomes more source text.
 #
 #   baseline     trained on the pairs
-#   reverse      the same, target → source, or a model that there is; translates monolingual text
+#   reverse      trained on the pairs, target → source, or an existing model; translates mono.txt
 #   mixed/       the pairs and the synthetic ones, whose sources begin with <BT> (Caswell, Chelba and
 #                Grangier 2019; https://arxiv.org/abs/1906.06442)
 #   augmented    trained on mixed/ for as many updates as the baseline
 #
-# Noise in the synthetic sources is worth more than their quality where pairs are many: --method
+# With many pairs, noise in the synthetic sources helps more than their quality; --method adds noise
 # (Edunov, Ott, Auli and Grangier 2018; https://arxiv.org/abs/1808.09381).
 # shellcheck disable=SC2034,SC2329  # synthetic.sh and official.sh use them
 set -euo pipefail
@@ -25,7 +25,7 @@ Usage: bash recipes/back_translation.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
                    of the other pairs                              (10000; with --mono all)
   --mono FILE      monolingual text of the target language instead
   --method M       search for synthetic sources: beam (of $beam), sampling, top10  ($method)
-  --reverse MODEL  path or name of a trained bundle, instead of training one
+  --reverse MODEL  path or name of a bundle to translate with, instead of training a model
   --tag WORD       word before each synthetic source; '' for none  ($tag)
   --copies N       copies of the pairs, to balance synthetic ones  ($copies)
 $(synthetic_usage)
@@ -56,7 +56,7 @@ check_own() {
     [[ -z "$mono" ]] || mono="$(absolute "$mono")"
 }
 
-# divide_corpus: parallel/, the pairs; and mono.txt.
+# divide_corpus: makes parallel/ with the pairs, and mono.txt with the monolingual text.
 divide_corpus() {
     local side which=(--skip "$pairs")
     run rm -rf parallel

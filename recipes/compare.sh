@@ -21,7 +21,7 @@ Usage: bash recipes/compare.sh DATA_DIR SRC TGT [OPTION]... ARCH...
                  sentencepiece-bpe, tokenizers; none: words   (bpe)
   --max-tokens N tokens in a batch                            (2000)
   --lr X         peak learning rate                           (0.002)
-  --seeds N      trainings of each model, one row of the table (1)
+  --seeds N      trainings of each model; the table has a row for each model (1)
   --from NAME    start from the last checkpoint of model NAME in --out, as the next stage of a
                  schedule
   --tokenize     tokenize as Moses does, and detokenize before sacrebleu
@@ -89,7 +89,7 @@ binarize_all() {
 train_one() {
     local folder="$1" arch="$2" criterion=(--criterion label_smoothed_cross_entropy --label-smoothing 0.1)
     shift 2
-    [[ " $* " != *" --criterion "* ]] || criterion=() # another one may know no label smoothing
+    [[ " $* " != *" --criterion "* ]] || criterion=() # another criterion may have no label smoothing
     train "$folder" --arch "$arch" --dropout 0.2 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
         --lr "$lr" --lr-scheduler inverse_sqrt --warmup-updates $((updates / 10 + 1)) \
@@ -109,13 +109,13 @@ evaluate_one() {
         "${undo[@]}" --tokenized-ref "text/test.$tgt" --json "$folder/scores.json"
 }
 
-# begin_from FOLDER: what training finds as its own last checkpoint.
+# begin_from FOLDER: copies the model of --from to where training looks for its own last checkpoint.
 begin_from() {
     [[ -z "$from" ]] || run cp "models/$from/checkpoint_last.pt" "$1/checkpoint_last.pt"
 }
 
-# compare_one MODEL SEED: `name=arch flags…`, `arch flags…` or `arch`, in a folder and a process of
-# its own, so that two calls do not meet.
+# compare_one MODEL SEED: trains and scores MODEL (`name=arch flags…`, `arch flags…` or `arch`) in a
+# folder and a process of its own, so that two calls do not disturb each other.
 compare_one() (
     local name flags
     read -ra flags <<<"$1"
@@ -148,7 +148,7 @@ compare_finished() {
         "${undo[@]}" --tokenized-ref "text/test.$tgt" -o compare
 }
 
-# What makes it the same data: one setting per line.
+# Settings that must be equal for the data to be used again, one per line.
 settings() {
     cat <<SETTINGS
 src=$src

@@ -34,7 +34,7 @@ Usage: bash recipes/compare_all.sh [OPTION]... [NAME]...
                  sentencepiece-bpe, tokenizers; none: words          (bpe)
   --max-tokens N tokens in a batch                                   (2000)
   --lr X         peak learning rate                                  (0.002)
-  --seeds N      trainings of each model, one row of the table       (1)
+  --seeds N      trainings of each model; the table has a row for each model  (1)
   --baseline NAME the system that the others are tested against      (transformer)
   --metric M     neural metric for the table: comet:MODEL, see `fairseq-ext compare --help`
   --out DIR      shared data, and a folder for each model            (runs/compare-all)
@@ -85,7 +85,7 @@ read_options() {
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 }
 
-# choose_models: leaves of `models` the names given, and checks them.
+# choose_models: checks the names on the command line, and leaves only these in `models`.
 choose_models() {
     local name model all=" " chosen=()
     for model in "${models[@]}"; do all+="${model%%=*} "; done
@@ -104,7 +104,7 @@ choose_models() {
 }
 
 # find_text: sets `text`, the folder to train on; `ref` and `source`, the plain test text; and
-# `tokens`, what `fairseq-ext compare` has to know.
+# `tokens`, the flags that tell `fairseq-ext compare` how to treat tokens.
 find_text() {
     tokens=()
     if [[ "${SMOKE:-0}" == 1 ]]; then
@@ -152,7 +152,7 @@ main() {
     [[ "${SMOKE:-0}" != 1 ]] || updates=20 bpe=400 max_tokens=1000
     read_options "$@"
     use_environment sacremoses subword_nmt
-    # A name that is wrong would be found after all trainings.
+    # Otherwise a wrong name would be noticed only after all trainings.
     [[ -z "$metric" ]] || run python "$REPO/recipes/try_metric.py" "$metric"
     find_text
     train_all

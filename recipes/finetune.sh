@@ -58,13 +58,13 @@ read_options() {
     interval=$((updates < 10 ? 1 : updates / 10))
 }
 
-# The model as a bundle, whatever it was, with a card, dictionaries and the steps of its text.
+# Makes a bundle of the model, whatever form it has, with a card, dictionaries and text steps.
 make_start() {
     run rm -rf start
     run fairseq-ext bundle "$model" --src "$src" --tgt "$tgt" -o start
 }
 
-# Test sentences that the training text has would only be learnt by heart.
+# Test sentences that are also in the training text would only be learnt by heart.
 make_tokens() {
     local seen
     run fairseq-ext subwords "$data" --like start --src "$src" --tgt "$tgt" -o bpe
@@ -72,10 +72,10 @@ make_tokens() {
     seen="$(awk 'NR == FNR { train[$0]; next } $0 in train { n++ } END { print n + 0 }' \
         "$data/train.$src" "$data/test.$src")"
     ((seen == 0)) || log "$seen sentences of test.$src are in train.$src too; their translations" \
-        "say little. \`fairseq-ext corpus pairs\` splits without that."
+        "say little about other text. \`fairseq-ext corpus pairs\` splits text without such overlap."
 }
 
-# loss_of MODEL FILE: the loss per token of the validation set, in bits, as the last word of FILE.
+# loss_of MODEL FILE: writes the loss on the validation set, in bits per token, to FILE.
 loss_of() {
     quietly "$2.log" fairseq-validate bin --user-dir "$USER_DIR" --path "$1" --valid-subset valid \
         --task translation --criterion cross_entropy --max-tokens "$max_tokens"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Print the flags with which fairseq-train builds a bundle's model again, one per line.
+"""Print the flags, one per line, with which fairseq-train builds the model of a bundle.
 
     python recipes/finetune_flags.py BUNDLE
 

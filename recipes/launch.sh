@@ -6,12 +6,12 @@
 #     NODES=2             nodes, which share a file system
 #     RENDEZVOUS=HOST:PORT  of the first node, where all of them meet
 #     JOIN=1              on every other node, which runs the same command: only take part in training
-#     LAUNCH="srun ..."   instead of JOIN, what starts a program on each node (see slurm.sh)
+#     LAUNCH="srun ..."   instead of JOIN, the command that starts a program on each node (slurm.sh)
 #     RESTARTS=3          times that torchrun starts all processes again after one has died; they go
 #                         on from the last checkpoint (0)
 #
 # An update has as many tokens as on one GPU, so that the recipe stays the same: --update-freq is
-# divided by the number of processes, and by what is left the batch.
+# divided by the number of processes as far as possible, and the batch by the remaining factor.
 
 GPUS="${GPUS:-1}" NODES="${NODES:-1}" RESTARTS="${RESTARTS:-0}"
 
@@ -44,15 +44,15 @@ choose_launcher() {
     fi
     if ((RESTARTS)); then
         launcher+=(--max-restarts "$RESTARTS")
-        # Otherwise all starts share torchrun's own store, and the processes of the second one find
-        # the addresses that those of the first left there.
+        # Otherwise all starts share torchrun's own store, and the processes of the second start find
+        # the addresses that the processes of the first start left there.
         export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
     fi
     launcher+=(--nproc-per-node "$GPUS" --no-python)
 }
 
-# spread_update FLAG...: sets `spread`, the flags with which all processes together make the update
-# that one would make with those given.
+# spread_update FLAG...: sets `spread` to flags with which all processes together make the same
+# update as one process with the given flags.
 spread_update() {
     local word at="" index left=$((GPUS * NODES))
     spread=()
@@ -95,7 +95,7 @@ common_divisor() { if (($2 == 0)); then echo "$1"; else common_divisor "$2" $(($
 
 # ---- a node that joins ---------------------------------------------------------------------------
 
-# join_run OUT SETTINGS: enters the folder once the first node has made it what it should be.
+# join_run OUT SETTINGS: enters the folder as soon as the first node has opened this run there.
 join_run() {
     until [[ "$(cat "$1/settings.txt" 2>/dev/null)" == "$2" && -d "$1/.stages" ]]; do
         log "waiting for the first node to begin $1"
@@ -104,8 +104,8 @@ join_run() {
     cd "$1" || die "\`$1\` cannot be entered."
 }
 
-# join_stage NAME COMMAND...: trains with the others; waits for them in all other stages. After the
-# training there is nothing to do.
+# join_stage NAME COMMAND...: takes part in trainings, and waits until the first node has finished
+# the other stages. After the last training the node leaves.
 join_stage() {
     local name="$1"
     shift

@@ -2,8 +2,8 @@
 # Functions that the recipes share. A script sources this file first and gets strict mode:
 #
 #     source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-#     use_environment sacremoses          # Python with everything in it, made if need be
-#     open_run "$out" "$settings"         # the run's folder: locked, and fit to be continued
+#     use_environment sacremoses          # finds or makes a Python that has everything
+#     open_run "$out" "$settings"         # enters and locks the run's folder
 #     stage text make_text                # runs the function once; the next start skips it
 #
 # DRY_RUN=1 prints the commands instead of running them. Several GPUs and nodes: launch.sh.
@@ -12,7 +12,7 @@ set -euo pipefail
 REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 USER_DIR="$REPO/user_dir"
 STAGE=""         # the stage being run, for the message of an interrupted script
-STAGES=".stages" # the folder that says which stages are done
+STAGES=".stages" # folder with a file for each finished stage
 RUN_OUT=""       # the run's folder
 
 export PYTHONUTF8=1     # text is UTF-8, also under LANG=C
@@ -40,8 +40,8 @@ run() {
     dry || "$@"
 }
 
-# show WORD...: one line that can be pasted into a shell; a lone < or > stays one, and so does a
-# word $(COMMAND), which a dry run shows for what only the real run knows.
+# show WORD...: prints a line that can be pasted into a shell. A lone < or > is not quoted, and
+# neither is $(COMMAND), which a dry run shows in place of what only the real run knows.
 show() {
     local word quoted line=""
     for word in "$@"; do
@@ -61,14 +61,14 @@ needs_value() {
     [[ $# -ge 3 && -n "$3" ]] || die "\`$1\` needs a value; --help lists the options."
 }
 
-# set_option OPTION VALUE ...: gives the variable of the option's name that value.
+# set_option OPTION VALUE ...: sets the variable that is named like the option.
 set_option() {
     local name="${1#--}"
     needs_value "$1" "$@"
     printf -v "${name//-/_}" '%s' "$2"
 }
 
-# absolute PATH: the same from any folder, as a run changes its own.
+# absolute PATH: prints the path from the root, because a run changes its folder.
 absolute() {
     local path="$1"
     [[ "$path" == /* ]] || path="$PWD/$path"
@@ -114,7 +114,8 @@ use_environment() {
     enter_venv
 }
 
-# unusable MODULE...: exit status 0 if the python on PATH has all we need; prints the reason if not.
+# unusable MODULE...: prints why the python on PATH lacks something we need, with exit status 1;
+# nothing, with exit status 0, if it has everything.
 unusable() {
     local here module
     # Not in the clone, where the folder fairseq_ext would be importable without installation.
@@ -139,8 +140,8 @@ unusable() {
     healthy || { echo "\`fairseq-ext doctor\` finds an error" && return 1; }
 }
 
-# healthy: whether `fairseq-ext doctor` finds no error. It takes five seconds, and is asked again only
-# once a package, or this clone, has changed.
+# healthy: whether `fairseq-ext doctor` finds no error. It takes five seconds, so it runs again only
+# after a package, or this clone, has changed.
 healthy() {
     local folder stamp
     folder="$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
@@ -150,7 +151,7 @@ healthy() {
         return
     fi
     fairseq-ext doctor >/dev/null 2>&1 || return
-    { : >"$stamp"; } 2>/dev/null || true # of an environment that cannot be written it is asked again
+    { : >"$stamp"; } 2>/dev/null || true # in an environment that cannot be written to, it runs each time
 }
 
 in_venv() { (enter_venv && "$@"); }
@@ -179,7 +180,7 @@ install() {
     log "installed in $((SECONDS - began)) s"
 }
 
-# install_packages EXTRA: the package with that extra, and fairseq.
+# install_packages EXTRA: installs the package with that extra, and fairseq.
 install_packages() {
     cd "$REPO"
     local -x PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT="" PIP_REQUIRE_VIRTUALENV=1
@@ -192,7 +193,7 @@ install_base() {
     pip_install --no-build-isolation -e ".[$1]" # with the extra `torch`: what fairseq needs
 }
 
-# install_fairseq REQUIREMENT: what pip takes, a folder as well.
+# install_fairseq REQUIREMENT: installs what pip accepts, such as a version or a folder.
 install_fairseq() {
     command -v c++ >/dev/null || command -v g++ >/dev/null ||
         log "no C++ compiler found: if fairseq has no wheel for this Python, install g++"
@@ -203,7 +204,7 @@ install_fairseq() {
     pip_install --no-build-isolation --no-deps "$1"
 }
 
-# CONSTRAINTS names another file than the tested set.
+# CONSTRAINTS in the environment names a file to use instead of constraints.txt.
 pip_install() {
     local began=$SECONDS
     show pip install "$@"
@@ -212,7 +213,7 @@ pip_install() {
     log "took $((SECONDS - began)) s"
 }
 
-# pythons NAME: the versions that fairseq_ext/version.py lists under that name.
+# pythons NAME: prints the versions that fairseq_ext/version.py lists under that name.
 pythons() {
     sed -n "s/^$1 = (\(.*\))\$/\1/p" "$REPO/fairseq_ext/version.py" | tr -d '",'
 }
@@ -253,7 +254,7 @@ open_run() {
         join_run "$out" "$settings"
         return
     fi
-    [[ "$out" != *[:,]* ]] || # where fairseq splits paths, and compare its systems
+    [[ "$out" != *[:,]* ]] || # fairseq splits paths there, and `compare` its systems
         die "\`$out\` contains a colon or a comma; choose another folder."
     if [[ -d "$out" && ! -e "$out/settings.txt" && -n "$(ls -A "$out" 2>/dev/null)" &&
         ! -e "$out/.lock" ]]; then
@@ -288,7 +289,7 @@ open_run() {
 close_run() { exec 9>&-; }
 
 # stage NAME COMMAND...: runs the command unless it has succeeded here before, and notes how long
-# it took. What a stage leaves unfinished is done again (training goes on where it was).
+# it took. An unfinished stage is run again (training continues from its last checkpoint).
 stage() {
     local name="$1" began=$SECONDS
     if joining; then
@@ -321,8 +322,8 @@ explain_stop() {
 
 # ---- steps that several recipes take -------------------------------------------------------------
 
-# smoke_text SRC TGT TRAIN VALID TEST FOLDER: so many pairs of the corpus that comes with the package,
-# under the endings SRC and TGT: for a trial of every step any two languages will do.
+# smoke_text SRC TGT TRAIN VALID TEST FOLDER: writes as many pairs of the shipped corpus, with the
+# endings SRC and TGT; any two languages will do to try every step.
 smoke_text() {
     local split from=es to=en
     [[ "$1" != en ]] || from=en to=es
@@ -333,7 +334,7 @@ smoke_text() {
     done
 }
 
-# What `--subwords` may be, and the Python module that each needs.
+# The values of `--subwords`, and the Python module that each needs.
 declare -A SUBWORDS=([bpe]=subword_nmt [sentencepiece-unigram]=sentencepiece
     [sentencepiece-bpe]=sentencepiece [tokenizers]=tokenizers [none]=subword_nmt)
 
@@ -350,13 +351,13 @@ check_architecture() {
     fairseq-train bin --user-dir "$USER_DIR" --arch "$@" --help >/dev/null || exit
 }
 
-# split_into_subwords SIZE SRC TGT [KIND]: joint subwords of text/ into bpe/, byte-pair encoding by
-# default.
+# split_into_subwords SIZE SRC TGT [KIND]: splits text/ into joint subwords in bpe/, by byte-pair
+# encoding unless KIND names another way.
 split_into_subwords() {
     run fairseq-ext subwords text --src "$2" --tgt "$3" --kind "${4:-bpe}" --size "$1" -o bpe
 }
 
-# binarize FOLDER SRC TGT FLAG...: fairseq's dictionaries and binary data, from FOLDER into bin/.
+# binarize FOLDER SRC TGT FLAG...: makes fairseq's dictionaries and binary data of FOLDER, in bin/.
 binarize() {
     local folder="$1" src="$2" tgt="$3"
     shift 3
@@ -366,7 +367,7 @@ binarize() {
         --validpref "$folder/valid" --testpref "$folder/test" --destdir bin --workers 2 "$@"
 }
 
-# train FOLDER FLAG...: fairseq-train on bin/, going on from FOLDER's last checkpoint if any.
+# train FOLDER FLAG...: runs fairseq-train on bin/, from FOLDER's last checkpoint if there is one.
 # The terminal gets the progress bar and validation losses, FOLDER/train.log everything.
 train() {
     local folder="$1" launcher spread
@@ -381,8 +382,8 @@ train() {
     [[ -s "$folder/checkpoint_last.pt" ]] || die "training left no $folder/checkpoint_last.pt."
 }
 
-# One line for each step and each validation; below the latter the last sentence of at most 40 letters
-# that --eval-bleu-print-samples showed, with its reference.
+# Prints a line for each step and each validation; below a validation, the last sentence of at most
+# 40 letters that --eval-bleu-print-samples showed, with its reference.
 training_progress() {
     local step='^.*| \(epoch [0-9]*:  *[0-9]* \/ [0-9]* loss=[^,]*\),.* \(wps=[^,]*\),'
     local valid='^.*valid on .\([a-z]*\). subset | \(loss [0-9.]*\) ' last='num_updates \([0-9]*\).*'
@@ -394,8 +395,8 @@ training_progress() {
 }
 
 # generate CHECKPOINT FILE FLAG...: translates the test set of bin/, or of the folder DATA_BIN; FILE
-# is fairseq-generate's output. One generator for all systems, so that their speeds compare; ENGINE
-# names another.
+# is fairseq-generate's output. All systems use the same generator, so that their speeds can be
+# compared; ENGINE names another one.
 generate() {
     local checkpoint="$1" file="$2" status=0
     shift 2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Multi30k, English → German, with any architecture: 29,000 image descriptions, small enough to
-# train a model to its end within the hour on one GPU, and to learn something within one on a CPU.
+# train a model to its end in under an hour on one GPU, and to learn something in an hour on a CPU.
 #
 #   corpus       fairseq-ext corpus multi30k: lower-cased, normalized, tokenized; 10,000 merges
 #   model        by default fairseq's transformer with 4 + 4 layers, 128, 256, 4 heads and one
@@ -29,7 +29,7 @@ usage() {
     cat <<HELP
 Usage: bash recipes/multi30k.sh [--tok] [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 
-  --tok            the files as their authors tokenized them, not the raw ones (first option)
+  --tok            the files as their authors tokenized them, not the raw ones; must come first
   --arch A         architecture, ours or a stock one            ($arch, tiny)
   --mirror M       folder or address with the files of github.com/multi30k/dataset, data/task1:
                    raw/*.gz or, with --tok, tok/*.lc.norm.tok.*

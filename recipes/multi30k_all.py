@@ -1,11 +1,12 @@
 #!/usr/bin/env python
-"""Read the trainings of ``multi30k_all.sh``: the best learning rate, and the table of all systems.
+"""Read the trainings of ``multi30k_all.sh``: choose learning rates, and write the table of systems.
 
     python recipes/multi30k_all.py choose models/muse --updates 2000 --rates 0.001 0.002 0.004
     python recipes/multi30k_all.py report --dir runs/… --tests test --names transformer muse muse@2
 
 ``choose`` writes ``rates.json``: the rate with the lowest validation loss after these updates, and
-the losses of all. ``report`` writes ``systems.json`` and ``systems.md``, a row for each training.
+the losses of all rates. ``report`` writes ``systems.json`` and ``systems.md``, with a row for each
+training.
 """
 
 import argparse
@@ -33,10 +34,10 @@ def choose(folder: Path, rates: Sequence[str], updates: int) -> Row:
     """Choose the rate with the lowest validation loss among the trainings ``rate-R``.
 
     Args:
-        folder: of the system.
-        rates: as the folders have them in their names.
-        updates: each training is judged by its last validation up to this update, however much
-            further it has trained.
+        folder: the system's folder.
+        rates: learning rates, written as in the names of the folders.
+        updates: each training is judged by its last validation up to this update, even if it has
+            trained further.
     """
     losses = {}
     for rate in rates:
@@ -50,7 +51,7 @@ def choose(folder: Path, rates: Sequence[str], updates: int) -> Row:
 
 
 def training_row(name: str, models: Path, patience: int) -> Row:
-    """Describe a training: its size, length and end."""
+    """Describe a training: its size, its length and why it ended."""
     folder, (system, _, seed) = models / name, name.partition("@")
     log = folder / "train.log"
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -76,7 +77,7 @@ def training_row(name: str, models: Path, patience: int) -> Row:
 
 
 def scores(folder: Path, data: Path, test: str, tgt: str) -> list[Row]:
-    """Score one test set: sacrebleu's BLEU and chrF of text, and BLEU of the corpus's tokens."""
+    """Score one test set: sacrebleu's BLEU and chrF on text, and BLEU on the corpus's tokens."""
     results = score_generated(
         folder / test / "generated.txt",
         data / "reference" / f"{test}.{tgt}",
@@ -87,7 +88,7 @@ def scores(folder: Path, data: Path, test: str, tgt: str) -> list[Row]:
 
 
 def table(rows: Sequence[Row], tests: Sequence[str]) -> list[list[str]]:
-    """Return a line for each training, the heading first."""
+    """Return a row for each training, the heading first."""
     heading = ["system", "seed", "rate", "parameters", "updates", "million tokens", "minutes"]
     heading += ["ended by", "validations after the best", "valid perplexity"]
     lines = [[*heading, *(f"{kind}, {test}" for test in tests for kind in ("BLEU-tok", "BLEU"))]]
@@ -105,7 +106,7 @@ def table(rows: Sequence[Row], tests: Sequence[str]) -> list[list[str]]:
 
 
 def rates_table(grids: dict[str, Row]) -> list[list[str]]:
-    """Return rows of validation loss by system and learning rate: heading first, the best bold."""
+    """Return validation losses by system and learning rate, the heading first, the best in bold."""
     rates = list(dict.fromkeys(rate for grid in grids.values() for rate in grid["losses"]))
     lines = [["system", *(f"rate {rate}" for rate in rates)]]
     for name, grid in grids.items():
@@ -145,7 +146,7 @@ def _machine(machine: Row) -> str:
 
 
 def report(args: argparse.Namespace) -> str:
-    """Write the files; returns the table."""
+    """Write the files of all systems; return their tables as text."""
     models = args.dir / "models"
     rows = [training_row(name, models, args.patience) for name in args.names]
     for name, row in zip(args.names, rows, strict=True):
@@ -165,12 +166,12 @@ def report(args: argparse.Namespace) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(required=True, dest="command")
-    rate = commands.add_parser("choose", help="the best of the rates of one system")
-    rate.add_argument("folder", type=Path, help="of the system")
-    rate.add_argument("--updates", type=int, required=True, help="after which they are compared")
-    rate.add_argument("--rates", nargs="+", required=True, help="as in the names of the folders")
-    end = commands.add_parser("report", help="the table of all systems")
-    end.add_argument("--dir", type=Path, required=True, help="the folder of multi30k_all.sh")
+    rate = commands.add_parser("choose", help="choose the best learning rate of a system")
+    rate.add_argument("folder", type=Path, help="the system's folder")
+    rate.add_argument("--updates", type=int, required=True, help="updates after which to compare")
+    rate.add_argument("--rates", nargs="+", required=True, help="rates, as in the folders' names")
+    end = commands.add_parser("report", help="write the table of all systems")
+    end.add_argument("--dir", type=Path, required=True, help="output folder of multi30k_all.sh")
     end.add_argument("--names", nargs="+", required=True, help="finished trainings")
     end.add_argument("--tests", nargs="+", required=True, help="test sets")
     end.add_argument("--tgt", default="de", help="target language (%(default)s)")

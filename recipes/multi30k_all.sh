@@ -2,13 +2,13 @@
 # Multi30k, English → German: every system at matched size, trained until its validation loss has
 # stopped falling, in one table.
 #
-#   corpus       the official lower-cased tokens; 10,000 joint merges; tests of 2016 and, where their
-#                files are to be had, of 2017 (Flickr and COCO), which nothing is tuned on
-#   rates        each system is trained with the same three rates; the one with the lowest validation
-#                loss after 2,000 updates goes on where it is. Further seeds take it over
+#   corpus       the official lower-cased tokens; 10,000 joint merges; tests of 2016 and, if their
+#                files are available, of 2017 (Flickr and COCO), on which nothing is tuned
+#   rates        each system is trained with the same three rates; the training with the lowest
+#                validation loss after 2,000 updates continues. Further seeds use its rate
 #   end          10 validations (epochs) without a gain, or --updates
 #   translation  average of the last 10 epochs, beam 5
-#   binary       a binary system goes on from its float one, which is the paper's first stage: bmt-1
+#   binary       a binary system starts from its float one, which is the paper's first stage: bmt-1
 #                from bmt, bmt-6 (the third stage) from bmt-1. Both are distilled from bmt
 # shellcheck disable=SC2034,SC2329  # all_systems.sh uses the variables and calls the functions
 set -euo pipefail
@@ -51,8 +51,8 @@ Usage: bash recipes/multi30k_all.sh [OPTION]... [NAME]...
 
 An update has 1,000 tokens on a CPU, 8,192 on a GPU (two batches, bf16). Ctrl-C stops all trainings,
 and the same command continues them. The tables show every system that is finished in --out.
-SMOKE=1 needs no files: every step, tiny, with two or three systems. DRY_RUN=1 only prints the
-commands, as if the first rate were the best.
+SMOKE=1 needs no files: it runs every step at a tiny size, with two or three systems. DRY_RUN=1 only
+prints the commands, as if the first rate were the best.
 HELP
 }
 

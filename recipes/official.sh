@@ -1,15 +1,15 @@
 # shellcheck shell=bash
-# From an official corpus, as `fairseq-ext corpus` makes it, to scores and pictures: what the recipes
-# of MUSE, BMT's WMT17 and Multi30k share. A script sources this file, sets the variables below to its
-# task's, and calls `main "$@"`.
+# Code that the recipes of MUSE, BMT's WMT17 and Multi30k share: from an official corpus, made by
+# `fairseq-ext corpus`, to scores and pictures. A script sources this file, sets the variables below,
+# and calls `main "$@"`.
 # shellcheck disable=SC2034,SC2329  # the scripts set and use them; `stage` calls the functions
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-corpus="" src="" tgt=""     # in fairseq_ext/corpora/catalogue.py, and its languages
-arch="" dropout=""          # of the model; what else is the task's is in the architecture
-dictionary=()               # flags of fairseq-preprocess, as corpus.py prints them
+corpus="" src="" tgt=""     # its name in fairseq_ext/corpora/catalogue.py, and its languages
+arch="" dropout=""          # of the model; the architecture has the task's other settings
+dictionary=()               # flags of fairseq-preprocess, as `fairseq-ext corpus` prints them
 max_tokens="" update_freq="" # target tokens in a batch, and batches in an update
 updates="" warmup="" lr=""
 schedule=()                 # flags of the schedule after the warm-up
@@ -17,10 +17,10 @@ flags=()                    # further flags of fairseq-train
 criterion=(--criterion label_smoothed_cross_entropy --label-smoothing 0.1)
 half=--fp16 seed=1          # precision on a GPU, as the authors'
 average=10 beam=5 lenpen=1  # checkpoints averaged, and search
-buckets=15,30,45,60,75,90,105 # longest sources that BLEU is drawn for, as in the MUSE paper
-compounds=0                 # 1: tokenized BLEU with compounds split as well
+buckets=15,30,45,60,75,90,105 # longest sources of the ranges in lengths.png, as in the MUSE paper
+compounds=0                 # 1: also tokenized BLEU with compounds split
 paper=""                    # the paper's figures, for the last line
-bpe=""                      # merges, where they are not the paper's
+bpe=""                      # number of merges, if not the paper's
 subwords=bpe                # their kind
 folder=bpe                  # which of the corpus's folders is binarized
 
@@ -58,7 +58,7 @@ again: the corpus after its last step, training after its last checkpoint.
 HELP
 }
 
-# use_smoke_settings: tiny, but through every step.
+# use_smoke_settings: makes every step run at a tiny size.
 use_smoke_settings() {
     arch=muse_tiny max_tokens=3000 update_freq=1 updates=24 warmup=6
     average=$((average < 2 ? average : 2))
@@ -106,7 +106,7 @@ read_options() {
     [[ -z "$mirror" || "$mirror" == *://* ]] || mirror="$(absolute "$mirror")"
 }
 
-# check_against: the run changes its folder, so the path must not depend on it.
+# check_against: makes the path absolute, because the run changes its folder.
 check_against() {
     local file="${against#*=}"
     [[ "$against" == ?*=?* && "${against%%=*}" != "$arch" ]] ||
@@ -121,8 +121,8 @@ check_extra() {
     for word in ${extra[@]+"${extra[@]}"}; do
         case "${word%%=*}" in
         --max-tokens | --update-freq | --max-update | --warmup-updates | --lr-period-updates)
-            die "\`${word%%=*}\` after \`--\` would not fit the rest; \`--max-tokens\`," \
-                "\`--update-freq\`, \`--updates\` and \`--warmup\` come before \`--\`."
+            die "\`${word%%=*}\` must not follow \`--\`; use the recipe's \`--max-tokens\`," \
+                "\`--update-freq\`, \`--updates\` and \`--warmup\`, before \`--\`."
             ;;
         esac
     done
@@ -146,7 +146,7 @@ prepare_official() {
     link_corpus
 }
 
-# link_corpus: lets the report find the text where it looks for it.
+# link_corpus: links the corpus to the places where the later steps look for it.
 link_corpus() {
     run ln -sfn "$data/text" text
     run ln -sfn "$data/$folder" final
@@ -162,7 +162,7 @@ on_gpu() {
     ! dry && python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'
 }
 
-# train_model [FOLDER [FLAG...]]: no checkpoint is kept that no average needs.
+# train_model [FOLDER [FLAG...]]: trains, and keeps only the checkpoints that the average needs.
 train_model() {
     local precision=()
     if on_gpu; then precision=("$half"); fi
@@ -175,22 +175,22 @@ train_model() {
         --num-workers 0 --log-interval 100 ${extra[@]+"${extra[@]}"} "${@:2}"
 }
 
-# inverse_sqrt: falls as 1 / sqrt(update) after the warm-up.
+# inverse_sqrt: sets a learning rate that falls as 1 / sqrt(update) after the warm-up.
 inverse_sqrt() { schedule=(--lr-scheduler inverse_sqrt --stop-min-lr 1e-9); }
 
-# cosine: one half-period that ends with the training. fairseq would begin the next one at --lr
-# times --lr-shrink; with this factor that is no jump, should the training ever go on.
+# cosine: sets one half-period that ends with the training. fairseq begins the next one at --lr times
+# --lr-shrink; this factor prevents a jump if the training is ever prolonged.
 cosine() {
     schedule=(--lr-scheduler cosine --min-lr 1e-9 --lr-period-updates "$((updates - warmup))"
         --t-mult 1 --lr-shrink 1e-6)
 }
 
-# average_checkpoints [FOLDER FILE]: of the last epochs.
+# average_checkpoints [FOLDER FILE]: averages the checkpoints of the last epochs.
 average_checkpoints() {
     local folder="${1:-checkpoints}" file="${2:-checkpoints/average.pt}" epochs="$average" there
     if ((epochs > 1)) && ! dry; then
         there="$(find "$folder" -name 'checkpoint[0-9]*.pt' | wc -l)"
-        # `--average` cannot be changed once a run has begun: a short training gets the mean that it can.
+        # `--average` cannot be changed once a run has begun, so a short training averages what it has.
         if ((there < epochs)); then
             log "the training had $there epochs: the average is of these, not of $epochs."
             epochs="$there"
@@ -209,7 +209,7 @@ translate() {
         --target-lang "$tgt" --gen-subset test --beam "$beam" --lenpen "$lenpen" --batch-size 128
 }
 
-# The paper's BLEU is on the corpus's own tokens; sacrebleu's on text.
+# The paper's BLEU is on the corpus's own tokens, and sacrebleu's on text.
 score() {
     local split=()
     ((compounds == 0)) || split=(--split-compounds)
@@ -225,7 +225,7 @@ draw() {
     if has_gates; then run fairseq-ext plot gates checkpoints/average.pt -o gates.png; fi
 }
 
-# draw_lengths NAME=GENERATED...: the paper's Figure 3, of this run and of the others given.
+# draw_lengths NAME=GENERATED...: draws the paper's Figure 3 for this run and the named ones.
 draw_lengths() {
     local system systems=()
     for system in "$arch=generated.txt" "$@"; do
@@ -248,7 +248,7 @@ has_gates() {
     [[ "$kernels" == *,* ]]
 }
 
-# What makes it the same run: one setting per line.
+# Settings that must be equal for a run to be continued, one per line.
 settings() {
     cat <<SETTINGS
 arch=$arch
@@ -287,7 +287,7 @@ main() {
     printf '\nThe paper: %s\n' "$paper"
 }
 
-# show_table: how to compare this run with others, ready to be pasted.
+# show_table: prints the command that compares this run with another.
 show_table() {
     local here
     here="$(printf '%q' "$out")"

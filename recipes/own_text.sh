@@ -24,7 +24,7 @@ own_text() {
     printf '%s\n' "$folder"
 }
 
-# outputs FOLDER: a model's translations, of the first seed and of those in FOLDER@2, FOLDER@3 …
+# outputs FOLDER: prints the paths of a model's translations, also of the seeds in FOLDER@2 …
 outputs() {
     local seed list="$1/generated.txt"
     for ((seed = 2; seed <= seeds; seed++)); do

@@ -15,10 +15,10 @@ Usage: bash recipes/quickstart.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 
 Installs everything into .venv (unless the active Python environment already works), trains a
 translation model on the Spanish and English sentences that come with the package (Tatoeba,
-CC BY 2.0 FR), and shows after each validation how it translates one of them by then. Then it
-translates the test set and ends with scores, sample translations, two pictures, and a table of this
-model beside one that comes with the package and learnt on a GPU. It takes some 7 minutes on two CPU
-cores after the installation. If stopped at any point, it continues when run again.
+CC BY 2.0 FR), and shows after each validation how the model translates one of them by then. Then it
+translates the test set and ends with scores, sample translations, two pictures, and a table that
+compares this model with a larger one that comes with the package. It takes some 6 minutes on two
+CPU cores after the installation. If stopped at any point, it continues when run again.
 
   --arch A       fairseq architecture, ours or a stock one          (gru_attention)
   --src L        source language                                    (es)
@@ -39,7 +39,7 @@ OMP_NUM_THREADS is the number of CPU threads (2).
 HELP
 }
 
-# What an ordinary run takes, and the size at which every step still means something.
+# The settings of an ordinary run, and smaller ones with which every step still makes sense.
 arch=gru_attention src=es tgt=en data="" tokenize="" out="" subwords=bpe extra=()
 updates=1600 bpe=4000 pairs=(--valid 300 --test 1000) name=quickstart
 if [[ "${SMOKE:-0}" == 1 ]]; then
@@ -82,7 +82,7 @@ read_options() {
     interval=$((updates < 100 ? (updates + 4) / 5 : updates > 8000 ? 500 : updates / 16))
 }
 
-# pairs/ has the shipped sentences as they are written, text/ the tokens of them, or of the user's.
+# pairs/ has the shipped sentences as they are written; text/ has their tokens, or the user's text.
 make_text() {
     [[ -n "$data" ]] ||
         run fairseq-ext corpus tatoeba --src "$src" --tgt "$tgt" "${pairs[@]}" --out pairs
@@ -90,8 +90,8 @@ make_text() {
         --out text ${tokenize:+"$tokenize"}
 }
 
-# Two test sentences of middling length become a test set of their own, for the picture of the
-# attention: decoded one by one, because fairseq's `lstm` misplaces its attention beside padding.
+# Two test sentences of medium length become a test set of their own, for the picture of the
+# attention. They are decoded one by one, because padding shifts the attention of fairseq's `lstm`.
 learn_subwords() {
     local side middling='NR == FNR { if (NF >= 8 && NF <= 14 && n < 2) { chosen[FNR]; n++ }; next }'
     split_into_subwords "$bpe" "$src" "$tgt" "$subwords"
@@ -125,7 +125,7 @@ train_model() {
 }
 
 average_checkpoints() {
-    # The newest four before the end, and the end, which has no name of its own where an epoch ends.
+    # The four checkpoints before the last, and the last, which has no number if an epoch ends there.
     local file files=()
     while read -r _ file; do
         files+=("checkpoints/$file")
@@ -158,7 +158,7 @@ compare_with_shipped() {
 
 draw() {
     run fairseq-ext plot curves --log "$arch=checkpoints/train.log" -o curves.png
-    # Not every stock architecture gives its attention; the rest of the report does without.
+    # Some stock architectures give no attention; then only this picture is missing.
     if generate checkpoints/average.pt aligned.txt --gen-subset test1 --batch-size 1 --beam 5 \
         --print-alignment soft; then
         run fairseq-ext plot alignment aligned.txt --index 0 -o alignment.png --remove-bpe
@@ -167,7 +167,7 @@ draw() {
     fi
 }
 
-# What makes it the same run: one setting per line.
+# Settings that must be equal for a run to be continued, one per line.
 settings() {
     cat <<SETTINGS
 arch=$arch
@@ -211,7 +211,7 @@ main() {
     show_next
 }
 
-# How to use what was trained, ready to be pasted.
+# Prints commands that use the trained model, ready to be pasted.
 show_next() {
     local sentence activate=""
     sentence="$(sed "s/'//g;1q" "${data:-pairs}/test.$src")"

@@ -11,11 +11,11 @@
 #   end          --updates, with a rate that falls to 0 as a cosine does, so that the losses are flat
 #                by then; the last checkpoint translates, with beam 5
 #   rates        multi30k: each system has the peak rate at which it was best in
-#                docs/results/multi30k_all; fairseq's convolutions and the deep transformer that of
-#                the transformer. real: each tries three, since at 0.002, the best on Multi30k, the
-#                transformer learned next to nothing of this corpus in 6,000 updates; captions are
-#                in the validation text, since the loss on news alone preferred this rate
-#   binary       as in multi30k_all.sh: a binary system goes on from its float one
+#                docs/results/multi30k_all; fairseq's convolutions and the deep transformer have the
+#                transformer's. real: each system tries three, because at 0.002, its best rate on
+#                Multi30k, the transformer learned next to nothing of this corpus in 6,000 updates;
+#                the validation text has captions, because the loss on news alone preferred 0.002
+#   binary       as in multi30k_all.sh: a binary system starts from its float one
 # shellcheck disable=SC2034,SC2329  # all_systems.sh uses the variables and calls the functions
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=all_systems.sh
@@ -59,7 +59,8 @@ Usage: bash recipes/real_en_de.sh [OPTION]... [NAME]...
 
 An update has 1,000 tokens on a CPU, 8,192 on a GPU (two batches, bf16). Ctrl-C stops all trainings,
 and the same command continues them. The tables show every system that is finished in --out.
-SMOKE=1 needs no files: every step, tiny, with two systems. DRY_RUN=1 only prints the commands.
+SMOKE=1 needs no files: it runs every step at a tiny size, with two systems. DRY_RUN=1 only prints
+the commands.
 HELP
 }
 
@@ -80,12 +81,12 @@ own_option() {
 }
 
 use_smoke_settings() {
-    smoke=1 grid=8 corpus=multi30k # whose archives can be imitated
+    smoke=1 grid=8 corpus=multi30k # its archives can be imitated
     ((${#names[@]})) || names=(lightconv muse@2)
     updates="${updates:-16}"
 }
 
-# choose_corpus: the names of its folder and of its tests.
+# choose_corpus: sets the names of the corpus's folder and of its test sets.
 choose_corpus() {
     recipe=real-en-de
     if [[ "$corpus" == multi30k ]]; then

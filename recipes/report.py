@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""Write a recipe's final table: scores, speed, size and times, and sample translations.
+"""Write a recipe's final report: a table of scores, speed, size and times, and sample translations.
 
     python recipes/report.py --dir runs/… --src en --tgt de --title TEXT
 
-It reads what the stages have left in the folder: ``scores.json``, ``train.log``, ``hyp.LANG``
-and the stage times; and writes ``results.json`` and ``results.md`` there.
+It reads the files of the stages in the folder (``scores.json``, ``train.log``, ``hyp.LANG``, the
+stage times), and writes ``results.json`` and ``results.md`` there.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def stage_seconds(folder: Path) -> dict[str, int]:
 def summary(
     scores: Sequence[dict], training: Training, seconds: dict[str, int]
 ) -> list[tuple[str, str, str]]:
-    """Return rows (name, figure, remark) of a run."""
+    """Return the rows (name, figure, remark) of a run's table."""
     speed = training.tokens_per_second
     return [
         *((score["name"], f"{score['value']:.2f}", score["signature"]) for score in scores),
@@ -58,14 +58,14 @@ def samples(
 
 
 def report_run(folder: Path, decoded: Path, src: str, tgt: str, title: str, count: int = 10) -> str:
-    """Write ``results.json`` and ``.md`` to ``decoded``; returns the text that ends a recipe.
+    """Write ``results.json`` and ``.md`` to ``decoded``; return the text that a recipe prints last.
 
     Args:
-        folder: the run, with ``text``, ``checkpoints/train.log`` and the stage times.
+        folder: the run's folder, with ``text``, ``checkpoints/train.log`` and the stage times.
         decoded: the folder with ``hyp.TGT``, ``scores.json`` and, if measured, ``perplexity.json``.
         src, tgt: languages.
         title: the table's heading.
-        count: how many sample translations.
+        count: number of sample translations.
     """
     scores = [
         score
@@ -92,7 +92,7 @@ def report_run(folder: Path, decoded: Path, src: str, tgt: str, title: str, coun
 
 
 def write(path: Path, text: str) -> None:
-    """Write lines to a file: all of them, or none."""
+    """Write a text and a line feed to a file; the file is complete, or not there at all."""
     with files.atomic_write(path) as file:
         file.write(f"{text}\n")
 
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--src", required=True)
     parser.add_argument("--tgt", required=True)
     parser.add_argument("--title", required=True, help="the table's heading")
-    parser.add_argument("--samples", type=int, default=10, help="how many translations to show")
+    parser.add_argument("--samples", type=int, default=10, help="number of translations to show")
     parser.add_argument("--decoded", default=".", help="subfolder with hyp.TGT and scores.json")
     args = parser.parse_args()
     try:

@@ -2,7 +2,7 @@
 # Sequence-level distillation (Kim and Rush 2016; https://arxiv.org/abs/1606.07947): a small model
 # learns from a large one's translations of the training text, which are simpler than people's.
 #
-#   teacher      trained on the pairs, or a model that there is
+#   teacher      trained on the pairs, or an existing model
 #   mixed/       the corpus's sources with the teacher's translations, found by beam search
 #   baseline     the student, trained on the pairs
 #   distilled    the student, trained on mixed/ for as many updates
@@ -20,7 +20,7 @@ usage() {
     cat <<HELP
 Usage: bash recipes/sequence_distillation.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 
-  --teacher MODEL  path or name of a trained bundle, instead of training one
+  --teacher MODEL  path or name of a bundle to translate with, instead of training a teacher
   --copies N       copies of the corpus's own pairs among the distilled ones  ($copies)
 $(synthetic_usage)
 
@@ -43,7 +43,7 @@ check_own() {
 
 own_settings() { printf 'copies=%s\nstudent=%s\nteacher=%s\n' "$copies" "${student[*]}" "$model"; }
 
-# as_student COMMAND...: the command with the student's sizes.
+# as_student COMMAND...: runs the command with the student's sizes.
 as_student() {
     local extra=("${student[@]}" ${extra[@]+"${extra[@]}"})
     "$@"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # From spa-eng.zip to the models that come with the plugin: text, training, bundles, scores.
 #   bash recipes/shipped_models.sh spa-eng.zip OUT SECONDS [NAME...]
-# NAME is es-en, en-es or bmt-1; all three without one. On one H100 240 seconds of training; on a CPU
-# a core and some hours for each (7200 and more), in smaller batches (MAX_TOKENS=1500). OUT gets
-# text/, bin/, trained/ and the bundles in models/.
+# NAME is es-en, en-es or bmt-1 (default: all three). SECONDS is the length of the training: 240 on
+# one H100; on a CPU 7200 or more, with a core for each model and smaller batches (MAX_TOKENS=1500).
+# OUT gets text/, bin/, trained/ and the bundles in models/.
 set -euo pipefail
 
 usage="usage: shipped_models.sh ARCHIVE OUT SECONDS [NAME...]"
@@ -30,7 +30,7 @@ done
 
 bash "$here/shipped_train.sh" "$out/bin" "$out/trained" "$seconds" "${names[@]}"
 
-# bundle NAME CHECKPOINT DIRECTION NUMBERS: written twice, as the card holds the bundle's own scores.
+# bundle NAME CHECKPOINT DIRECTION NUMBERS: writes it twice, because its card has its own scores.
 bundle() {
     local model="$out/models/$1" side="${3#*-}" plain="$out/trained/$2-unscored"
     fairseq-ext bundle "$out/trained/$2.pt" --data "$out/bin/$3" --numbers "$4" -o "$plain"

@@ -10,7 +10,7 @@
 # NAME.pt (the last weights in bf16 without optimizer state: some 10 MB).
 # usage: shipped_train.sh BIN OUT SECONDS [NAME...]
 #   BIN      has es-en/ and en-es/ of fairseq-preprocess
-#   SECONDS  of training; starting the processes comes on top (some 15 s each, for bmt-1 twice)
+#   SECONDS  of training, to which the start of each process adds some 15 s (twice for bmt-1)
 #   NAME     es-en, en-es or bmt-1 (all)
 # Environment: MAX_TOKENS (12000 target tokens in a batch), PRECISION (--bf16 on a GPU), FLAGS
 # (further flags of fairseq-train, such as --finetune-from-model with the other direction's weights).
@@ -37,7 +37,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$out"
 
-# Bundled (int8; bmt-1 in bits and int8) they have 4.9, 4.9 and 2.0 MB, dictionaries included.
+# The bundles (in int8; bmt-1 in bits and int8) take 4.9, 4.9 and 2.0 MB with their dictionaries.
 muse=(--arch muse_tiny --share-all-embeddings --encoder-layers 4 --decoder-layers 4
     --encoder-embed-dim 192 --decoder-embed-dim 192
     --encoder-attention-heads 4 --decoder-attention-heads 4
@@ -49,7 +49,7 @@ bmt=(--arch bmt_tiny --share-all-embeddings --encoder-layers 3 --decoder-layers 
     --attention-dropout 0 --activation-dropout 0)
 smoothed=(--criterion label_smoothed_cross_entropy --label-smoothing 0.1)
 
-# train NAME DIRECTION SECONDS FLAG...: once more without half precision where that fails at once.
+# train NAME DIRECTION SECONDS FLAG...: trains in single precision if half precision fails at once.
 train() {
     local name="$1" data="$bin/$2" time="$3" precision="$PRECISION" begun=$SECONDS
     shift 3
@@ -71,7 +71,7 @@ train() {
     done
 }
 
-# save NAME: the last weights, without what only training needs.
+# save NAME: saves the last weights, without what only training needs.
 save() {
     python3 "$here/shipped_weights.py" "$work/$1/checkpoint_last.pt" "$out/$1.pt" 2>&1 |
         tee -a "$out/$1.log"

@@ -11,8 +11,8 @@ import torch
 
 
 def reduce(checkpoint: Path, output: Path) -> int:
-    """Write weights and options without optimizer and training state; returns the updates."""
-    # A checkpoint that this recipe's own training has written a moment before.
+    """Write weights and options without optimizer and training state; return the updates."""
+    # The recipe's own training has just written this checkpoint, so unpickling it is safe.
     state = torch.load(checkpoint, map_location="cpu", weights_only=False)
     history = state["optimizer_history"][-1:]
     updates = history[0]["num_updates"]

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Any recipe on one or several nodes of a Slurm cluster, from the clone, without editing either:
+# Run any recipe on one or several nodes of a Slurm cluster, from the clone; nothing needs editing:
 #
 #     sbatch --nodes 2 --gpus-per-node 4 recipes/slurm.sh recipes/muse/wmt14_en_de.sh --out runs/big
 #
 # The first node runs the recipe; its trainings run on all of them (see launch.sh). Two minutes before
-# the time limit the job is queued again, and goes on from the last checkpoint. A process that dies
-# makes torchrun start all of the training again from there, RESTARTS times (3).
+# the time limit the job is queued again, and continues from the last checkpoint. If a process dies,
+# torchrun starts the whole training again from there, up to RESTARTS times (3).
 #SBATCH --job-name=fairseq-ext
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -36,7 +36,7 @@ fi
 again() {
     signalled=1
     echo "slurm.sh: the time limit is near; job $SLURM_JOB_ID is queued again" >&2
-    scontrol requeue "$SLURM_JOB_ID" || echo "slurm.sh: it could not be; submit it again" >&2
+    scontrol requeue "$SLURM_JOB_ID" || echo "slurm.sh: the job could not be queued again; submit it again" >&2
 }
 stop() {
     signalled=1

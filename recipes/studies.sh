@@ -3,8 +3,8 @@
 # architecture makes the difference, all else equal?
 #
 #   bmt              what its norms and shortcuts, the rate, and the dropout of its paper cost or gain
-#                    in float; how much dropout 1-bit weights bear (bmt-1-… go on from bmt, their teacher)
-#   linformer-slots  BLEU by source length: slots, kinds of projection, and their start
+#                    in float; how much dropout 1-bit weights bear (bmt-1-… start from bmt, their teacher)
+#   linformer-slots  BLEU by source length: slots, kinds of projection, and their initial values
 #   muse-rows        the MUSE paper's Table 3: kernels, projections, ordinary convolution
 #
 # The rate falls to 0 as a cosine does, so that losses are flat at the end of a short training too.
@@ -117,7 +117,7 @@ list_systems() {
     esac
 }
 
-# choose_systems: `chosen`, those named or all.
+# choose_systems: sets `chosen` to the named systems, or to all.
 choose_systems() {
     local name system known
     chosen=("${systems[@]}")
@@ -133,9 +133,9 @@ choose_systems() {
 }
 
 train_systems() {
-    local warmup=$((updates / 10 + 1)) system # that of compare.sh
+    local warmup=$((updates / 10 + 1)) system # the warm-up of compare.sh
     local schedule="--lr-scheduler cosine --lr-period-updates $((updates - warmup)) --min-lr 1e-9"
-    schedule+=" --lr-shrink 1e-6" # fairseq would begin anew with the last update
+    schedule+=" --lr-shrink 1e-6" # fairseq's cosine restarts with the last update
     for system in "${chosen[@]}"; do
         bash "$REPO/recipes/compare.sh" "$data" "$src" "$tgt" --out "$out" --updates "$updates" \
             --bpe "$bpe" --max-tokens "$max_tokens" ${tokenize:+"$tokenize"} --no-table \

@@ -57,13 +57,13 @@ commands. If stopped, the recipe continues when run again: translations after th
 HELP
 }
 
-# begin NAME ARGUMENT...: reads the options and opens the run NAME. The script's `own_option OPTION
-# VALUE` takes an option that is its own, `check_own` follows, and `own_settings` prints what else
-# makes it the same run.
+# begin NAME ARGUMENT...: reads the options and opens the run NAME. The script defines three functions:
+# `own_option OPTION VALUE` reads an option of its own, `check_own` checks these options, and
+# `own_settings` prints the settings that a continued run must share besides the common ones.
 begin() {
     local run_name="$1"
     shift
-    ((NODES == 1)) || die "this recipe trains on one node; of the translations others may do parts."
+    ((NODES == 1)) || die "this recipe trains on one node, so \`NODES\` must be 1; other machines may only translate parts."
     [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
     [[ "${SMOKE:-0}" != 1 ]] || part_lines=50
     rest=(--out "$REPO/runs/${SMOKE:+smoke-}$run_name")
@@ -121,7 +121,7 @@ prepare_corpus() {
     link_corpus
 }
 
-# inside FOLDER COMMAND...: the command in a folder of the run.
+# inside FOLDER COMMAND...: runs the command in a folder of the run.
 inside() {
     local folder="$1"
     shift
@@ -131,14 +131,14 @@ inside() {
     show cd ..
 }
 
-# set_model OPTION VALUE: a bundle, by its path or name.
+# set_model OPTION VALUE: sets `model` to the path or name of a bundle.
 set_model() {
     needs_value "$1" "$@"
     model="$2"
     [[ ! -e "$model" ]] || model="$(absolute "$model")"
 }
 
-# backwards COMMAND...: the command with the languages exchanged.
+# backwards COMMAND...: runs the command with the languages exchanged.
 backwards() {
     local one="$src"
     local src="$tgt"
@@ -158,7 +158,7 @@ system() {
 }
 
 average_updates() {
-    # A tiny corpus may have none: fairseq writes them within an epoch, and its epochs are an update.
+    # A tiny corpus may have none: fairseq writes them within an epoch, and its epochs have one update.
     if ((average == 1)) || { ! dry && [[ -z "$(find checkpoints -name 'checkpoint_*_*.pt')" ]]; }; then
         run cp checkpoints/checkpoint_last.pt checkpoints/average.pt
     else
@@ -166,8 +166,8 @@ average_updates() {
     fi
 }
 
-# write_synthetic SYSTEM INPUT OUTPUT FLAG...: a system's translations of text, in parts; those of
-# MODEL, the trained one that an option named, if there is one.
+# write_synthetic SYSTEM INPUT OUTPUT FLAG...: translates text in parts, by the bundle that an option
+# named (`model`) or else by a system of the run.
 model=""
 write_synthetic() {
     local who=("$1/bin" --path "$1/checkpoints/average.pt")
@@ -176,7 +176,7 @@ write_synthetic() {
         --parts synthetic --part-lines "$part_lines" --skip-long --max-len-a 1.5 --max-len-b 10 "${@:4}"
 }
 
-# mix_synthetic DATA SOURCE TARGET FLAG...: the corpus mixed/ of DATA and the synthetic pairs.
+# mix_synthetic DATA SOURCE TARGET FLAG...: makes the corpus mixed/ of DATA and the synthetic pairs.
 mix_synthetic() {
     run fairseq-ext corpus mix --data "$1" --src "$src" --tgt "$tgt" --source "$2" \
         --target "$3" --longest "$longest" --ratio "$ratio" --out mixed "${@:4}"

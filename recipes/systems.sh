@@ -27,7 +27,7 @@ declare -A matched=(
     [linformer]="linformer_tiny --share-all-embeddings"
     [muse]="muse_tiny --share-all-embeddings --encoder-ffn-embed-dim 160 --decoder-ffn-embed-dim 160"
     [muse-simple]="muse_tiny --share-all-embeddings --muse-kernels none"
-    [bmt]="bmt_tiny $tiny --attention-dropout 0 --activation-dropout 0" # as the others have it
+    [bmt]="bmt_tiny $tiny --attention-dropout 0 --activation-dropout 0" # as in the other systems
     [binary]="binary_transformer_tiny $tiny --binary-weights qkv,out,ffn"
     [ternary]="binary_transformer_tiny $tiny --binary-weights ternary"
 )

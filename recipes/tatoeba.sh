@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tatoeba, Spanish → English or back: one small model, trained to its end and bundled. The models
-# that come with this plugin are made by it.
+# Tatoeba, Spanish → English or back: one small model, trained to its end and bundled. This recipe
+# made the shipped tatoeba-es-en-bmt-1; shipped_models.sh made the other shipped models.
 #
 #   corpus       the pairs of https://www.manythings.org/anki/spa-eng.zip (sentences of tatoeba.org,
 #                CC BY 2.0 FR), with capitals; 2,000 for validation and 2,000 for the test, no English
@@ -8,12 +8,12 @@
 #   models       of some 1.85 million parameters each
 #   training     batches of 1,000 tokens; the rate falls to 0 as a cosine does, at the last update
 #   translation  last checkpoint, beam 5
-#   bmt-1        goes on from bmt, which is the paper's first stage, and is distilled from it
+#   bmt-1        starts from bmt, which is the paper's first stage, and is distilled from it
 #   comparison   every model of the folder that is finished, in one table with pictures
 # shellcheck disable=SC2034,SC2317,SC2329  # official.sh uses the variables; `stage` calls functions
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=official.sh
-source "$(dirname "${BASH_SOURCE[0]}")/official.sh" # its training, translation and scores
+source "$(dirname "${BASH_SOURCE[0]}")/official.sh" # for training, translation and scores
 # shellcheck source-path=SCRIPTDIR source=systems.sh
 source "$(dirname "${BASH_SOURCE[0]}")/systems.sh"
 
@@ -43,9 +43,9 @@ Usage: bash recipes/tatoeba.sh --archive spa-eng.zip [OPTION]... [NAME]
   --out DIR      folder of the corpus and of each model            (runs/tatoeba-SRC-TGT)
   --help         this text
 
-Several calls, each with its own model, may run at the same time. SMOKE=1 needs no file: every step,
-tiny, on some of the shipped sentences. DRY_RUN=1 only prints the commands. If stopped, the recipe
-continues when run again.
+Several calls, each with its own model, may run at the same time. SMOKE=1 needs no file: it runs
+every step at a tiny size on some of the shipped sentences. DRY_RUN=1 only prints the commands. If
+stopped, the recipe continues when run again.
 HELP
 }
 
@@ -84,7 +84,7 @@ use_smoke_settings() {
     updates=12 warmup=2 bpe=300 max_tokens=2000 held_out=20
 }
 
-# describe: sets the model's architecture and flags, and what it goes on from.
+# describe: sets the model's architecture and flags, and `parent`, the model that it starts from.
 describe() {
     local words
     parent=""
@@ -102,7 +102,7 @@ describe() {
     [[ -n "$words" && "$system" != @(binary|ternary) ]] ||
         die "\`$system\` must be a model that --help lists, but is not."
     lr="${lr:-0.002}" dropout="${dropout:-0.2}"
-    # Rounding would change the signs that a binary model makes of its weights.
+    # Rounding could change the signs of the weights that a binary model binarizes.
     if [[ -z "$numbers" ]]; then
         case "$system" in
         bmt) numbers=fp32 ;;
@@ -138,10 +138,10 @@ prepare_corpus() {
     binarize bpe "$src" "$tgt" --joined-dictionary
 }
 
-# train_system: what it goes on from must be there.
+# train_system: trains the model; the one that it starts from must be finished.
 train_system() {
     [[ -z "$parent" ]] || dry || [[ -e "models/$parent/.stages/train" ]] ||
-        die "\`$system\` goes on from \`$parent\`; train that first."
+        die "\`$system\` starts from \`$parent\`; train that first."
     train_model "models/$system" "${model[@]}"
 }
 
@@ -157,9 +157,9 @@ bundle_model() {
     dry || pairs="$(wc -l <"text/train.$src")"
     about="Trained by \`recipes/tatoeba.sh --src $src --tgt $tgt $system\`, seed 1, on $pairs pairs of
 sentences that the members of tatoeba.org wrote and translated (CC BY 2.0 FR), as
-manythings.org/anki has them. They are short: six words on average. Scores: $held_out pairs of the
-same collection, of which neither side is in the training."
-    [[ -z "$parent" ]] || about+=" The training goes on from \`$parent\`, trained before for as many updates."
+manythings.org/anki has them. They are short: six words on average. The scores are for $held_out
+pairs of the same collection, neither side of which is in the training text."
+    [[ -z "$parent" ]] || about+=" The training starts from \`$parent\`, which was trained for as many updates."
     run fairseq-ext bundle "models/$system/checkpoint_last.pt" --data bin --numbers "$numbers" \
         --scores "models/$system/scores.json" --about "$about" --licence cc-by-2.0 \
         -o "models/$system/tatoeba-$src-$tgt-$system"

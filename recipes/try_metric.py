@@ -3,7 +3,7 @@
 
     python recipes/try_metric.py comet:Unbabel/wmt22-comet-da
 
-Prints its signature. A model on the Hub is downloaded, once.
+It prints the metric's signature. A model on the Hub is downloaded once.
 """
 
 import argparse

@@ -4,8 +4,8 @@
     python recipes/updates.py --text bpe/train.en --batch-size 88 --epochs 10 --warmup 4000 \\
         --init-lr 1e-7 --lr 1e-4 --min-lr 1e-6
 
-fairseq wants the length of the schedule in updates; a recipe has it in epochs. And fairseq's cosine
-restarts: at its end the learning rate jumps back to ``--lr`` times ``--lr-shrink``.
+fairseq takes the length of the schedule in updates, whereas a recipe gives it in epochs. Besides,
+fairseq's cosine restarts: at its end the learning rate jumps to ``--lr`` times ``--lr-shrink``.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def updates(pairs: int, batch_size: int, epochs: int) -> int:
-    """Count fairseq's updates; a smaller batch at the end of an epoch counts as one, too.
+    """Count fairseq's updates; a smaller batch at the end of an epoch is an update of its own.
 
     This holds with ``--required-batch-size-multiple 1`` (else fairseq splits the last batch in
     two), no ``--max-tokens``, ``--update-freq 1``, one device, and no pair left out for its length.
@@ -30,8 +30,8 @@ def schedule(total: int, warmup: int, init_lr: float, lr: float, min_lr: float) 
     """
     if not 0 <= warmup < total:
         raise ValueError(
-            f"`--warmup` must be less than the {total} updates of the run, but is {warmup}; some "
-            "tenth of them is usual."
+            f"`--warmup` must be less than the {total} updates of the run, but is {warmup}; about "
+            "a tenth of them is usual."
         )
     flags = {
         "--lr-scheduler": "cosine",
@@ -46,16 +46,16 @@ def schedule(total: int, warmup: int, init_lr: float, lr: float, min_lr: float) 
 
 
 def main() -> None:
-    """Print the flags; a user's error ends it with one line and status 1."""
+    """Print the flags; end with one line and status 1 at a user's error."""
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     add = options.add_argument
-    add("--text", type=Path, required=True, help="training text, a sentence a line")
+    add("--text", type=Path, required=True, help="training text, one sentence per line")
     add("--batch-size", type=int, required=True, help="sentences in a batch")
     add("--epochs", type=int, required=True, help="length of the run")
-    add("--warmup", type=int, default=4000, help="updates (default: %(default)s)")
-    add("--init-lr", type=float, default=1e-7, help="at update 0 (default: %(default)s)")
-    add("--lr", type=float, default=1e-4, help="after the warm-up (default: %(default)s)")
-    add("--min-lr", type=float, default=1e-6, help="at the end (default: %(default)s)")
+    add("--warmup", type=int, default=4000, help="updates of warm-up (default: %(default)s)")
+    add("--init-lr", type=float, default=1e-7, help="rate at update 0 (default: %(default)s)")
+    add("--lr", type=float, default=1e-4, help="rate after the warm-up (default: %(default)s)")
+    add("--min-lr", type=float, default=1e-6, help="rate at the end (default: %(default)s)")
     args = options.parse_args()
     try:
         with args.text.open("rb") as file:

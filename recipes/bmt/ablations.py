@@ -5,8 +5,8 @@
     python recipes/bmt/ablations.py output --dir runs/ablations-…    # learning curves
     python recipes/bmt/ablations.py table1 --dir runs/table1-…       # learning curves
 
-Writes ``FIGURE.png``, ``.svg`` and ``.json`` (the data) and ``FIGURE.md`` there. Losses are the
-references' negative log-likelihood in nats per token, as in the paper; that of the training is the
+It writes ``FIGURE.png``, ``FIGURE.json`` (the data) and ``FIGURE.md`` (the table) there. Losses are
+the references' negative log-likelihood in nats per token, as in the paper. The training loss is the
 mean over the last tenth of the updates.
 """
 
@@ -26,18 +26,18 @@ from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import DataError, FairseqExtError
 
 OUTPUTS = ("float", "plain", "scale", "layer", "shortcut")  # in the order of the picture
-LAST = 0.9  # share of the updates before those whose training loss is averaged
+LAST = 0.9  # the training loss is averaged over the updates after this share of all updates
 
 
 @dataclass(frozen=True)
 class Model:
-    """Figures of one finished model.
+    """The figures of a finished model.
 
     Attributes:
         name: ``float``, a value of s, a variant of the output, or a preset.
-        updates: how many.
-        train_loss, valid_loss: nats per token.
-        bleu: sacrebleu's, of the test set.
+        updates: number of updates.
+        train_loss, valid_loss: losses in nats per token.
+        bleu: sacrebleu's BLEU on the test set.
     """
 
     name: str
@@ -81,7 +81,7 @@ def finished(folder: Path, figure: str) -> dict[str, Path]:
 
 
 def plot_scales(models: list[Model], output: Path) -> list[Path]:
-    """Plot final losses over s, the float model's as lines; returns the files written."""
+    """Plot final losses over s, the float model's as lines; return the files written."""
     swept = [model for model in models if model.name != "float"]
     places = [int(model.name) for model in swept]
     with plots.new_figure(6.4, 4.2) as figure:
@@ -104,7 +104,7 @@ def plot_scales(models: list[Model], output: Path) -> list[Path]:
 
 
 def plot_outputs(folders: dict[str, Path], models: list[Model], output: Path) -> list[Path]:
-    """Plot learning curves of the variants; returns the files written."""
+    """Plot learning curves of the variants; return the files written."""
     runs: dict[str, Curves] = {
         name: training_log.read_log(folder / "train.log") for name, folder in folders.items()
     }
@@ -116,7 +116,7 @@ def plot_outputs(folders: dict[str, Path], models: list[Model], output: Path) ->
 
 
 def rows(models: list[Model], heading: str) -> list[tuple[str, ...]]:
-    """Return the rows of the table, its heading first."""
+    """Return the rows of the table, the heading first."""
     return [
         (heading, "updates", "training loss", "validation loss", "BLEU"),
         *(
@@ -130,7 +130,7 @@ def rows(models: list[Model], heading: str) -> list[tuple[str, ...]]:
 
 
 def with_switches(table: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Add columns with the parts that each preset has in 1 bit, as in Table 1."""
+    """Add columns with the parts of each preset that are in 1 bit, as in Table 1."""
     heading, *presets = table
     kinds = ("weights", "activations")
     switches = {
@@ -144,7 +144,7 @@ def with_switches(table: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def report(folder: Path, figure: str) -> str:
-    """Write the picture and the table of a figure; returns the table for the terminal."""
+    """Write the picture and the table of a figure; return the table for the terminal."""
     folders = finished(folder, figure)
     models = [read_model(name, path) for name, path in folders.items()]
     output = folder / f"{figure}.png"
@@ -165,7 +165,7 @@ def main() -> None:
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq's import chooses DEBUG
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("figure", choices=("scale", "output", "table1"))
-    parser.add_argument("--dir", type=Path, required=True, help="the folder of the recipe")
+    parser.add_argument("--dir", type=Path, required=True, help="the recipe's output folder")
     args = parser.parse_args()
     try:
         print(report(args.dir, args.figure))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The ablations of the BMT paper's section 5 on any corpus: the scaling factor s (Figure 5a), and what
-# stands around the attention's output projection (Figure 5b).
+# The ablations of the BMT paper's section 5 on any corpus: the scaling factor s (Figure 5a), and the
+# norm and shortcut around the attention's output projection (Figure 5b).
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
@@ -36,8 +36,8 @@ Usage: bash recipes/bmt/ablations.sh DATA_DIR SRC TGT [OPTION]...
 float stage, which does not use s. 5b binarizes only the output projection; its variants are
 separate models from the first update. Both include a float model that is trained for as long. Two
 calls with the same --out may run at the same time, each with its own --only. If stopped, it
-continues when run again. SMOKE=1 needs no DATA_DIR: every step, tiny. DRY_RUN=1 only prints the
-commands.
+continues when run again. SMOKE=1 needs no DATA_DIR: it runs every step at a tiny size. DRY_RUN=1
+only prints the commands.
 HELP
 }
 
@@ -101,7 +101,7 @@ vary_outputs() {
     done
 }
 
-# report FIGURE: the table and the picture.
+# report FIGURE: writes the table and the picture.
 report() { run python "$REPO/recipes/bmt/ablations.py" "$1" --dir "$out"; }
 
 main() {

@@ -1,5 +1,5 @@
 # Code that table1.sh and ablations.sh share: models trained by recipes/compare.sh, and smoke mode.
-# Sourced behind lib.sh. Both have the options below as variables, and DATA_DIR, SRC and TGT in `words`.
+# Source it after lib.sh. Both scripts set `words` to DATA_DIR, SRC and TGT, and have these variables:
 # shellcheck shell=bash disable=SC2034,SC2154  # variables of the script that sources this
 
 # shellcheck source-path=SCRIPTDIR source=../own_text.sh
@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../own_text.sh"
 
 tiny=() made=0 modules=(sacremoses) subwords=bpe tokenize=""
 
-# use_smoke_settings: tiny, but through every step.
+# use_smoke_settings: makes every step run at a tiny size.
 use_smoke_settings() {
     local side
     stages=8,4,4 warmup=2 bpe=200 max_tokens=1000
@@ -18,14 +18,14 @@ use_smoke_settings() {
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 }
 
-# check_vocabulary: one dictionary, so that one table serves both languages.
+# check_vocabulary: requires joint subwords, because both languages share one embedding table.
 check_vocabulary() {
     positive --bpe "$bpe"
     check_subwords "$subwords"
     [[ "$subwords" != none ]] || die "\`--subwords none\` does not go with this recipe."
 }
 
-# choose_folders NAME: the corpus of a smoke run that was given none, and where everything goes.
+# choose_folders NAME: sets the output folder, and the corpus of a smoke run that was given none.
 choose_folders() {
     if [[ "${SMOKE:-0}" == 1 && ${#words[@]} == 0 ]]; then
         out="${out:-$REPO/runs/smoke-$1}" words=("$out.text" en de) made=1
@@ -41,7 +41,7 @@ make_smoke_text() {
         smoke_text en de 300 30 30 "${words[0]}"
 }
 
-# compare NAME UPDATES STAGES [--from NAME] -- FLAG...: one model.
+# compare NAME UPDATES STAGES [--from NAME] -- FLAG...: trains and scores one model.
 compare() {
     local name="$1" total="$2" lengths="$3" from=()
     shift 3

@@ -42,7 +42,7 @@ depths=6,8,10,12,14,18,22,26,30,36,42,48 base=6 updates=50000,40000 warmup=4000 
 arch=bmt_scaling bpe=32000 max_tokens=4096 sample=2000 out="" data="" src=en tgt=de subwords=bpe
 words=() names=() prefixes=() models=() tiny=() extra=()
 
-# use_smoke_settings: tiny, but through every step.
+# use_smoke_settings: makes every step run at a tiny size.
 use_smoke_settings() {
     local side
     arch=bmt_tiny depths=1,2,3 base=1 updates=12,8 warmup=3 bpe=200 max_tokens=1000 sample=40
@@ -109,7 +109,7 @@ check_options() {
     data="$(own_text DATA_DIR "${words[0]}" "$src" "$tgt")"
 }
 
-# make_text: the corpus, and the sets of --eval beside its own.
+# make_text: copies the corpus, and the sets of --eval beside the corpus's own.
 make_text() {
     local side number
     if [[ -n "$data" ]]; then
@@ -125,7 +125,7 @@ make_text() {
     split_into_subwords "$bpe" "$src" "$tgt" "$subwords"
 }
 
-# draw_sample: bpe/sample, pairs at equal distances in the training text.
+# draw_sample: writes bpe/sample, pairs at equal distances in the training text.
 draw_sample() {
     local side
     for side in "$src" "$tgt"; do
@@ -153,7 +153,7 @@ train_model() {
         --keep-interval-updates 1 ${tiny[@]+"${tiny[@]}"} ${extra[@]+"${extra[@]}"}
 }
 
-# train_size ENCODER DECODER: both models of a size, the binary one from the float one.
+# train_size ENCODER DECODER: trains both models of a size, the binary one from the float one.
 train_size() {
     local name="$1L$2L"
     stage "float-$name" train_model "models/float-$name" "$1" "$2" float "$float"
@@ -163,7 +163,7 @@ train_size() {
         "binary=models/binary-$name/checkpoint_last.pt")
 }
 
-# begin_binary SIZE: training finds the float stage as its own last checkpoint.
+# begin_binary SIZE: copies the float stage to where training looks for its own last checkpoint.
 begin_binary() {
     run mkdir -p "models/binary-$1"
     run cp "models/float-$1/checkpoint_last.pt" "models/binary-$1/checkpoint_last.pt"
@@ -180,10 +180,10 @@ measure() {
 
 fit_law() {
     run fairseq-ext scaling-fit table.json --json fits.json -o scaling.png && return
-    [[ "${SMOKE:-0}" == 1 ]] && log "the losses of a smoke run may well follow no law; go on"
+    [[ "${SMOKE:-0}" == 1 ]] && log "the losses of a smoke run may well follow no law; the recipe goes on"
 }
 
-# What makes it the same run: one setting per line.
+# Settings that must be equal for a run to be continued, one per line.
 settings() {
     cat <<SETTINGS
 base=$base

@@ -5,8 +5,8 @@
         --split valid --split sample=test1 --train sample -o table.json
 
 Losses are negative log-likelihoods of the references in nats per token, ``</s>`` included, summed
-in float64: what fairseq logs is rounded to 0.001 bits, and models of a scaling law may differ by
-little more. Parameters are counted without embeddings, positions and the output projection.
+in float64, because fairseq logs losses rounded to 0.001 bits, and models of a scaling law may
+differ by little more. Parameters are counted without embeddings, positions and output projection.
 """
 
 import argparse
@@ -45,9 +45,9 @@ def loss(
 
     Args:
         model: in eval mode, on the device to use.
-        task: that the model was trained with.
-        split: such as ``valid``; its longest sentence must fit the model.
-        max_tokens: in a batch.
+        task: the task with which the model was trained.
+        split: name of a split, such as ``valid``; its longest sentence must fit the model.
+        max_tokens: most tokens in a batch.
     """
     task.load_dataset(split)
     device = next(model.parameters()).device
@@ -87,7 +87,7 @@ def measure(
 
 
 def rows(figures: dict[str, Any], train: str | None, family: str) -> list[dict[str, Any]]:
-    """Return a row of the table for each evaluation set; ``train`` is the training split."""
+    """Return a row of the table for each evaluation set; ``train`` names the training set."""
     losses = dict(figures["losses"])
     train_loss = None if train is None else losses.pop(train)
     shared = {key: value for key, value in figures.items() if key != "losses"}
@@ -109,7 +109,7 @@ def pairs(items: Sequence[str], label: str) -> list[tuple[str, str]]:
 
 
 def table(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure all models on all splits; returns rows by dataset, family and size."""
+    """Measure all models on all splits; return rows sorted by dataset, family and size."""
     splits = dict(pairs(args.split, "`--split`"))
     if args.train is not None and args.train not in splits:
         raise ConfigError(f"`--train` must be one of the splits, but is `{args.train}` instead.")
@@ -127,7 +127,7 @@ def main() -> None:
         "models",
         nargs="+",
         metavar="FAMILY=CHECKPOINT",
-        help="a model and the name of those that share its law, such as float",
+        help="a model, and a name such as `float` for all models that follow the same law",
     )
     parser.add_argument("--data", type=Path, required=True, help="binarized data")
     parser.add_argument(
@@ -135,10 +135,10 @@ def main() -> None:
         action="append",
         required=True,
         metavar="NAME=SPLIT",
-        help="a set to measure on, and fairseq's name of it; SPLIT alone is its own name",
+        help="a data set, by the name in the table and fairseq's name; SPLIT alone stands for both",
     )
     parser.add_argument("--train", metavar="NAME", help="which of these is training data")
-    parser.add_argument("--max-tokens", type=int, default=4000, help="in a batch (4000)")
+    parser.add_argument("--max-tokens", type=int, default=4000, help="tokens in a batch (4000)")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="TABLE.json")
     args = parser.parse_args()
     register()

@@ -4,8 +4,8 @@
     python recipes/bmt/scaling_paper.py -o table.json
     fairseq-ext scaling-fit table.json --json fits.json -o scaling.png
 
-The paper's 12 + 12 models (section 4.2), its slopes, and noise of the size by which losses of the
-same model differ between runs. α and L∞ are invented, since the paper prints none.
+The table has the paper's 12 + 12 models (section 4.2) and its slopes, with noise as large as the
+differences between runs of the same model. α and L∞ are invented, because the paper gives neither.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from fairseq_ext.utils import files
 
 DEPTHS = (6, 8, 10, 12, 14, 18, 22, 26, 30, 36, 42, 48)
 DESIGN = [(depth, 6) for depth in DEPTHS] + [(6, depth) for depth in DEPTHS]
-ENCODER_LAYER, DECODER_LAYER = 3_152_384, 4_204_032  # of a Transformer of 512 / 2048 channels
+ENCODER_LAYER, DECODER_LAYER = 3_152_384, 4_204_032  # parameters, with 512 and 2048 channels
 BASE = (6 * ENCODER_LAYER, 6 * DECODER_LAYER)
 # Table 3: (p_e, p_d) of the float models, then of the binary ones.
 TABLE_3 = {
@@ -43,7 +43,7 @@ LAWS = {
 
 
 def rows(noise: float, seed: int = 1) -> list[dict[str, str | int | float]]:
-    """Return the table's 11 · 2 · 24 rows; ``noise`` is the losses' standard deviation."""
+    """Return the table's 11 · 2 · 24 rows; ``noise`` is the standard deviation of the noise."""
     generator = np.random.default_rng(seed)
     return [
         {
@@ -62,8 +62,8 @@ def rows(noise: float, seed: int = 1) -> list[dict[str, str | int | float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--noise", type=float, default=0.003, help="standard deviation (0.003)")
-    parser.add_argument("--seed", type=int, default=1, help="of the noise (1)")
+    parser.add_argument("--noise", type=float, default=0.003, help="its standard deviation (0.003)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the noise (1)")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="TABLE.json")
     args = parser.parse_args()
     with files.atomic_write(args.output) as file:

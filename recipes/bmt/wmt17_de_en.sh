@@ -1,29 +1,29 @@
 #!/usr/bin/env bash
 # BMT (Zhang et al., 2023) on WMT 2017, German → English: section 4.1, any row of Table 1. What the
-# paper says, and what becomes of it here:
+# paper says, and what this recipe does:
 #
 #   trained on WMT2017, tested on        fairseq-ext corpus wmt17_de_en, from WMT's own archives;
-#     WMT2014                              newstest2013 to validate, which the paper does not say
+#     WMT2014                              newstest2013 to validate: the paper names no such set
 #   6 + 6 layers, 1024, 4096, 16 heads   bmt_wmt_de_en, one embedding matrix
-#   weights of 399 MB                    only with one table of 32,000: 32,000 joint merges, and at
-#                                          most 32,000 entries
+#   weights of 399 MB                    fits only one table of 32,000: 32,000 joint merges, and a
+#                                          dictionary of at most 32,000 entries
 #   three stages of 50,000, 88,339 and   --stage-updates, each with a cosine to 0 from 0.001; the
-#     88,339 updates                       paper has no length of the warm-up: 4,000
-#   batches of 1,024 sentences           64 sentences, and an update every 16; with less memory
-#                                          more of fewer
+#     88,339 updates                       paper does not give the warm-up: 4,000 updates
+#   batches of 1,024 sentences           64 sentences, and an update every 16 batches; if memory is
+#                                          short, smaller batches and more of them
 #   Adam with 0.9 and 0.98               ε = 1e-9, as in the authors' code; no weight decay
 #   dropout 0.1                          also on attention and hidden units, in the architecture
 #   distillation, which is optional      --kd or --teacher; without them label smoothing of 0.1
 #   bfloat16                             --bf16 with a GPU that has it, --fp16 with another
-#   beam 4, length penalty 0.6           --gnmt-lenpen of the task translation_ext: the paper's is
-#                                          GNMT's, fairseq's --lenpen another formula
+#   beam 4, length penalty 0.6           --gnmt-lenpen of the task translation_ext: the paper's
+#                                          formula is GNMT's, fairseq's --lenpen has another
 #   sacreBLEU                            the same
 #
 # Paper: 26.35 BLEU in float, 25.93 with BMT-1, 17.87 with BMT-6.
 # shellcheck disable=SC2329  # the functions are handed to `stage`
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../official.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../official.sh" # its corpus, scores and pictures
+source "$(dirname "${BASH_SOURCE[0]}")/../official.sh" # for corpus, scores and pictures
 # shellcheck disable=SC2034,SC2329  # official.sh uses them
 
 corpus=wmt17_de_en src=de tgt=en
@@ -48,7 +48,8 @@ Usage: bash recipes/bmt/$corpus.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
                                                                      ($warmup)
   --lr X           peak learning rate of each stage                  ($lr)
   --batch-size N   sentences in a batch                              ($batch_size)
-  --update-freq N  batches in an update; their product should be 1,024  ($update_freq)
+  --update-freq N  batches in an update; N times the sentences in a batch should
+                   be 1,024                                          ($update_freq)
   --arch A         architecture of the family of \`bmt\`       ($arch)
   --dropout F      dropout                                           ($dropout)
   --data DIR       folder of the corpus, made once for all runs
@@ -68,7 +69,7 @@ again: the corpus after its last step, training after its last checkpoint.
 HELP
 }
 
-# use_smoke_settings: tiny, but through every step.
+# use_smoke_settings: makes every step run at a tiny size.
 use_smoke_settings() {
     arch=bmt_tiny batch_size=32 update_freq=2 stages=10,6,6 warmup=2 bpe=400
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -117,14 +118,14 @@ check_options() {
     for word in ${extra[@]+"${extra[@]}"}; do # the recipe computes other things from them
         case "${word%%=*}" in
         --batch-size | --update-freq | --max-update | --stage-updates | --warmup-updates)
-            die "\`${word%%=*}\` after \`--\` would not fit the rest; \`--batch-size\`," \
-                "\`--update-freq\`, \`--stages\` and \`--warmup\` come before \`--\`."
+            die "\`${word%%=*}\` must not follow \`--\`; use the recipe's \`--batch-size\`," \
+                "\`--update-freq\`, \`--stages\` and \`--warmup\`, before \`--\`."
             ;;
         esac
     done
 }
 
-# check_stages: also sets `updates`, of all stages together.
+# check_stages: checks --stages, and sets `updates` to the updates of all stages together.
 check_stages() {
     local length lengths least=3
     case "$preset" in
@@ -147,7 +148,7 @@ check_stages() {
     done
 }
 
-# train_as FOLDER PRESET FLAG...: a model of Table 1.
+# train_as FOLDER PRESET FLAG...: trains a model of Table 1.
 train_as() {
     local folder="$1" precision=()
     if ! dry; then read -ra precision < <(half_precision); fi
@@ -161,7 +162,7 @@ train_as() {
         ${extra[@]+"${extra[@]}"}
 }
 
-# half_precision: the flag for this machine; the weights that are trained stay in single precision.
+# half_precision: prints this machine's flag; the weights stay in single precision for Adam.
 half_precision() {
     python -c 'import torch
 found = torch.cuda.is_available()
@@ -191,7 +192,7 @@ draw() {
     draw_lengths
 }
 
-# What makes it the same run: one setting per line.
+# Settings that must be equal for a run to be continued, one per line.
 settings() {
     cat <<SETTINGS
 arch=$arch $preset

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The GRU-with-attention paper's experiment: Europarl, Spanish → English, as its sections 4 and 5
-# describe it. What the paper says, and what becomes of it here:
+# describe it. What the paper says, and what this recipe does:
 #
 #   at most 50 words, lower-cased     both, on Moses tokens ("usual tokenization methods")
 #   900K / 80K / 20K sentence pairs   --train, --valid, --test; no sentence is in two of them
@@ -10,12 +10,12 @@
 #                                     where fairseq would shuffle them: --curriculum keeps the
 #                                     order up to an epoch, here for the whole run. To sort only
 #                                     the composition of batches, give `-- --curriculum 0`.
-#   batches of 32 sentences           --batch-size 32; fairseq's default limit in tokens is none
+#   batches of 32 sentences           --batch-size 32; fairseq sets no limit in tokens by default
 #   Adam                              with a learning rate of 1e-3, which the paper does not give
 #   stop when the validation error    --patience: epochs without a better loss (1)
 #     stops decreasing
-#   Xavier-uniform, 256, 100          the architecture gru_europarl_es_en has it all
-#   greedy search                     beam 1; beam 5 is given beside it
+#   Xavier-uniform, 256, 100          all in the architecture gru_europarl_es_en
+#   greedy search                     beam 1, and beam 5 for comparison
 #
 # The paper trained some 20 hours and reports 25.76 BLEU on its own, unpublished split.
 # shellcheck disable=SC2329  # the functions are handed to `stage`
@@ -129,7 +129,7 @@ detokenize_reference() {
     dry || sacremoses -l en -q detokenize <text/test.en >reference.en
 }
 
-# What makes it the same run: one setting per line.
+# Settings that must be equal for a run to be continued, one per line.
 settings() {
     cat <<SETTINGS
 arch=$arch

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sentence classification with an encoder alone: the Linformer, or its twin with exact attention.
-# The Linformer paper measures translation and supposes (section 7) that sentence classification
+# The Linformer paper measures translation, and suggests in section 7 that sentence classification
 # might be the better benchmark.
 # shellcheck disable=SC2329  # the functions are handed to `stage`
 set -euo pipefail
@@ -105,7 +105,7 @@ make_input() {
     done
 }
 
-# The dictionary of labels gets no symbols for padding its size: each would be a class.
+# The dictionary of labels is not padded to a round size, because each extra symbol would be a class.
 make_binary() {
     run rm -rf bin
     preprocess input text input0 --workers 2
@@ -142,7 +142,7 @@ predict_test() {
         --out predicted.label
 }
 
-# What makes it the same run: one setting per line.
+# Settings that must be equal for a run to be continued, one per line.
 settings() {
     cat <<SETTINGS
 arch=$arch

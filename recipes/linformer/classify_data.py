@@ -5,8 +5,9 @@
     python recipes/linformer/classify_data.py --data DIR --marks es --out text
 
 DIR holds ``train``, ``valid`` and ``test``, each as ``.text`` and ``.label``, line by line. With
-``--marks es`` each is an ``.es``, one side of a translation corpus, and the class of a sentence is
-the mark at its end: Spanish often has the same order of words in questions and statements.
+``--marks es`` it holds ``train.es`` and so on, one side of a translation corpus, and the class of a
+sentence is the mark at its end. Spanish often has the same order of words in questions and
+statements, so the task is not trivial.
 """
 
 import argparse
@@ -35,19 +36,19 @@ def read_labels(path: Path) -> list[str]:
     for number, label in enumerate(labels, 1):
         if len(label.split()) > 1:
             raise DataError(
-                f"{path}, line {number}: the label `{label[:60]}` must be one word, but is several "
-                "instead. Put underscores for its spaces, in every file."
+                f"{path}, line {number}: the label `{label[:60]}` must be one word; replace "
+                "its spaces with underscores, in every file."
             )
         if label in SPECIAL:
             raise DataError(
-                f"{path}, line {number}: the label must not be `{label}`, which is a special "
-                "symbol of fairseq's. Give it another name, in every file."
+                f"{path}, line {number}: the label must not be `{label}`, a special symbol of "
+                "fairseq. Give it another name, in every file."
             )
     return labels
 
 
 def read_corpus(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
-    """Read (sentences, labels) of each split."""
+    """Read the sentences and the labels of each split."""
     names = [f"{split}.{part}" for split in SPLITS for part in ("text", "label")]
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:
@@ -71,15 +72,15 @@ def read_corpus(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
 def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[str]]]:
     """Read each split's sentences without their end marks; the mark's kind is the label.
 
-    Lines of several sentences, or without a mark at the end, are left out. So are repetitions of
-    a sentence of the same or an earlier split.
+    Lines of several sentences, or without a mark at the end, are left out, and so are sentences
+    that the same or an earlier split already has.
     """
     sentences: set[str] = set()
     corpus = {}
     for split in SPLITS:
         path = folder / f"{split}.{language}"
         if not path.is_file():
-            raise DataError(f"`{path}` must be a file with sentences of `{language}`, but is none.")
+            raise DataError(f"`{path}` must be a file with sentences in `{language}`, but is not.")
         check_text(path)
         kinds: dict[str, str] = {}
         for line in read_lines(path):
@@ -95,7 +96,7 @@ def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[s
 
 
 def require_known(folder: Path, corpus: dict[str, tuple[list[str], list[str]]]) -> None:
-    """Raise :class:`DataError` for a label that ``train`` lacks, or if ``train`` has only one."""
+    """Raise :class:`DataError` if ``train`` has only one label or lacks one of another split."""
     labels = set(corpus["train"][1])
     if len(labels) < 2:
         raise DataError(
@@ -113,7 +114,7 @@ def require_known(folder: Path, corpus: dict[str, tuple[list[str], list[str]]]) 
 
 
 def write_corpus(corpus: dict[str, tuple[list[str], list[str]]], out: Path) -> None:
-    """Write ``{split}.text`` and ``{split}.label``: all of them, or none."""
+    """Write all files ``{split}.text`` and ``{split}.label``, or none of them."""
     files = {}
     for split, (texts, labels) in corpus.items():
         files |= {f"{split}.text": texts, f"{split}.label": labels}
@@ -122,8 +123,8 @@ def write_corpus(corpus: dict[str, tuple[list[str], list[str]]], out: Path) -> N
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with the six files")
-    parser.add_argument("--marks", metavar="LANG", help="classes are the marks of DIR's sentences")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the files")
+    parser.add_argument("--marks", metavar="LANG", help="use the final marks as classes")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     args = parser.parse_args()
     try:

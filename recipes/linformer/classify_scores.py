@@ -54,9 +54,9 @@ def predict(data: Path, checkpoint: Path, batch_size: int) -> list[str]:
 
 
 def score(truth: Sequence[str], guesses: Sequence[str]) -> dict:
-    """Compute accuracy with its 95 % interval (Wilson 1927), macro-F1, and figures of each class.
+    """Compute accuracy with its 95 % interval (Wilson 1927), macro-F1, and figures for each class.
 
-    All figures are in per cent; a class that was never predicted has a precision of 0.
+    All scores are in per cent; a class that was never predicted has a precision of 0.
     """
     right = sum(label == guess for label, guess in zip(truth, guesses, strict=True))
     interval = binomtest(right, len(truth)).proportion_ci(method="wilson")
@@ -77,7 +77,7 @@ def score(truth: Sequence[str], guesses: Sequence[str]) -> dict:
 
 
 def report(folder: Path, title: str) -> str:
-    """Write ``results.json`` and ``results.md``; returns the text that ends the recipe."""
+    """Write ``results.json`` and ``results.md``; return the text that the recipe prints last."""
     truth = _lines(folder / "text" / "test.label")
     predictions = _lines(folder / "predicted.label")
     if len(predictions) != len(truth):
@@ -135,17 +135,17 @@ def _lines(path: Path) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(required=True, dest="command")
-    predicting = commands.add_parser("predict", help="label the test set")
+    predicting = commands.add_parser("predict", help="predict the labels of the test set")
     predicting.add_argument("--bin", type=Path, required=True, help="folder with input0 and label")
     predicting.add_argument("--checkpoint", type=Path, required=True)
     predicting.add_argument("--batch-size", type=int, default=64)
     predicting.add_argument(
         "--out", type=Path, required=True, help="file with a label on each line"
     )
-    reporting = commands.add_parser("report", help="the table of one run")
+    reporting = commands.add_parser("report", help="write the table of one run")
     reporting.add_argument("--dir", type=Path, required=True, help="the run's folder")
     reporting.add_argument("--title", required=True)
-    comparing = commands.add_parser("compare", help="finished runs beside each other")
+    comparing = commands.add_parser("compare", help="compare finished runs in a table")
     comparing.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     args = parser.parse_args()
     try:

@@ -34,7 +34,7 @@ def write_csv(pairs: Path, src: str, tgt: str, out: Path) -> None:
 
 
 def train(texts: Sequence[Path], size: int, out: Path) -> int:
-    """Learn a byte-level encoding, write :data:`FILES`; return the number of ids.
+    """Learn a byte-level encoding, and write it as :data:`FILES`; return its number of ids.
 
     ``<|endoftext|>`` is one of its pieces, as in GPT-2's encoding. Equal text gives equal files. A
     small text gives fewer ids than ``size``, which is at least 257.

@@ -18,7 +18,7 @@ from report import aligned, markdown, write
 
 from fairseq_ext.utils.errors import EnvironmentProblem
 
-# Model, PPL (test), BLEU (test); the tool that computed the latter is not named.
+# Model, PPL (test), BLEU (test); the paper does not say which tool computed BLEU.
 PAPER = (
     ("paper: Transformer", 3.41, 29.92),
     ("paper: Linformer (k=32)", 3.96, 30.08),
@@ -28,7 +28,7 @@ VALID = re.compile(r"\| loss (\S+) \|(?:.* \|)? ppl (\S+)")
 
 
 def write_perplexity(log: Path, out: Path) -> None:
-    """Write the perplexity that ``fairseq-validate`` printed, in the form of ``scores.json``.
+    """Write the perplexity that ``fairseq-validate`` printed, in the format of ``scores.json``.
 
     Perplexity is 2 to the mean loss over all target tokens, ``</s>`` included.
     """
@@ -48,7 +48,7 @@ def write_perplexity(log: Path, out: Path) -> None:
 
 
 def table(runs: Sequence[Path], out: Path) -> str:
-    """Return the table of finished runs beside the paper's; writes it to ``out``, too."""
+    """Write a table of finished runs and of the paper's models to ``out``; return it as text."""
     ours = []
     for run in runs:
         results = json.loads((run / "results.json").read_text(encoding="utf-8"))
@@ -70,11 +70,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(required=True, dest="command")
     perplexity_parser = commands.add_parser(
-        "perplexity", help="read it from fairseq-validate's output"
+        "perplexity", help="read the perplexity from fairseq-validate's output"
     )
     perplexity_parser.add_argument("log", type=Path)
     perplexity_parser.add_argument("-o", "--output", type=Path, required=True)
-    table_parser = commands.add_parser("table", help="finished runs beside the paper's figures")
+    table_parser = commands.add_parser("table", help="compare finished runs with the paper")
     table_parser.add_argument("runs", type=Path, nargs="+")
     table_parser.add_argument(
         "--out", type=Path, required=True, help="folder for table3.json and .md"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The Linformer paper's experiment (Pampaloni): WMT14 English → German, as its sections 2, 3 and 5
-# describe it. What the paper says, and what becomes of it here:
+# describe it. What the paper says, and what this recipe does:
 #
 #   half of the training CSV, the last   preprocess/wmt14_csv.py, by row
 #     1 % of that for validation
@@ -64,7 +64,7 @@ if [[ "${SMOKE:-0}" == 1 ]]; then
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 fi
 
-# What both sides of the corpus go through, in training and ever after.
+# Flags that prepare both sides of the corpus, for training and for everything after it.
 task=(--task translation_ext --source-lang "$src" --target-lang "$tgt" --truncate-source
     --truncate-target --source-bos --max-source-positions "$positions"
     --max-target-positions "$positions")
@@ -109,8 +109,8 @@ check_extra() {
         case "${word%%=*}" in
         --batch-size | --max-sentences | --max-tokens | --update-freq | --max-epoch | --max-update | \
             --lr | --min-lr | --warmup-updates)
-            die "\`${word%%=*}\` after \`--\` would not be what the schedule is made for; the options" \
-                "\`--batch-size\`, \`--epochs\`, \`--lr\` and \`--warmup\` come before \`--\`."
+            die "\`${word%%=*}\` must not follow \`--\`, because the schedule would not fit it; use the" \
+                "recipe's \`--batch-size\`, \`--epochs\`, \`--lr\` and \`--warmup\`, before \`--\`."
             ;;
         esac
     done
@@ -151,7 +151,7 @@ make_text() {
         "${encoding[@]}" --fraction "$fraction" ${csv_valid:+"$csv_valid"} --out .
 }
 
-# The schedule goes into a file, so that a run that goes on has the same.
+# The schedule goes into a file, so that a run that is continued uses the same schedule.
 plan_schedule() {
     into schedule.txt python "$REPO/recipes/updates.py" --text "bpe/train.$src" \
         --batch-size "$batch_size" --epochs "$epochs" --warmup "$warmup" \
@@ -185,7 +185,7 @@ translate() {
     run fairseq-ext hypotheses generated.txt -o "hyp.$tgt"
 }
 
-# sacrebleu on plain text; and on Moses tokens, for BLEU as papers of the time have it.
+# Scores plain text with sacrebleu, and also Moses tokens, because papers of the time did so.
 score() {
     tokenize "hyp.$tgt" "hyp.tok.$tgt"
     tokenize "text/test.$tgt" "reference.tok.$tgt"
@@ -203,7 +203,7 @@ draw() {
     run fairseq-ext plot curves --log "$arch=checkpoints/train.log" -o curves.png
 }
 
-# What makes it the same run: one setting per line.
+# Settings that must be equal for a run to be continued, one per line.
 settings() {
     cat <<SETTINGS
 arch=$arch
@@ -219,7 +219,7 @@ flags=${extra[*]-}
 SETTINGS
 }
 
-# sum PATH: of a file, or of the CSV files in a folder.
+# sum PATH: prints the checksum of a file, or of the CSV files in a folder.
 sum() {
     if [[ -d "$1" ]]; then
         cat "$1"/wmt14_translate_de-en_* 2>/dev/null | cksum

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # MUSE (Zhao et al., 2019) on IWSLT 2014, German → English: sections 3.1 to 3.2, and where the paper
-# is silent, the commands that its authors published. What they say, and what becomes of it here:
+# is silent, the commands that its authors published. What they say, and what this recipe does:
 #
 #   160,239 / 7,283 / 6,750 pairs       fairseq-ext corpus iwslt14_de_en: fairseq's protocol
 #   joint BPE                           10,000 merges and separate dictionaries, as in the authors'

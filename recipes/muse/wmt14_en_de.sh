@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # MUSE (Zhao et al., 2019) on WMT 2014, English → German: sections 3.1 to 3.2, and where the paper
-# is silent, the commands that its authors published. What they say, and what becomes of it here:
+# is silent, the commands that its authors published. What they say, and what this recipe does:
 #
 #   4.5M pairs, newstest2013 and 2014   fairseq-ext corpus wmt14_en_de, from WMT's own archives.
 #                                       The authors took Google's ready "WMT16" files, whose news

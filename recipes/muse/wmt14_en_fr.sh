@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # MUSE (Zhao et al., 2019) on WMT 2014, English → French: sections 3.1 to 3.2, and where the paper
-# is silent, the commands that its authors published. What they say, and what becomes of it here:
+# is silent, the commands that its authors published. What they say, and what this recipe does:
 #
 #   36M pairs                           fairseq-ext corpus wmt14_en_fr: fairseq's protocol
 #   newstest2012 and 2013 to validate,  the same (fairseq's own script would hold out every 1,333rd
@@ -14,7 +14,7 @@
 #     warm-up 10K                         restarts at its end: the authors' loss rose from 3.08 to
 #                                         3.15 there. Here the training ends with it
 #   dropout 0.1                         and 0.1 on attention and its input, in the architecture
-#   no averaging, the last checkpoint   --average 1; --average 10 for that of the last 10 epochs
+#   no averaging, the last checkpoint   --average 1; --average 10 for the mean of the last 10 epochs
 #   beam 5, length penalty 0.8          the same
 #   multi-bleu                          BLEU on tokens, compounds whole; sacrebleu beside it
 #

@@ -1,11 +1,11 @@
 """A learning rate that falls to zero in a given time: ``--user-dir recipes/timed_cosine``.
 
-How many updates fit into some minutes is known only afterwards; a schedule in updates would end too
-early or be cut off. This one follows the clock, and ``--stop-time-hours`` ends the training when
-the rate is zero.
+Nobody knows beforehand how many updates fit into some minutes, so a schedule in updates would end
+too early or be cut off. This one follows the clock, and ``--stop-time-hours`` ends the training
+when the rate is zero.
 """
 
-# No `from __future__ import annotations`: fairseq reads the types of a configuration as objects.
+# No `from __future__ import annotations`, because fairseq reads the types of options as objects.
 import math
 import time
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from fairseq_ext import register
 
 register()
 
-WARMUP_SHARE = 0.2  # of the time, after which the warm-up is over, whatever the updates
+WARMUP_SHARE = 0.2  # share of the time after which the warm-up ends, whatever the updates
 
 
 @dataclass
@@ -30,17 +30,17 @@ class TimedCosineConfig(FairseqDataclass):
         default=240.0, metadata={"help": "seconds until the learning rate is zero"}
     )
     timed_warmup: int = field(
-        default=400, metadata={"help": "updates in which the rate rises to --lr"}
+        default=400, metadata={"help": "number of updates in which the rate rises to --lr"}
     )
     lr: list[float] = II("optimization.lr")  # noqa: RUF009
 
 
 @register_lr_scheduler("timed_cosine", dataclass=TimedCosineConfig)
 class TimedCosine(FairseqLRScheduler):
-    """A learning rate with a linear warm-up over updates, then half a cosine over the clock.
+    """A learning rate with a linear warm-up over updates, times half a cosine over the time.
 
-    The rate is ``lr · min(1, max(update / warmup, t / WARMUP_SHARE)) · (1 + cos(π t)) / 2`` at the
-    share ``t`` of the time, which begins when the scheduler is made.
+    After the share ``t`` of the time, which begins when the scheduler is made, the rate is
+    ``lr · min(1, max((update + 1) / warmup, t / WARMUP_SHARE)) · (1 + cos(π t)) / 2``.
     """
 
     def __init__(self, cfg: TimedCosineConfig, optimizer: Any) -> None:

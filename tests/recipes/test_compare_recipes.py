@@ -302,10 +302,10 @@ def test_the_corpus_holds_out_pages_and_what_the_tests_have(texts: Path, tmp_pat
 
 def test_texts_that_are_missing_or_changed_are_named(texts: Path, tmp_path: Path) -> None:
     (texts / "newstest2014.de").unlink()
-    with pytest.raises(DataError, match=r"`newstest2014` in .* both sides must be there"):
+    with pytest.raises(DataError, match=r"`newstest2014` in .* the same number of both"):
         real_text.prepare(texts, tmp_path / "out", 60)
     (texts / "newstest2014.en").unlink()
-    with pytest.raises(DataError, match="nothing for `test`"):
+    with pytest.raises(DataError, match="no text for `test`"):
         real_text.prepare(texts, tmp_path / "out", 60)
     command = [sys.executable, real_text.__file__, "--from", texts, "--out", tmp_path / "out"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -310,7 +310,7 @@ def test_marks_are_the_classes_of_a_translation_corpus(tmp_path: Path) -> None:
         (["Sin punto"], r"test\.es` must have sentences that end in \. \? or !, but has none"),
         (["¡Ya!"], r"test\.label, line 1: the label `exclamation` does not occur"),
         ([""], r"test\.es, line 1: empty"),
-        (None, r"test\.es` must be a file with sentences of `es`, but is none"),
+        (None, r"test\.es` must be a file with sentences in `es`, but is not"),
     ],
 )
 def test_marks_that_cannot_work_are_refused(tmp_path, test, message):

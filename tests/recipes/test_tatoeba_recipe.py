@@ -91,7 +91,7 @@ def test_it_ends_in_a_bundle_that_translates(tmp_path: Path):
 def test_a_binary_model_goes_on_from_its_float_one(tmp_path: Path):
     out = tmp_path / "run"
     output = bash(RECIPE, "--out", out, "bmt-1", ok=False, **SMOKE).stderr
-    assert "`bmt-1` goes on from `bmt`; train that first." in output
+    assert "`bmt-1` starts from `bmt`; train that first." in output
     check_run(out, "bmt")
     check_run(out, "bmt-1")
     comparison = json.loads((out / "compare.json").read_text())
