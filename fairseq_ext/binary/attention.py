@@ -109,7 +109,7 @@ class BinaryAttention(MultiheadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from ``query`` ``[T, R, C]`` to ``key``; return outputs and weights.
 
-        Arguments and results are like those of fairseq's attention. ``attn_mask`` ``[T, S]`` is
+        Arguments and results are as in fairseq's attention. ``attn_mask`` ``[T, S]`` is
         below 0 where a query must not look. Outputs are ``[T, R, C]``. Weights are returned as they
         were before dropout and Score-V: ``[H, R, T, S]`` with ``need_head_weights``, their mean
         over heads ``[R, T, S]`` with ``need_weights`` alone, or None if neither is set.

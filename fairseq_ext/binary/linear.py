@@ -125,7 +125,7 @@ class BinaryLinear(nn.Linear):
 
     @classmethod
     def of(cls, linear: nn.Linear, **options: Any) -> "BinaryLinear":
-        """Convert ``linear``, and share its parameters; ``options`` are those of the class."""
+        """Convert ``linear``, and share its parameters; ``options`` are arguments of the class."""
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced
             binary = cls(linear.in_features, linear.out_features, **options)
         binary.weight, binary.bias = linear.weight, linear.bias

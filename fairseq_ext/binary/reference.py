@@ -59,7 +59,7 @@ def norm(p: Parameters, name: str, x: Tensor, eps: float) -> Tensor:
 def feed_forward(x: Tensor, p: Parameters, bits: str, eps: float) -> Tensor:
     """Compute ``LN(LN(max(0, A_b W_1b + b_1))_b W_2b + b_2)`` for ``A = x``; section 3.4.
 
-    ``x`` and the result are ``[T, C]``; ``bits`` are those of :func:`dense`, for both layers.
+    ``x`` and the result are ``[T, C]``; ``bits`` is as in :func:`dense`, for both layers.
     """
     hidden = torch.relu(dense(x, p["fc1.weight"], p["fc1.bias"], bits))
     hidden = norm(p, "fc2.input_norm", hidden, eps)
@@ -84,7 +84,7 @@ def attention(
         visible: ``[T, S]``, true where a query may look.
         p: the parameters.
         heads: ``H``.
-        bits: ``bits`` of :func:`dense` for the products ``qkv``, ``out`` and ``qk``.
+        bits: ``bits`` as in :func:`dense`, for the products ``qkv``, ``out`` and ``qk``.
         eps: ε of the layer norms.
         score_v: ``signed`` or ``unsigned`` to binarize the weighted sum of the values.
     """

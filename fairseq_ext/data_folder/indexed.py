@@ -127,8 +127,8 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
     Sizes are compared in every call. The contents are read only once (:func:`examine`) to check
     pointers against sizes, checksums against the folder's manifest, and the largest token against
     ``vocabulary``, if known. In layouts other than ``mmap``, only listed files are checked. Without
-    ``contents`` only sizes are compared: one process of a job is enough to check the contents. A
-    dataset of which neither file exists passes.
+    ``contents`` only sizes are compared: one process of a job is enough to check the contents. If
+    neither file exists, nothing is checked.
 
     Raises:
         DataError: only one of the files exists, one is damaged, or a token is not in the
