@@ -28,29 +28,29 @@ from fairseq_ext.utils import files
 NOT_RUN = "not run"
 ALL = "all"
 OPTIONS: dict[str, dict[str, Any]] = {
-    "threads": {"type": int, "help": "torch threads; of several, one after another"},
+    "threads": {"type": int, "help": "number of threads"},
     "device": {"help": "cpu or cuda"},
-    "dtype": {"choices": ["fp32", "bf16", "fp16"], "help": "of weights and activations"},
-    "repeats": {"type": int, "help": "rounds that count, three at least"},
-    "warmup": {"type": int, "help": "rounds before them"},
-    "budget": {"type": float, "help": "seconds after which a cell stops, three rounds done"},
-    "limit": {"type": float, "help": "seconds; what is slower is left out of later cells"},
-    "lengths": {"type": int, "help": "tokens of a sentence, ascending"},
-    "tokens": {"type": int, "help": "of a batch"},
-    "layers": {"type": int, "help": "of the encoder, and of the decoder"},
-    "embed_dim": {"type": int, "help": "of the model"},
-    "ffn_embed_dim": {"type": int, "help": "of its feed-forward networks"},
-    "heads": {"type": int, "help": "of its attention"},
+    "dtype": {"choices": ["fp32", "bf16", "fp16"], "help": "type of weights and activations"},
+    "repeats": {"type": int, "help": "number of rounds that count, at least three"},
+    "warmup": {"type": int, "help": "number of rounds before these"},
+    "budget": {"type": float, "help": "seconds after which a cell ends, if it has three rounds"},
+    "limit": {"type": float, "help": "seconds; a slower peer is left out of later cells"},
+    "lengths": {"type": int, "help": "tokens in a sentence, in ascending order"},
+    "tokens": {"type": int, "help": "tokens in a batch"},
+    "layers": {"type": int, "help": "layers of the encoder, and as many of the decoder"},
+    "embed_dim": {"type": int, "help": "channels of the model"},
+    "ffn_embed_dim": {"type": int, "help": "hidden units of its feed-forward networks"},
+    "heads": {"type": int, "help": "heads of its attention"},
     "vocabulary": {"type": int, "help": "entries of each dictionary"},
-    "dropout": {"type": float, "help": "in training steps"},
-    "sentences": {"type": int, "help": "that training batches are made of"},
-    "batches": {"type": int, "help": "sentences, in generation"},
-    "words": {"type": int, "help": "to generate for each sentence"},
+    "dropout": {"type": float, "help": "dropout in training steps"},
+    "sentences": {"type": int, "help": "sentences to make training batches of"},
+    "batches": {"type": int, "help": "sentences in a batch, for generation"},
+    "words": {"type": int, "help": "words of each sentence, or to generate for each"},
 }
 
 
 def machine() -> dict[str, object]:
-    """Describe the machine of a figure: processor, threads, versions, date, commit."""
+    """Describe this machine for the figures: processor, threads, versions, date, commit."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -84,11 +84,12 @@ def paired(
     budget: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Time the candidates in turn in every round, so that drift affects all of them equally.
+    """Time each candidate once in every round, so that drift of the machine affects all equally.
 
     The order is reversed every other round, and the garbage collector rests within rounds. After
-    ``budget`` seconds no round begins, except to complete three (fewer have no quartiles).
-    ``clock`` is ``time.process_time`` for the work of one process on a busy machine.
+    ``budget`` seconds no further round begins, unless there are fewer than three, which have no
+    quartiles. On a busy machine, use ``time.process_time`` as ``clock``, which counts only the work
+    of this process. Return the seconds of each candidate.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     cuda = torch.cuda.is_available()
@@ -118,16 +119,16 @@ def paired(
 
 
 def quartiles(values: list[float]) -> tuple[float, float, float]:
-    """Compute lower quartile, median and upper quartile of at least three values."""
+    """Return the lower quartile, the median and the upper quartile of at least three values."""
     low, middle, high = statistics.quantiles(values, n=4)
     return low, middle, high
 
 
 def peak_memory(run: Callable[[], object], device: str) -> int:
-    """Measure the most bytes that ``run`` takes in addition to those held before it.
+    """Return the most bytes that ``run`` takes, beyond those in use before it.
 
-    CUDA: the allocator's. CPU: resident memory of the process, of which Linux knows only the
-    highest so far, so call this once in a process that has done nothing large before.
+    On CUDA these are the allocator's bytes. On a CPU they are resident memory, of which Linux knows
+    only the peak since the process began, so call this once, in a process that has needed little.
     """
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
@@ -143,13 +144,13 @@ def peak_memory(run: Callable[[], object], device: str) -> int:
 
 
 def resident_memory() -> int:
-    """Return the bytes of this process in memory now (Linux)."""
+    """Return the bytes of this process that are in memory now (Linux)."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
 def save(destination: Path | None, *, title: str, **content: object) -> None:
-    """Write figures as JSON, with the machine they were measured on, if there is a path."""
+    """Write figures and a description of this machine as JSON; do nothing without a path."""
     if destination is None:
         return
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -164,9 +165,9 @@ class Cells:
     """Measurements in cells, one for each value of n; each script decides what n counts.
 
     Attributes:
-        title: what the figures are about.
-        axis: what n is, in tables.
-        unit: which figure of a candidate tables show; None leaves the choice to them.
+        title: the title of all tables.
+        axis: the name of n in tables.
+        unit: the figure of a candidate that tables show; None leaves the choice to the tables.
         figures: milliseconds and time per token of each candidate in each cell.
         ratios: the peer's time over ours in each cell, median and quartiles of paired rounds.
         notes: facts that hold for all figures (kernels, drawn lengths).
@@ -190,7 +191,10 @@ class Cells:
         peers: Iterable[str] = (),
         **extra_columns: object,
     ) -> None:
-        """Add a cell: the candidates' times, and the ratio of each ``(ours, peer)`` that ran."""
+        """Add a cell with the candidates' times, and ratios of the pairs ``(ours, peer)`` that ran.
+
+        ``peers`` are candidates to list as not run if they have no times.
+        """
         cell = {"what": measurement, "n": n, "tokens": tokens, **extra_columns}
         print(f"{measurement}{'' if n is None else f', {self.axis} = {n:,}'}")
         for name in dict.fromkeys([*seconds, *peers]):
@@ -226,7 +230,7 @@ class Cells:
     def curve(
         self, measurement: str, candidate: str, value: str = "us_per_token"
     ) -> dict[int, float]:
-        """Return a candidate's ``value`` for every n it ran at."""
+        """Return a candidate's figure ``value`` for every n at which it ran."""
         return {
             row["n"]: row[value]
             for row in self.figures
@@ -239,10 +243,10 @@ class Cells:
 
 
 class Stopwatch:
-    """A timer of candidates in turn, set by the options; ``budget`` may replace ``--budget``.
+    """A timer for candidates that take turns, with the options' settings.
 
-    A peer that needed more than ``--limit`` seconds for a pass, or too much memory, is left out of
-    later cells in the same series. Ours is never left out.
+    ``budget`` replaces ``--budget``. A candidate that needed more than ``--limit`` seconds for a
+    pass, or too much memory, is left out of the measurement's later cells; a Linformer is not.
     """
 
     def __init__(self, options: Namespace, budget: float | None = None) -> None:
@@ -261,7 +265,7 @@ class Stopwatch:
     def time(
         self, measurement: str, candidates: dict[str, Callable[[], object]]
     ) -> dict[str, list[float]]:
-        """Time each candidate that is not left out, in seconds."""
+        """Time each candidate that is not left out; return the seconds of all rounds."""
         ready = {}
         for name, run in candidates.items():
             if not self.allows(measurement, name):
@@ -287,7 +291,7 @@ class Stopwatch:
         pairs: Iterable[tuple[str, str]] = (),
         **columns: Any,
     ) -> None:
-        """Time candidates, and add a cell of them, in which those left out are named."""
+        """Time candidates, and add a cell with their times, or "not run" for those left out."""
         seconds = self.time(measurement, candidates)
         cells.add(measurement, n, seconds, pairs, peers=candidates, **columns)
 
@@ -329,12 +333,12 @@ class Worker:
 
 
 def parser_with(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
-    """Make a parser with ``--json`` and the given :data:`OPTIONS`.
+    """Make a parser with ``--json`` and some of the :data:`OPTIONS`.
 
     Args:
         description: the script's docstring.
-        defaults: by option; a list if it takes several values, None if the question decides (see
-            :func:`filled`).
+        defaults: default of each option. An option with a list takes several values. None leaves
+            the default to the question (:func:`filled`).
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawTextHelpFormatter
@@ -351,7 +355,7 @@ def _flag(name: str) -> str:
 
 
 def filled(options: Namespace, defaults: dict[str, Any], question: str) -> Namespace:
-    """Fill missing options from a question's defaults, and name its own ``--json`` file."""
+    """Return the options, completed by a question's defaults, with the question's JSON path."""
     overrides = {name: value for name, value in vars(options).items() if value is not None}
     path = options.json
     if path is not None and options.question == ALL:
@@ -360,7 +364,7 @@ def filled(options: Namespace, defaults: dict[str, Any], question: str) -> Names
 
 
 def settings(options: Namespace, without: Iterable[str] = ("json",)) -> dict[str, Any]:
-    """Return the options in the form that is saved with figures."""
+    """Return the options as a dictionary, to be saved with the figures."""
     return {name: value for name, value in vars(options).items() if name not in without}
 
 
@@ -376,13 +380,13 @@ def ask(
     defaults: dict[str, dict[str, Any]],
     draw: Callable[[str, Cells, Namespace], None],
 ) -> None:
-    """Measure, print and write the question that the options name, or all.
+    """Answer the question that the options name, or all: measure, print, write and draw.
 
     Args:
-        questions: functions that measure, by name.
-        options: with ``question``, ``device``, ``dtype`` and ``threads``.
-        defaults: each question's values for options that were not given.
-        draw: makes a question's pictures, beside ``--json`` if given.
+        questions: the functions that measure, by question.
+        options: options, among them ``question``, ``device``, ``dtype`` and ``threads``.
+        defaults: values for missing options, by question.
+        draw: function that draws a question's pictures beside its JSON, if ``--json`` is given.
     """
     begin(options)
     for question in questions if options.question == ALL else [options.question]:
@@ -396,5 +400,5 @@ def ask(
         gc.collect()
 
 
-if __name__ == "__main__":  # for recipes, which keep the machine beside their figures
+if __name__ == "__main__":  # for recipes, which store a description of the machine
     print(json.dumps(machine()))

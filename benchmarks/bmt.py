@@ -1,10 +1,10 @@
-"""Measure the cost of binarization in training: a step of BMT against the same model in float.
+"""Measure the cost of binarization in training: a step of BMT and a step of its float model.
 
 ``python benchmarks/bmt.py --threads 2 --json docs/results/bmt_training.json``
 
-Forward, loss, backward and Adam on batches of Multi30k's lengths, for the float stage and rows of
-the paper's Table 1 in their last stage, and fairseq's Transformer of the same size. Candidates take
-turns in every round; ratios are the float model's time over the candidate's.
+A step is forward, loss, backward and Adam on a batch with Multi30k's lengths. The candidates are
+the float stage, rows of the paper's Table 1 in their last stage, and fairseq's Transformer of equal
+size. They take turns in every round. Ratios are the float model's time over the candidate's.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def learners(options: Namespace) -> dict[str, Side]:
-    """Build the float model, each row in its last stage, and fairseq's own."""
+    """Build the float model, each row in its last stage, and fairseq's Transformer."""
     size = Size.of(options)
     flags = {name: ["--arch", "bmt", "--bmt-preset", name] for name in (FLOAT, *options.rows)}
     pre_norm = ["--encoder-normalize-before", "--decoder-normalize-before"]

@@ -1,9 +1,9 @@
-"""Measure how long `fairseq-ext corpus contamination` takes, and which planted sentences it finds.
+"""Measure the time of `fairseq-ext corpus contamination`, and how many planted sentences it finds.
 
     python benchmarks/contamination.py --lines 10000000 --json docs/results/contamination.json
 
-The training text is made up: sentences of 1 to 40 words whose frequencies fall like 1 / rank. As
-many of its lines as ``--planted`` repeat a test sentence with a word exchanged, left out or added.
+The training text is made up: sentences of 1 to 40 words, whose frequencies fall like 1 / rank.
+``--planted`` of its lines are test sentences with a word exchanged, left out or added.
 """
 
 import json
@@ -19,12 +19,12 @@ import bench
 import watching
 
 COMMAND = (sys.executable, "-m", "fairseq_ext", "corpus", "contamination")
-SHORTEST = 6  # words of a test sentence; those below five have no near-duplicates
+SHORTEST = 6  # words of a test sentence; with fewer than five, nothing is a near-duplicate
 LONGEST = 40
 
 
 def altered(words: list[str], draw: random.Random) -> list[str]:
-    """Exchange, leave out or add a word."""
+    """Return the words with one exchanged, left out or added."""
     place = draw.randrange(len(words))
     return (
         words[:place] + draw.choice([[], ["altered"], ["added", words[place]]]) + words[place + 1 :]
@@ -33,7 +33,7 @@ def altered(words: list[str], draw: random.Random) -> list[str]:
 
 def main() -> None:
     parser = bench.parser_with(__doc__, vocabulary=50_000)
-    parser.add_argument("--lines", type=int, default=10_000_000, help="of training text")
+    parser.add_argument("--lines", type=int, default=10_000_000, help="lines of training text")
     parser.add_argument("--planted", type=int, default=1_000, help="near-duplicates in it")
     options = parser.parse_args()
     draw = random.Random(1)

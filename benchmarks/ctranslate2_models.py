@@ -21,13 +21,13 @@ LANGUAGES = ("--source-lang", "src", "--target-lang", "tgt")
 
 
 def random_sentences(count: int, words: int, vocabulary: int) -> list[list[int]]:
-    """Draw sentences of ``words`` words each."""
+    """Draw random sentences of ``words`` words each, as numbers below ``vocabulary``."""
     draw = random.Random(1)
     return [[draw.randrange(vocabulary) for _ in range(words)] for _ in range(count)]
 
 
 def save_checkpoint(side: Side, path: Path) -> None:
-    """Save a checkpoint like fairseq's trainer."""
+    """Save a model in the format of fairseq's checkpoints."""
     cfg = OmegaConf.to_container(side.cfg, resolve=True, enum_to_str=True)
     storage.save({**before_training(), "cfg": cfg, "model": side.model.state_dict()}, path)
 

@@ -1,12 +1,12 @@
-"""Measure the cost of fairseq-train from its start to the first update, by number of pairs.
+"""Measure what fairseq-train costs from its start to the first update, by the number of pairs.
 
     python benchmarks/data_start.py --json docs/results/data_start.json
 
-The command is `fairseq-train` itself, a process of its own, with the plugin and without, in turn:
-a model of next to nothing makes one update of a made-up corpus in the format of
-fairseq-preprocess. Times are of the processor; memory is the largest resident size, and "private"
-without the mapped files, which processes share and the system can drop (looked at every 5 ms). The
-row of --base pairs is what the start takes without a corpus to speak of; "own" is the rest.
+`fairseq-train` runs as a process of its own, in turn with the plugin and without it. A tiny model
+makes one update on a made-up corpus in the format of fairseq-preprocess. Times are processor times.
+Memory is the largest resident size; "private" memory, which is looked at every 5 ms, excludes
+mapped files, which processes share and the system can drop. The row of --base pairs shows what the
+start takes with hardly any corpus; "own" figures are what is above that.
 """
 
 import os
@@ -41,8 +41,8 @@ def arguments() -> Namespace:
     parser = bench.parser_with(__doc__, repeats=5, tokens=4_000, vocabulary=1_000)
     add = parser.add_argument
     add("--pairs", type=int, nargs="+", default=[1_000_000, 4_000_000, 16_000_000])
-    add("--base", type=int, default=1_000, help="pairs whose start is taken off")
-    add("--folder", type=Path, help="on the disk to use (the system's temporary folder)")
+    add("--base", type=int, default=1_000, help="pairs of the run to subtract from the others")
+    add("--folder", type=Path, help="folder for the corpora (the system's temporary folder)")
     return parser.parse_args()
 
 
@@ -84,7 +84,7 @@ def start(data: Path, side: str, tokens: int) -> dict[str, float]:
 
 
 def measure(options: Namespace, folder: Path, pairs: int) -> dict[str, dict[str, list[float]]]:
-    """Measure rounds of both sides on one corpus."""
+    """Measure both sides in turn on one corpus; return the figures of all rounds."""
     data = write(folder / str(pairs), pairs, options.vocabulary)
     rounds: dict[str, dict[str, list[float]]] = {side: defaultdict(list) for side in SIDES}
     start(data, PLUGIN, options.tokens)  # files are in the cache, and the plugin has seen them
@@ -98,7 +98,7 @@ def measure(options: Namespace, folder: Path, pairs: int) -> dict[str, dict[str,
 def row(
     pairs: int, rounds: dict[str, dict[str, list[float]]], base: dict[str, dict[str, list[float]]]
 ) -> dict[str, Any]:
-    """Compute medians, and the plugin's ratio to stock fairseq with and without the base."""
+    """Return medians, and ratios of the plugin to stock fairseq, with the base and without it."""
     figures: dict[str, Any] = {"pairs": pairs}
     for name in rounds[PLUGIN]:
         medians = {side: statistics.median(rounds[side][name]) for side in SIDES}

@@ -2,12 +2,13 @@
 
 ``python benchmarks/engine.py --model NAME=CHECKPOINT --data BIN --json docs/results/engine.json``
 
-Sentences are the test set's, sorted by length and cut into batches of the same sizes for all; beam
-5. What is timed is the translation of loaded sentences, without loading and printing.
-Ratios are a peer's time over ours, of the same round. CTranslate2 has no GRU attention, Linformer,
-MUSE or BMT. `equal` is how many tokens of our best hypotheses are fairseq's. With --dynamic-int8
-fairseq's generator also runs the transformer with torch's dynamically quantized linear layers; with
---shortlist the engine is also run with it, and BLEU of the whole test set stated with and without.
+Sentences of the test set are sorted by length and cut into the same batches for all systems, which
+search with beam 5. Only translating is timed, without loading and printing. Ratios are a peer's
+time over ours, in the same round. CTranslate2 has no GRU attention, Linformer, MUSE or BMT. `equal`
+is the share of tokens of our best hypotheses that equal fairseq's. With --dynamic-int8, fairseq's
+generator also runs the transformer with torch's dynamically quantized linear layers. With
+--shortlist, the engine also runs with this shortlist, and BLEU of the whole test set is given with
+and without it.
 """
 
 import copy
@@ -90,10 +91,10 @@ def fairseqs(model: BaseFairseqModel, task: TranslationTask) -> Translate:
 
 
 def dynamically_quantized(model: TransformerModel) -> TransformerModel:
-    """Copy a model, with torch's dynamic int8 products in all linear layers."""
+    """Return a copy of a model with torch's dynamic int8 products in all linear layers."""
     copied = copy.deepcopy(model)
     for module in copied.modules():
-        if isinstance(module, MultiheadAttention):  # or the encoder's would read their weights
+        if isinstance(module, MultiheadAttention):  # else it would read the layers' float weights
             module._set_skip_embed_dim_check()
     return quantize_dynamic(copied, {nn.Linear}, torch.qint8, inplace=True)
 
@@ -116,7 +117,7 @@ def engines(
 def ctranslate2_systems(
     model: BaseFairseqModel, task: TranslationTask, folder: Path
 ) -> Iterator[tuple[str, Translate]]:
-    """Yield CTranslate2 in fp32 and int8; token ids are turned into its words beforehand."""
+    """Yield CTranslate2 in fp32 and int8, by name; each call first turns token ids into words."""
     import ctranslate2
     from ctranslate2_models import convert
 
@@ -141,7 +142,7 @@ def ctranslate2_systems(
 
 
 def batches(task: TranslationTask, size: int) -> list[list[list[int]]]:
-    """Pick sentences from all over the test set, by length, in batches of ``size``."""
+    """Pick sentences from all over the test set; return them by length, in batches of ``size``."""
     dataset, count = (
         task.dataset("test"),
         min(SENTENCES.get(size, 4 * size), len(task.dataset("test"))),
@@ -153,7 +154,7 @@ def batches(task: TranslationTask, size: int) -> list[list[list[int]]]:
 
 
 def compare(name: str, path: Path, options: Namespace, cells: Cells) -> None:
-    """Time one model in all batch sizes."""
+    """Time one model with all batch sizes."""
     model, task = load(path, options.data)
     limits = (1, 200) if options.words is None else (options.words, options.words)
     systems = {ours(numbers): engines(model, task, numbers) for numbers in NUMBERS}
@@ -231,7 +232,7 @@ def compare_bleu(
 
 
 def share_of_equal_tokens(outputs: list[list[int]], expected: list[list[int]]) -> float:
-    """Return the share of tokens that are equal at the same place in a sentence."""
+    """Return the share of tokens that are equal in the same place of a sentence."""
     equal_count = sum(
         sum(a == b for a, b in zip(x, y, strict=False))
         for x, y in zip(outputs, expected, strict=True)
@@ -257,7 +258,7 @@ def main() -> None:
     parser.add_argument(
         "--dynamic-int8", action="store_true", help="time torch's dynamic int8 beside transformers"
     )
-    parser.add_argument("--shortlist", type=Path, help="also time and score the engine with it")
+    parser.add_argument("--shortlist", type=Path, help="also time and score the engine with this")
     options = parser.parse_args()
     bench.begin(options)
     register()

@@ -1,12 +1,12 @@
-"""Measure whether Linformer's gain carries over to decoding long sources in the engine.
+"""Measure whether Linformer is also faster at decoding long sources in the engine.
 
 ``python benchmarks/engine_long.py --json docs/results/engine_long.json``
 
-Weights are random, and shared by both models where possible. Sources have n random tokens, and
-hypotheses ``--words`` forced words, at beam 5, so the figures are only about time. "decoding" is
-the time of ``--words`` words minus that of one word in the same round, and so without the encoder;
-it is left out if the encoder's time varied by more than that in some round.
-CTranslate2 also runs the Transformer, and fairseq's generator both.
+Weights are random, and equal in both models where possible. Sources have n random tokens, and all
+hypotheses are forced to have ``--words`` words, with beam 5, so the figures are only about time.
+"decoding" is the time for ``--words`` words minus the time for one word in the same round, which
+takes the encoder out. It is missing if this difference was not positive in some round. CTranslate2
+also runs the Transformer, and fairseq's generator runs both models.
 """
 
 import functools
@@ -29,7 +29,7 @@ def named(model: str, system: str, part: str = "") -> str:
 
 
 def build(options: Namespace, folder: Path) -> dict[str, Translate]:
-    """Build every model in every system that has it, by name."""
+    """Build each model in each system that supports it; return the functions by name."""
     longest, size, systems = max(options.lengths), Size.of(options), {}
     flags = {TRANSFORMER: transformer()} | {f"k={k}": linformer(k, longest) for k in options.k}
     sides = {name: Side(words, size, positions=longest) for name, words in flags.items()}
@@ -47,7 +47,7 @@ def build(options: Namespace, folder: Path) -> dict[str, Translate]:
 
 
 def pairs_of(options: Namespace) -> list[tuple[str, str]]:
-    """List the pairs of a Linformer and a peer: whole translations, then decoding alone."""
+    """List pairs of a Linformer and a peer, for whole translations and then for decoding alone."""
     pairs = []
     for part in ("", DECODING):
         for name in (f"k={k}" for k in options.k):

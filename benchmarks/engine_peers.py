@@ -2,12 +2,12 @@
 
 ``python benchmarks/engine_peers.py --batches 1 32 128 --json docs/results/engine_peers.json``
 
-A stock transformer of random weights, changed so that Marian has it too (marian_models.py), writes
-as many tokens as each sentence has. Each system translates in turn in every round, so that drift
-hits all alike; nothing but its own library is in its memory. Latencies are those of single
-sentences. All systems get the same shortlist: the first words of the vocabulary, and target words
-for each source word. The engine makes a list for each sentence, the others for a whole batch. It
-needs ``pip install ctranslate2 pymarian``.
+A stock transformer with random weights, changed so that Marian can compute it (marian_models.py),
+writes as many tokens as each sentence has. The systems take turns in every round, so that drift of
+the machine affects all alike, and each has only its own library in memory. Latencies are times for
+a batch, in batches of 1 for a sentence. All systems get the same shortlist: the first words of the
+vocabulary, and target words for each source word. The engine makes a list for each sentence, the
+others one for a whole batch. The script needs ``pip install ctranslate2 pymarian``.
 """
 
 import itertools
@@ -96,7 +96,7 @@ def marian(folder: Path, options: list[str], words: int, listed: bool) -> Transl
 
 
 def serve(system: str, folder: Path, words: int) -> None:
-    """Translate each list of batches that comes on standard input; answer with times."""
+    """Translate each line of standard input, a list of batches; answer with times and outputs."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # send the output of libraries to standard error
     name = system.removesuffix(LISTED)
@@ -118,7 +118,7 @@ def serve(system: str, folder: Path, words: int) -> None:
 
 
 def joules() -> float | None:
-    """Read the energy counters of all processors (RAPL); None if the machine has none."""
+    """Read the energy counters of all processors (RAPL); None if they are missing or unreadable."""
     counters = list(Path("/sys/class/powercap").glob("intel-rapl:?/energy_uj"))
     if not counters or not all(os.access(path, os.R_OK) for path in counters):
         return None
@@ -129,9 +129,9 @@ def joules() -> float | None:
 
 
 def write_shortlist(symbols: list[str], special: int, folder: Path) -> dict[str, list[str]]:
-    """Write the same shortlist for every system; return the target words of each source word.
+    """Write one shortlist in each system's format; return the target words of each source word.
 
-    These are the word itself and others, of which the first words of the vocabulary are drawn most.
+    These are the word itself and random others, most often the first words of the vocabulary.
     """
     from fairseq_ext.engine import shortlist
 
@@ -185,7 +185,7 @@ def write(options: Namespace, folder: Path) -> tuple[list[str], dict[str, list[s
 
 
 def size_on_disk(system: str, folder: Path) -> float:
-    """Return the MiB of a system's model, without the shortlist."""
+    """Return the size of a system's model in MiB, without the shortlist."""
     name = system.removesuffix(LISTED)
     if name in MARIAN:
         paths = [folder / "model.npz"]
@@ -197,7 +197,7 @@ def size_on_disk(system: str, folder: Path) -> float:
 
 
 def refused() -> dict[str, str]:
-    """Return the systems that cannot compute on this processor, with the reason."""
+    """Return the reason, by system, for systems that cannot compute on this processor."""
     from ctranslate2 import get_supported_compute_types
 
     kinds = get_supported_compute_types("cpu")
@@ -215,7 +215,7 @@ def candidates(batches: list[list[str]], lists: dict[str, list[str]], symbols: l
 
 
 def measure(options: Namespace, folder: Path) -> tuple[list[dict[str, Any]], dict[int, float]]:
-    """Time all systems in all batch sizes; return rows, and the words left by the shortlist."""
+    """Time all systems with all batch sizes; return rows, and :func:`candidates` by batch size."""
     import bench
     from ctranslate2_models import random_sentences
 
@@ -251,7 +251,7 @@ def measure(options: Namespace, folder: Path) -> tuple[list[dict[str, Any]], dic
 def summary(
     rounds: list[dict[str, Any]], reference: list[str], tokens: int
 ) -> dict[str, float | None]:
-    """Compute speed, latencies, processor time, energy, memory, and what equals ``reference``."""
+    """Return speed, latencies, processor time, energy, memory, and words equal to ``reference``."""
     speeds = [tokens / sum(answer["seconds"]) for answer in rounds]
     low, middle, high = statistics.quantiles(speeds, n=4)
     latencies = sorted(1e3 * second for answer in rounds for second in answer["seconds"])
@@ -275,7 +275,7 @@ def summary(
 
 
 def draw(rows: list[dict[str, Any]], output: Path) -> None:
-    """Draw tokens a second, with a panel for each batch size."""
+    """Draw tokens per second, with a panel for each batch size."""
     import pictures
 
     panels: dict[str, dict[str, tuple[float, ...]]] = {}
@@ -295,7 +295,7 @@ def main() -> None:
         vocabulary=10_000,
     )
     parser.add_argument(
-        "--without", nargs="*", default=[], choices=SYSTEMS, help="systems left out"
+        "--without", nargs="*", default=[], choices=SYSTEMS, help="systems to leave out"
     )
     options = parser.parse_args()
     bench.begin(options)

@@ -1,21 +1,21 @@
-"""Measure a process from its start to its first translation, with CTranslate2 in the same rounds.
+"""Measure processes from their start to the first translation, ours and CTranslate2's in turn.
 
 ``python benchmarks/first_sentence.py --json docs/results/first_sentence.json``
 
 Every round starts each command once, in an order that is reversed every other round. Processor time
 and the largest resident memory are those of the whole process, as the system counts them. The
 shipped model answers a text, also over HTTP. Models of random weights in the shapes of
-:data:`SHAPES` translate tokens: as bundles of ours, by `fairseq-ext translate`, and as
-CTranslate2's models, by a script of three lines. `opened` is a process that opens the model and
-does not translate. CTranslate2 has no BMT; compare it with the Transformer of the same sizes.
-`Argos Translate, imported` needs an environment with argostranslate (the engine of LibreTranslate);
-without its models, which come from the net, it shows the least that a first sentence takes there.
-In `small pages` numpy does not ask the system for huge pages of memory, as CTranslate2 does not.
+:data:`SHAPES` translate tokens: as our bundles, by `fairseq-ext translate`, and as CTranslate2's
+models, by a script of three lines. `opened` is a process that opens the model and does not
+translate. CTranslate2 has no BMT; compare it with the Transformer of the same sizes.
+`Argos Translate, imported` needs an environment with argostranslate, on which LibreTranslate is
+built. It runs without a model, so it shows the least that a first sentence takes there. In
+`small pages` numpy does not ask the system for huge pages of memory, and neither does CTranslate2.
 Huge pages make translation faster, but their first use takes milliseconds each in a virtual machine
 that returns unused memory to its host.
 
 ``python benchmarks/first_sentence.py --shapes wmt16 wmt19 m2m-100 nllb-200 mbart-50 --rounds 5``
-measures published models' shapes, for which it needs 20 GB of disk and 10 GB of memory.
+measures models in the shapes of published ones, and needs 20 GB of disk and 10 GB of memory.
 """
 
 import json
@@ -65,7 +65,7 @@ print(translator.translate_batch(
     [sys.argv[3].split()], beam_size=5, max_decoding_length={LONGEST}
 )[0].hypotheses[0])
 """
-# The client speaks HTTP over a socket, because its own imports count, too.
+# The client speaks HTTP over a socket, because its imports would be measured, too.
 SERVE = f"""
 import socket, subprocess, sys
 server = subprocess.Popen(
@@ -85,7 +85,7 @@ BODY = '{"q": "No.", "source": "es", "target": "en"}'
 TRANSLATE = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 TRANSLATE += f"Content-Length: {len(BODY)}\r\n\r\n{BODY}"
 
-# A process counts the memory of its parent as its own, so a small process starts each command.
+# Linux counts the memory of a process's parent as its own, so a small process starts each command.
 STARTER = """
 import json, os, sys, time
 null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
@@ -99,12 +99,12 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 class Use(NamedTuple):
-    """Resources that a process has used.
+    """The resources that a process has used.
 
     Attributes:
-        processor: seconds of processor time.
-        elapsed: seconds.
-        memory: MiB that were resident at most.
+        processor: processor time in seconds.
+        elapsed: time from start to end in seconds.
+        memory: largest resident memory in MiB.
     """
 
     processor: float
@@ -113,7 +113,7 @@ class Use(NamedTuple):
 
 
 def measure(command: list[str]) -> Use:
-    """Run a command to its end."""
+    """Run a command to its end; return the resources that it has used."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installation has its bytecode
     starter = [sys.executable, "-S", "-c", STARTER, *command]
@@ -124,7 +124,7 @@ def measure(command: list[str]) -> Use:
 
 
 def rounds(commands: dict[str, list[str]], count: int) -> dict[str, list[Use]]:
-    """Run all commands in turn: once as warm-up, then ``count`` times for the figures."""
+    """Run all commands in turn, first to warm up, then ``count`` times; return what each used."""
     uses: dict[str, list[Use]] = {name: [] for name in commands}
     for number in range(count + 1):
         names = list(commands) if number % 2 else list(commands)[::-1]
@@ -136,7 +136,7 @@ def rounds(commands: dict[str, list[str]], count: int) -> dict[str, list[Use]]:
 
 
 def models(folder: Path, name: str, numbers: list[str]) -> dict[str, list[str]]:
-    """Make a model of :data:`SHAPES` in all forms; return the commands that use it."""
+    """Make a model of :data:`SHAPES` in all formats; return the commands that use it, by name."""
     import torch
     from ctranslate2_models import LANGUAGES, convert, save_checkpoint
     from peers import Side, Size, transformer
@@ -171,7 +171,7 @@ def models(folder: Path, name: str, numbers: list[str]) -> dict[str, list[str]]:
 
 
 def figures(uses: dict[str, list[Use]]) -> list[dict[str, object]]:
-    """Compute medians and quartiles of each command."""
+    """Return a row with medians and quartiles for each command."""
     rows: list[dict[str, object]] = []
     for name, values in uses.items():
         low, middle, high = bench.quartiles([use.processor for use in values])
@@ -193,9 +193,9 @@ def figures(uses: dict[str, list[Use]]) -> list[dict[str, object]]:
 def main() -> None:
     parser = bench.parser_with(__doc__)
     option = parser.add_argument
-    option("--rounds", type=int, default=20, help="that count, three at least")
-    option("--shapes", nargs="*", choices=SHAPES, default=DEFAULT_SHAPES, help="of random models")
-    option("--numbers", nargs="+", choices=KINDS, default=["fp32", "int8"], help="their formats")
+    option("--rounds", type=int, default=20, help="rounds that count, at least three")
+    option("--shapes", nargs="*", choices=SHAPES, default=DEFAULT_SHAPES, help="random models")
+    option("--numbers", nargs="+", choices=KINDS, default=["fp32", "int8"], help="number formats")
     options = parser.parse_args()
     python = [sys.executable, "-c"]
     commands = {

@@ -2,13 +2,13 @@
 
 ``python benchmarks/gru.py --threads 2 --json docs/results/gru_benchmark.json``
 
-Three questions: the decoder's recurrence (all but output layer and loss, forward and backward),
-the whole training step (encoder, decoder, loss, backward, clipping, Adam), and beam-5 generation
-(both models made to write exactly as many words as the source has). Sizes are the paper's:
-embeddings 100, GRU or LSTM 256 (bidirectional in the encoder), batches of 32 sentences. The
-paper's output layer reads ``[s; c; E y]``, 868 values; fairseq's reads ``--decoder-out-embed-dim``,
-set to the same 868 so that both have the same output layer, and also to 256, where theirs does a
-third of the work.
+The script times three things: the decoder's recurrence (everything but output layer and loss,
+forward and backward), the whole training step (encoder, decoder, loss, backward, clipping, Adam),
+and generation with beam 5, in which both models must write exactly as many words as the source has.
+Sizes are the paper's: embeddings 100, GRU or LSTM 256 (bidirectional in the encoder), batches of 32
+sentences. The paper's output layer reads ``[s; c; E y]``, 868 values. fairseq's reads
+``--decoder-out-embed-dim`` values: 868, as many as ours, and also 256, which is a third of the
+work.
 """
 
 from argparse import Namespace
@@ -25,7 +25,7 @@ OPTIMIZER = ["--lr", "1e-3", "--criterion", "label_smoothed_cross_entropy"]
 
 
 GRU, OUTPUTS = "GRU attention", (868, 256)
-LENGTHS = {  # words of each sentence with </s>, by their mean
+LENGTHS = {  # words of each sentence, </s> included, by the mean of these numbers
     8: [8] * 32,
     24: sorted([20 + i % 9 for i in range(32)], reverse=True),
     25: [25] * 32,
@@ -43,7 +43,7 @@ class RecurrentSize(Size):
 
 
 def build(size: Size, device: str) -> dict[str, Side]:
-    """Build our model, and fairseq's with each size of its output."""
+    """Build our model, and fairseq's with each size of the output layer's input."""
     lstm = "--arch lstm --encoder-bidirectional --decoder-out-embed-dim"
     words = {GRU: "--arch gru_attention"}
     words |= {f"lstm, output from {width}": f"{lstm} {width}" for width in OUTPUTS}
@@ -54,7 +54,10 @@ def build(size: Size, device: str) -> dict[str, Side]:
 
 
 def recurrence(side: Side, sample: dict, stock: bool):
-    """Run decoder features forward and backward, from annotations that also need a gradient."""
+    """Return a function that computes the decoder's features, forward and backward.
+
+    The annotations need a gradient, too.
+    """
     model, inputs = side.model.train(), sample["net_input"]
     with torch.no_grad():
         encoded = model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])
@@ -75,7 +78,7 @@ def recurrence(side: Side, sample: dict, stock: bool):
 
 
 def measure(options: Namespace) -> Cells:
-    """Time the recurrence and the training step over words, then generation."""
+    """Time recurrence and training step by the number of words, and then generation."""
     size = RecurrentSize(vocabulary=options.vocabulary)
     sides = build(size, options.device)
     peer = next(name for name in sides if name != GRU)

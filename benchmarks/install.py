@@ -1,16 +1,16 @@
-"""Time an installation and its first translation, for each Python, without torch.
+"""Time an installation without torch, and its first translation, for each Python.
 
 ``python benchmarks/install.py --wheel full/*.whl --python python3.12 --json install.json``
 
-The wheels that the package needs are fetched into a folder first, which is not timed; then for each
-Python, an environment is made, the package installed from that folder alone, and one sentence
-translated. `serve` is the time until the server answers. ``--extra serve,subwords`` installs what
-the image of docs/howto/serve/Dockerfile has. Of a second WHEEL, such as one without the trained
-models, only the size is reported.
+For each Python, the wheels that the package needs are first fetched into a folder, which is not
+timed. Then an environment is made, the package is installed from this folder alone, and one
+sentence is translated. `serve` is the time until the server answers. ``--extra serve,subwords``
+installs what the image of docs/howto/serve/Dockerfile has. For further wheels, such as one without
+the trained models, only the size is reported.
 
-``python benchmarks/install.py --recipes --json install_recipes.json`` times the commands by which
-the recipes install their environment in a fresh clone, as the recipes print them. Give it
-PIP_NO_CACHE_DIR=1, or pip takes the wheel of fairseq that an earlier installation compiled.
+``python benchmarks/install.py --recipes --json install_recipes.json`` times the commands with which
+the recipes install their environment in a fresh clone, as the recipes print them. Set
+PIP_NO_CACHE_DIR=1, or pip uses the wheel of fairseq that an earlier installation compiled.
 """
 
 import os
@@ -32,7 +32,7 @@ CLEAN = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 def main() -> None:
     parser = bench.parser_with(__doc__)
     parser.add_argument("--wheel", type=Path, nargs="+")
-    parser.add_argument("--python", nargs="+", help="interpreters")
+    parser.add_argument("--python", nargs="+", help="Python interpreters")
     parser.add_argument("--extra", help="extras of the package, separated by commas")
     parser.add_argument("--recipes", action="store_true", help="time what the recipes install")
     options = parser.parse_args()
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def of_recipes() -> list[dict[str, object]]:
-    """Let a recipe install everything in a fresh clone; return the seconds of each command."""
+    """Let a recipe install everything in a fresh clone; return each command with its seconds."""
     clone = Path(__file__).parent.parent
     with tempfile.TemporaryDirectory() as folder:
         run("git", "clone", "-q", clone, folder)

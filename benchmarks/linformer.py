@@ -4,19 +4,19 @@
 
 Questions:
   encoder     time of the encoder over n, forward and training step (the paper's figure 2)
-  flat        our encoders' time per token with as many tokens at every n
+  flat        our encoders' time per token, with the same number of tokens in a batch at every n
   attention   time of the attention alone over n, without and with its linear layers
   seq2seq     forward of encoder and decoder over n (figure 1), and training steps at the paper's
               mix of lengths (table 4)
   memory      peak memory of the encoder over n
   generation  beam-5 generation over the source's length, and the bytes of the cross-attention cache
-  all         all of them; each writes its own file, --json x.json gives x_encoder.json …
+  all         all of them, each with a file of its own: --json x.json gives x_encoder.json …
 
-Before a question is timed, the peers are checked to compute what fairseq's encoder computes.
-Candidates take turns in every round; tables show medians and quartiles of the rounds' ratios, which
-are the peer's time over ours: above 1 the Linformer is faster. A peer that needs more than --limit
-seconds for a pass, or too much memory, is not run at larger n. Half precision is that of weights
-and activations alike (no autocast).
+Most questions first check that the peers compute what fairseq's encoder computes. Candidates take
+turns in every round. Tables show medians and quartiles of the rounds' ratios, the peer's time over
+ours, so above 1 the Linformer is faster. A peer that needs more than --limit seconds for a pass, or
+too much memory, is not run at larger n. In half precision, weights and activations are in half
+precision (no autocast).
 """
 
 import argparse
@@ -60,12 +60,12 @@ STOCK, FUSED, MASKED = "fairseq", "sdpa", "sdpa with mask"
 
 
 def sentences_of(tokens: int, n: int) -> int:
-    """Return how many sentences of ``n`` tokens make a batch of ``tokens``, at least one."""
+    """Return how many sentences of ``n`` tokens fit into a batch of ``tokens``, at least one."""
     return max(1, tokens // n)
 
 
 def build_encoder(options: Namespace, name: str, n: int) -> nn.Module:
-    """Build the encoder ``k=32``, ``fairseq`` or ``sdpa``, for sources of ``n`` tokens."""
+    """Build an encoder, such as ``k=32``, ``fairseq`` or ``sdpa``, for sources of ``n`` tokens."""
     size = Size(
         options.embed_dim, options.ffn_embed_dim, options.heads, options.layers, 1, VOCABULARY
     )
@@ -89,7 +89,10 @@ def forward(encoder: nn.Module, tokens: Tensor) -> Callable[[], dict]:
 
 
 def training_step(encoder: nn.Module, tokens: Tensor) -> Callable[[], None]:
-    """Return a training pass with a random gradient; by layer norm a sum's gradient would be 0."""
+    """Return a training pass with a random gradient of the output.
+
+    The gradient of the output's sum would be 0, because of the layer norm.
+    """
     encoder.train()
     weight = encoder.embed_tokens.weight
     gradient = weight.new_empty(*tokens.t().shape, weight.size(1)).normal_()
@@ -102,7 +105,7 @@ def training_step(encoder: nn.Module, tokens: Tensor) -> Callable[[], None]:
 
 
 def encoder(options: Namespace) -> Cells:
-    """Measure the paper's figure 2."""
+    """Time the encoder over n, forward and in training steps: the paper's figure 2."""
     check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
     cells = Cells(f"Encoder of {options.layers} layers over n, {options.dtype}")
     cells.note(
@@ -132,8 +135,10 @@ def encoder(options: Namespace) -> Cells:
 
 
 def flat(options: Namespace) -> Cells:
-    """Time only our encoders forward, with equally many tokens in the batch at every n. A larger
-    batch costs more per token, whatever its n."""
+    """Time our encoders forward, with the same number of tokens in the batch at every n.
+
+    The number is the same because a larger batch costs more per token, whatever n is.
+    """
     check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
     cells = Cells(f"Encoder of {options.layers} layers, constant tokens, {options.dtype}")
     watch = Stopwatch(options)
@@ -177,7 +182,7 @@ def attention(options: Namespace) -> Cells:
 
 
 def memory_cell(options: Namespace, phase: str, name: str, n: int) -> tuple[int, float]:
-    """Measure peak bytes and seconds of one pass, in a process of its own."""
+    """Return peak bytes and seconds of one pass; call this in a process of its own."""
     torch.set_num_threads(options.threads)
     encoder = build_encoder(options, name, n)
     make = forward if phase == "forward" else training_step
@@ -195,13 +200,13 @@ def memory_cell(options: Namespace, phase: str, name: str, n: int) -> tuple[int,
 
 
 def memory(options: Namespace) -> Cells:
-    """Measure peak memory of the encoder, each cell in a fresh process."""
+    """Measure the encoder's peak memory, with a new process for each cell."""
     cells = Cells(f"Peak memory of an encoder of {options.layers} layers over n, {options.dtype}")
     cells.note(
         "above model and batch; " + ("the allocator's" if "cuda" in options.device else "resident")
     )
-    # The server has imported everything and computed nothing, so its children start at once. It
-    # finds modules by the environment alone.
+    # The fork server has imported everything and computed nothing, so its children start at once.
+    # It finds modules through the environment only.
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     context = multiprocessing.get_context("forkserver")
@@ -252,7 +257,7 @@ def build_sides(options: Namespace, positions: int, dropout: float = 0.0) -> dic
 
 
 def seq2seq(options: Namespace) -> Cells:
-    """Measure the paper's figure 1 and table 4."""
+    """Time the forward pass over n and training steps: the paper's figure 1 and table 4."""
     check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
     cells = Cells(f"Encoder-decoder of {options.layers} + {options.layers} layers, {options.dtype}")
     forward_over_n(options, cells)
@@ -261,7 +266,7 @@ def seq2seq(options: Namespace) -> Cells:
 
 
 def forward_over_n(options: Namespace, cells: Cells) -> None:
-    """Time the teacher-forced forward with the output layer, for source and target of n tokens."""
+    """Time the forward pass with teacher forcing and output layer, for sides of n tokens each."""
     sides = build_sides(options, max(options.lengths))
     sides[FUSED] = sides[STOCK].on_fused_attention()
     cells.note(
@@ -284,7 +289,7 @@ def forward_over_n(options: Namespace, cells: Cells) -> None:
 
 
 def training_steps(options: Namespace, cells: Cells) -> None:
-    """Time steps on random batches of the recipe's lengths, a new one for all in each round."""
+    """Time training steps on random batches of the recipe's lengths, a new batch in each round."""
     sides = build_sides(options, LONGEST, options.dropout)
     if options.fused_training:
         sides[FUSED] = sides[STOCK].on_fused_attention()
@@ -300,7 +305,7 @@ def training_steps(options: Namespace, cells: Cells) -> None:
         f"to {widths[0]:.0f} and {widths[1]:.0f} on average; dropout {options.dropout}"
     )
     candidates = {name: side.train_steps(samples) for name, side in sides.items()}
-    # One cell, so it may take as long as all those of the forward.
+    # This single cell may take as long as all cells of the forward pass together.
     watch = Stopwatch(options, options.budget * len(options.lengths))
     ours = [f"k={k}" for k in options.k]
     pairs = [(name, peer) for name in ours for peer in sides if peer not in ours]
@@ -309,13 +314,13 @@ def training_steps(options: Namespace, cells: Cells) -> None:
 
 
 def random_lengths(sentences: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Draw tokens of source and target, whose lengths are correlated."""
+    """Draw correlated numbers of source and target tokens."""
     means, sigmas = (MEAN_SOURCE, MEAN_TARGET), (SIGMA, SIGMA)
     return pair_lengths(sentences, means, sigmas, CORRELATION, longest=LONGEST, seed=seed)
 
 
 def generation(options: Namespace) -> Cells:
-    """Time beam search with beam 5 on n source tokens; all hypotheses have ``--words`` words."""
+    """Time search with beam 5 on n source tokens; all hypotheses have ``--words`` words."""
     options = Namespace(**{**vars(options), "k": options.k[:1]})
     cells = Cells(f"Beam-5 generation of {options.words} words over n, {options.dtype}")
     longest = max(options.lengths)
@@ -371,7 +376,7 @@ def encode(side: Side, sample: dict) -> Callable[[], dict]:
 
 @torch.no_grad()
 def cross_cache(side: Side, sample: dict) -> int:
-    """Count the bytes that attention over the source keeps between steps of beam search."""
+    """Return the bytes that attention over the source keeps between steps of beam search."""
     model, state = side.model.eval(), {}
     sentences = len(sample["id"])
     rows = torch.arange(sentences, device=sample["target"].device).repeat_interleave(BEAM)
@@ -399,7 +404,7 @@ QUESTIONS = {
 
 
 def powers(first: int, last: int, step: int = 1) -> list[int]:
-    """List the powers of two from ``first`` to ``last``, or every ``step``-th of them."""
+    """Return the powers of two from ``first`` to ``last``, or every ``step``-th of these."""
     return [2**n for n in range(first.bit_length() - 1, last.bit_length(), step)]
 
 
@@ -413,8 +418,8 @@ COMMON = {
     "warmup": 1,
     "sentences": 16,
 }
-# Each question's defaults for options that are not given, for two CPU cores. Two layers, as torch
-# computes the first one's products otherwise: its input is a transpose.
+# Each question's defaults for missing options, for two CPU cores. There are at least two layers,
+# because torch computes the products of the first layer in another way: its input is a transpose.
 SHORT = {"layers": 2, "tokens": 2048, "budget": 10.0, "limit": 3.0}
 DEFAULTS = {
     "encoder": COMMON | SHORT | {"lengths": powers(32, 32_768)},
@@ -439,7 +444,7 @@ def arguments() -> argparse.ArgumentParser:
     add("question", choices=[*QUESTIONS, bench.ALL])
     add("--lengths", type=int, nargs="+", help="n, ascending")
     add("--k", type=int, nargs="+", help="slots")
-    add("--fused-training", action="store_true", help="training steps of the fused peer too")
+    add("--fused-training", action="store_true", help="also time training steps of the fused peer")
     return parser
 
 

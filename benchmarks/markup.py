@@ -1,13 +1,14 @@
-"""Measure what keeping the tags of a manual costs, and whether every translation keeps them.
+"""Measure what it costs to keep the tags of a manual, and whether all translations keep them.
 
     python benchmarks/markup.py --help-pages help/en-US help/de --languages en de --model en-de \\
         --held-out held_out.en --json docs/results/markup.json
 
 The pages are LibreOffice's help, from the packages libreoffice-help-*. Their first --lines
-sentences with tags are translated with `translate --markup`; each translation must have the tags
-of its source in the same order, and be well-formed XML where the source is. Sentences that are
-in --held-out once their tags are removed, a file of sentences that the model was not trained on,
-are translated with their tags and without any; both are scored without tags.
+sentences with tags are translated by `translate --markup`. The script counts translations that have
+the tags of their source in the same order, and that are well-formed XML if the source is.
+--held-out is a file of sentences on which the model was not trained. Sentences of the pages that
+are in this file, apart from their tags, are translated with tags and without; both are scored
+without tags.
 """
 
 import argparse
@@ -40,7 +41,7 @@ def arguments() -> argparse.Namespace:
 
 
 def read_pairs(options: argparse.Namespace, folder: Path) -> list[tuple[str, str]]:
-    """Read the pairs of the pages whose source has tags."""
+    """Return the sentence pairs of the pages whose source has tags."""
     source, target = options.help_pages
     src, tgt = options.languages
     words = ["--source", source, "--target", target, "--src", src, "--tgt", tgt]

@@ -1,18 +1,18 @@
-"""Measure translation in parts: memory over lines, speed over workers, lines lost by kills.
+"""Measure translation in parts: memory by lines, speed by workers, and lines lost when killed.
 
     fairseq-ext bundle average.pt --data bin --numbers int8 -o model
     python benchmarks/mass_translation.py model --text test.en \\
         --json docs/results/mass_translation.json
 
-The text is repeated until there are as many lines as asked for. Every worker is a process of
-``fairseq-ext translate --parts`` with one thread; a time is from the start of the workers to the
-end of the last.
+The text is repeated until it has as many lines as an option says. Each worker is a process of
+``fairseq-ext translate --parts`` with one thread. Times run from the start of the workers to the
+end of the last one.
 
   memory   the largest resident size of one worker, and lines per second, for each of --lines
-  workers  lines per second of all workers together, for each number of workers in --workers; all
-           numbers are measured in turn, in --repeats rounds
-  kills    the same text by a worker that is killed --kills times at random moments, against the
-           plain command: lines that are missing, lines too many, and whether all bytes are equal
+  workers  lines per second of all workers together, for each number in --workers; the numbers take
+           turns, in --repeats rounds
+  kills    a worker is killed up to --kills times at random moments, and its output is compared with
+           the plain command's: missing lines, lines too many, and whether all bytes are equal
 """
 
 import filecmp
@@ -40,26 +40,26 @@ def arguments() -> Namespace:
     add = parser.add_argument
     add("model", type=Path, help="a bundle, or a checkpoint with --data")
     add("--data", type=Path, help="folder of fairseq-preprocess")
-    add("--text", type=Path, required=True, help="source lines")
+    add("--text", type=Path, required=True, help="file of source sentences")
     add("--lines", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="for memory")
-    add("--speed-lines", type=int, default=100_000, help="for workers and kills")
+    add("--speed-lines", type=int, default=100_000, help="lines for workers and kills")
     add("--workers", type=int, nargs="+", default=[1, 2])
     add("--kills", type=int, default=20)
     add("--part-lines", type=int, default=2_000)
     add("--beam", type=int, default=5)
-    add("--seed", type=int, default=1, help="of the moments of kills")
+    add("--seed", type=int, default=1, help="seed of the moments at which to kill")
     return parser.parse_args()
 
 
 class Texts:
-    """Inputs in a folder, and the command that translates one."""
+    """The source texts in a folder, and the commands that translate them."""
 
     def __init__(self, options: Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder
         self._number = itertools.count()
 
     def source(self, lines: int) -> Path:
-        """Write the text, repeated up to this number of lines."""
+        """Write the text, repeated up to this number of lines; return its path."""
         path = self.folder / f"{lines}.txt"
         if not path.exists():
             with self.options.text.open("rb") as file:
@@ -69,7 +69,7 @@ class Texts:
         return path
 
     def plain(self, lines: int) -> list[str]:
-        """Return the command without parts."""
+        """Return the command that translates as a whole, not in parts."""
         data = [] if self.options.data is None else [self.options.data]
         words = [*COMMAND, *data, "--path", self.options.model, "--input", self.source(lines)]
         words += ["--beam", self.options.beam, "--cpu", "--max-len-a", 1.5, "--max-len-b", 10]
@@ -88,13 +88,13 @@ def started(words: list[str]) -> subprocess.Popen[bytes]:
 
 
 def ended(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process, which must succeed."""
+    """Wait for a process; end this script if the process fails."""
     if process.wait():
         raise SystemExit(f"{process.args} ended with {process.returncode}")
 
 
 def timed(texts: Texts, lines: int, workers: int) -> dict[str, float]:
-    """Measure seconds, lines per second and MiB of workers side by side on one text."""
+    """Measure seconds, lines per second and MiB of workers that share one text."""
     words, output = texts.in_parts(lines)
     with ExitStack() as stack:
         processes = [started(words) for _ in range(workers)]
@@ -115,7 +115,7 @@ def memory(texts: Texts) -> list[dict[str, float]]:
 
 
 def workers(texts: Texts) -> list[dict[str, float]]:
-    """Time numbers of workers in turn, so that a busy moment of the machine affects all."""
+    """Time all numbers of workers in turn, so that a busy machine affects all of them alike."""
     lines, speeds = texts.options.speed_lines, {}
     for _, count in itertools.product(range(texts.options.repeats), texts.options.workers):
         speeds.setdefault(count, []).append(timed(texts, lines, count)["lines_per_second"])
@@ -142,7 +142,7 @@ def kills(texts: Texts) -> dict[str, object]:
         process = started(words)
         try:
             process.wait(draw.uniform(0, 2 * duration / options.kills))
-            break  # it was done
+            break  # the worker has finished
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

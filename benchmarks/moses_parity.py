@@ -2,9 +2,10 @@
 
     python benchmarks/moses_parity.py --moses mosesdecoder/scripts FILE.en FILE.de … --json OUT
 
-Needs Perl and a clone of github.com/moses-smt/mosesdecoder; a file's ending is its language, and
-``.gz`` is unpacked. ``--official TEXT=TOKENS`` compares a text with tokens that its authors made
-(lower case, punctuation, tokens), as Multi30k's.
+It needs Perl and a clone of github.com/moses-smt/mosesdecoder. A file's name ends in its language,
+perhaps with ``.gz`` after it. ``--official TEXT=TOKENS`` compares our steps (lower case,
+punctuation, tokens) on a text with the tokens that the corpus's authors made of it, as for
+Multi30k.
 """
 
 import argparse
@@ -29,7 +30,7 @@ def language_of(path: Path) -> str:
 
 
 def by_script(script: Path, options: list[str], lines: list[str]) -> list[str]:
-    """Run a Perl script on the lines."""
+    """Run a Perl script on the lines; return its lines."""
     done = subprocess.run(
         ["perl", script, *options],
         input="".join(f"{line}\n" for line in lines).encode(),
@@ -40,13 +41,13 @@ def by_script(script: Path, options: list[str], lines: list[str]) -> list[str]:
 
 
 def compare(ours: list[str], theirs: list[str], shown: int) -> dict[str, object]:
-    """Count the lines that differ, and show some of them."""
+    """Count the lines that differ; return the counts, with some of these lines."""
     wrong = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
     return {"lines": len(ours), "different": len(wrong), "examples": wrong[:shown]}
 
 
 def steps(scripts: Path, language: str) -> dict[str, tuple[Path, list[str], Callable]]:
-    """Return for each step the script, its options, and our function."""
+    """Return the script, its options and our function, by step."""
     folder, tokenizer = scripts / "tokenizer", moses.tokenizer(language)
     return {
         "normalize": (
@@ -71,10 +72,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("texts", nargs="*", type=Path, help="texts, a sentence a line")
+    parser.add_argument("texts", nargs="*", type=Path, help="texts, one sentence per line")
     parser.add_argument("--moses", type=Path, help="mosesdecoder's folder `scripts`")
     parser.add_argument("--official", action="append", default=[], metavar="TEXT=TOKENS")
-    parser.add_argument("--examples", type=int, default=3, help="differing lines kept of each")
+    parser.add_argument("--examples", type=int, default=3, help="differing lines to store of each")
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()
     rows = []

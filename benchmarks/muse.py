@@ -8,12 +8,12 @@ Questions:
   training     training steps on batches of Multi30k's lengths: named architectures, and
                MUSE-simple in the transformer's shape
   convolution  the dynamic convolution alone over T, against both paths of fairseq's
-  all          all of them; each writes its own file, --json x.json gives x_generation.json …
+  all          all of them, each with a file of its own: --json x.json gives x_generation.json …
 
-Before timing, the candidates that should compute the same function are checked. Candidates
-take turns in every round; tables show medians and quartiles of the rounds' ratios, which are the
-peer's time over ours: above 1 ours is faster. Half precision is that of weights and activations
-alike (no autocast).
+Generation and convolution first check that candidates compute the same function where they should.
+Candidates take turns in every round. Tables show medians and quartiles of the rounds' ratios, the
+peer's time over ours, so above 1 ours is faster. In half precision, weights and activations are in
+half precision (no autocast).
 """
 
 import argparse
@@ -41,11 +41,11 @@ PASSES = ("forward", "forward + backward")
 
 
 class StockConvolution(nn.Module):
-    """fairseq's dynamic convolutions and a gate, with the parameters of ours.
+    """fairseq's dynamic convolutions with a gate, and with the parameters of our convolution.
 
-    fairseq has two paths for the same function: `expanded` multiplies with a band matrix,
-    `unfolded` copies each position's window. Several gated kernels are several of its convolutions,
-    as the paper's authors have it; ours merges the kernels first.
+    fairseq computes the function in two ways: `expanded` multiplies with a band matrix, `unfolded`
+    copies each position's window. As in the code of the paper's authors, each gated kernel is a
+    convolution of its own; ours merges the kernels first.
     """
 
     def __init__(self, ours: DynamicConvolution, unfold: bool) -> None:
@@ -72,7 +72,7 @@ class StockConvolution(nn.Module):
 
 
 def build(options: Namespace, sizes: tuple[int, ...]) -> dict[str, nn.Module]:
-    """Build ours and fairseq's two paths with the same parameters."""
+    """Build our convolution, and fairseq's in both ways, with the same parameters."""
     torch.manual_seed(1)
     ours = DynamicConvolution(options.embed_dim, options.heads, sizes, causal=False)
     if ours.gate is not None:
@@ -86,7 +86,7 @@ def forward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
 
 
 def backward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
-    """Return a pass forward and backward, from a random gradient of the output."""
+    """Return a function that runs forward and backward, from a random gradient of the output."""
     leaf = values.clone().requires_grad_()
     gradient = torch.randn_like(values)
 
@@ -100,7 +100,7 @@ def backward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
 
 
 def check(options: Namespace) -> None:
-    """Check that all modules compute equal outputs and gradients, on both paths of ours."""
+    """Check that all modules compute equal outputs and gradients, at lengths for both our ways."""
     for sizes, length in product(KERNELS.values(), (5, 33, 100)):
         values = torch.randn(length, 2, options.embed_dim, device=options.device)
         expected: dict[str, Tensor] = {}
@@ -116,7 +116,7 @@ def check(options: Namespace) -> None:
 
 
 def convolution(options: Namespace) -> Cells:
-    """Time forward, and forward with backward, at about as many tokens for every T."""
+    """Time forward, and forward with backward, with about the same number of tokens at every T."""
     check(options)
     cells = Cells(
         f"Dynamic convolution over T, C = {options.embed_dim}, H = {options.heads}, "
@@ -145,17 +145,17 @@ def convolution(options: Namespace) -> Cells:
 
 BEAM = 5
 LONGEST = 256
-# Multi30k's training pairs, English to German, in words with </s>: means, deviations of the
-# logarithms and their correlation.
+# Lengths of Multi30k's training pairs, English to German, in words with </s>: means, standard
+# deviations of the logarithms, and the correlation of the logarithms.
 MEANS, SIGMAS, CORRELATION = (14.0, 13.4), (0.27, 0.30), 0.85
-POOL = 4096  # sentences to make batches of, sorted by length like fairseq's
+POOL = 4096  # sentences from which batches are made, sorted by length as in fairseq
 
 TRANSFORMER, PACKED = "transformer", "transformer packed"
 SIMPLE, SIMPLE_FUSED = "MUSE-simple", "MUSE-simple fused"
 MUSE, MUSE_FUSED = "MUSE", "MUSE fused"
 IWSLT, IWSLT_MUSE = "transformer_iwslt_de_en", "muse_iwslt_de_en"
 SIMPLE_BASE, SAME_SHAPE = "muse_simple_base", "MUSE-simple, transformer's shape"
-BASE = Size(384, 768, 4, 12, 12)  # of the paper's MUSE-base
+BASE = Size(384, 768, 4, 12, 12)  # the paper's MUSE-base
 
 
 def muse(*, kernels: bool, fused: bool = False) -> list[str]:
@@ -165,7 +165,7 @@ def muse(*, kernels: bool, fused: bool = False) -> list[str]:
 
 
 def translators(size: Size, **where: object) -> dict[str, Side]:
-    """Build the models for generation; fused and packed ones have their twins' weights."""
+    """Build the models for generation; fused and packed models have the weights of the others."""
     flags = {
         TRANSFORMER: ["--arch", "transformer"],
         SIMPLE: muse(kernels=False),
@@ -180,7 +180,7 @@ def translators(size: Size, **where: object) -> dict[str, Side]:
 
 
 def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
-    """Return a function that searches like ``fairseq-generate``, one of ``samples`` a call."""
+    """Return a function that translates the next of ``samples``, like ``fairseq-generate``."""
     side.model.prepare_for_inference_(side.cfg)
     settings = GenerationConfig(beam=BEAM, max_len_a=0, max_len_b=words, min_len=words)
     settings.engine = "fairseq"
@@ -190,7 +190,7 @@ def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
 
 
 def source_batches(options: Namespace, sentences: int) -> list[dict]:
-    """Make a batch for each round from sources sorted by length, evenly from short to long."""
+    """Make a batch for each round from sources sorted by length, spread from short to long."""
     count = options.repeats
     means = (options.source_words + 1.0, options.words + 1.0)
     pool = pair_lengths(
@@ -206,7 +206,7 @@ def source_batches(options: Namespace, sentences: int) -> list[dict]:
 
 
 def check_generation(options: Namespace) -> None:
-    """Check that fused and packed models find translations with the scores of their twins'."""
+    """Check that fused and packed models give translations the same scores as the others."""
     size = Size(options.embed_dim, options.ffn_embed_dim, options.heads, 2, 2, 100)
     lengths = torch.tensor([3, 7, 6])
     sample = sample_of(lengths, lengths, size, options.device)
@@ -275,7 +275,7 @@ def training(options: Namespace) -> Cells:
 
 
 def learners(options: Namespace) -> dict[str, Side]:
-    """Build the models for training: named architectures, and the first and last of --layers."""
+    """Build the models for training: named architectures, and MUSE-simple of the options' sizes."""
     shape = Size.of(options)
     base = Size(*(*vars(BASE).values(),)[:-1], options.vocabulary)
     flags = {
@@ -291,7 +291,7 @@ def learners(options: Namespace) -> dict[str, Side]:
 
 
 def pair_batches(options: Namespace) -> list[dict]:
-    """Let fairseq make a batch for each round from pairs sorted by length, in random order."""
+    """Let fairseq cut pairs sorted by length into batches; return a random one for each round."""
     source, target = pair_lengths(
         options.sentences, MEANS, SIGMAS, CORRELATION, longest=LONGEST, seed=1
     )
@@ -338,12 +338,12 @@ def arguments() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("question", choices=[*QUESTIONS, bench.ALL])
-    add("--source-words", type=int, default=20, help="to translate, on average")
+    add("--source-words", type=int, default=20, help="words of a source, on average")
     return parser
 
 
 def draw(question: str, cells: Cells, options: Namespace) -> None:
-    """Draw time per token of the gated pair over T, ours and fairseq's."""
+    """Draw time per token over T for the gated pair of kernels, ours and fairseq's."""
     if question != "convolution":
         return
     import pictures

@@ -1,4 +1,4 @@
-"""Build the peers of our models, fairseq's Transformer and faster variants of it; make batches."""
+"""Build models to compare: ours, fairseq's Transformer and faster variants of it; make batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Size:
-    """Sizes of a transformer; the defaults are the paper's."""
+    """The sizes of a transformer; the defaults are the Linformer paper's."""
 
     embed_dim: int = 512
     ffn_embed_dim: int = 2048
@@ -40,7 +40,7 @@ class Size:
 
     @classmethod
     def of(cls, options: Namespace) -> Size:
-        """Read the sizes from the command line; both sides have the same number of layers."""
+        """Return the sizes in the options; encoder and decoder have the same number of layers."""
         layers = options.layers
         sizes = options.embed_dim, options.ffn_embed_dim, options.heads, layers, layers
         return cls(*sizes, options.vocabulary)
@@ -65,13 +65,13 @@ def transformer() -> list[str]:
 
 
 def linformer(k: int, max_len: int) -> list[str]:
-    """Return flags of a Linformer; E and F have ``max_len`` columns, or ``k`` if that is more."""
+    """Return a Linformer's flags; E and F have ``max_len`` columns, or ``k`` if it is larger."""
     columns = str(max(k, max_len))
     return ["--arch", "linformer", "--linformer-k", str(k), "--linformer-max-len", columns]
 
 
 class Side:
-    """A model, built by fairseq's own command, with everything that a training step needs."""
+    """A model, built as fairseq-train builds it, with everything that a training step needs."""
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class Side:
         self.optimizer: FairseqAdam | None = None
 
     def on_fused_attention(self) -> Side:
-        """Copy the model, with ``scaled_dot_product_attention`` in all attentions."""
+        """Return a copy with ``scaled_dot_product_attention`` in all attentions."""
         return self._exchanged(MultiheadAttention, FusedAttention)
 
     def on_packed_weights(self) -> Side:
-        """Copy the model, with oneDNN's packed weights in all linear layers that are modules."""
+        """Return a copy with oneDNN's packed weights in all linear layers that are modules."""
         return self._exchanged(nn.Linear, PackedLayer)
 
     def _exchanged(self, kind: type[nn.Module], replacement: Callable[..., nn.Module]) -> Side:
@@ -127,16 +127,16 @@ class Side:
         self.optimizer.zero_grad()
 
     def train_steps(self, samples: list[dict]) -> Callable[[], None]:
-        """Return a training step that takes the next of ``samples`` in each call."""
+        """Return a function that makes a training step on the next of ``samples``."""
         batches = itertools.cycle(samples)
         return lambda: self.train_step(next(batches))
 
 
 class FusedAttention(nn.Module):
-    """fairseq's attention with its weights, but torch's ``scaled_dot_product_attention``.
+    """fairseq's attention and its weights, computed by torch's ``scaled_dot_product_attention``.
 
-    It is for encoding and teacher forcing: it takes an ``attn_mask`` for the causal one, and
-    targets to be padded on the right, where causality hides the pads.
+    It is for encoding and teacher forcing only: it takes any ``attn_mask`` for the causal mask, and
+    expects targets that are padded on the right, where the causal mask hides the pads.
     """
 
     def __init__(self, stock: MultiheadAttention) -> None:
@@ -172,7 +172,7 @@ class FusedAttention(nn.Module):
         return self.out_proj(heads.permute(2, 0, 1, 3).flatten(2)), None
 
     def _get_input_buffer(self, incremental_state: None) -> dict:
-        """Return an empty cache, for which fairseq's decoder layer asks."""
+        """Return an empty cache; fairseq's decoder layer calls this."""
         return {}
 
     def _heads(self, projected: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ class PackedLayer(nn.Module):
 
 
 class Given(nn.Module):
-    """A stand-in for a layer whose result already exists."""
+    """A layer that returns a given result, whatever its input is."""
 
     def __init__(self, result: Tensor) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class Given(nn.Module):
 def attentions(
     size: Size, slots: list[int], n: int, device: str, dtype: torch.dtype
 ) -> dict[str, nn.Module]:
-    """Build an attention of each kind: Linformer with these ``k``, and fused exact attention."""
+    """Build Linformer attentions with these numbers of slots, and fused exact attention."""
     torch.manual_seed(1)
     modules: dict[str, nn.Module] = {
         f"k={k}": LinformerAttention(size.embed_dim, size.heads, LengthProjection(k, max(k, n)))
@@ -219,17 +219,19 @@ def attentions(
 
 
 def core(module: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> nn.Module:
-    """Return the attention without its four linear layers, whose results are given."""
+    """Return a copy of an attention without its linear layers, for these queries, keys, values."""
     alone = copy.deepcopy(module)
     alone.q_proj, alone.k_proj, alone.v_proj = Given(q), Given(k), Given(v)
     alone.out_proj = nn.Identity()
-    alone.compress_first = False  # E k and F v are different products now
+    alone.compress_first = False  # keys and values are given, and no longer linear in one input
     return alone
 
 
 def source_batch(sentences: int, n: int, vocabulary: int, *, padded: bool = False) -> Tensor:
-    """Draw sources ``[B, S]`` of ``n`` tokens. If ``padded``, they have pads on the left, and their
-    lengths fall evenly from ``n - 1`` to about three quarters of ``n``."""
+    """Draw sources ``[B, S]`` of ``n`` tokens.
+
+    If ``padded``, pads are on the left, and lengths go from ``n - 1`` down to about 3/4 of ``n``.
+    """
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(FIRST_WORD, vocabulary, (sentences, n), generator=generator)
     tokens[:, -1] = EOS
@@ -248,15 +250,15 @@ def pair_lengths(
     longest: int,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
-    """Draw tokens of sources and targets ``[B]``, log-normal and correlated.
+    """Draw lengths of sources and targets ``[B]`` in tokens, log-normal and correlated.
 
     Args:
         sentences: B.
-        means: of source and target.
-        sigmas: standard deviations of their logarithms.
-        correlation: of their logarithms.
-        longest: upper limit; the lower limit is three.
-        seed: of the draw.
+        means: mean lengths of sources and targets.
+        sigmas: standard deviations of the lengths' logarithms.
+        correlation: correlation of the logarithms.
+        longest: largest length; the smallest is three.
+        seed: seed of the draw.
     """
     generator = torch.Generator().manual_seed(seed)
     source, noise = torch.randn(2, sentences, generator=generator)
@@ -300,10 +302,10 @@ def sample_of(source_lengths: Tensor, target_lengths: Tensor, size: Size, device
 
 @torch.no_grad()
 def check(size: Size, device: str) -> None:
-    """Check that the timed models compute the same function.
+    """Check that the timed encoders compute the same function.
 
-    Fused attention equals fairseq's encoder, with and without pads; so does Linformer with
-    ``k = n`` and E = F = identity, without pads (pads leave zero keys).
+    An encoder with fused attention must equal fairseq's, with and without pads. A Linformer with
+    ``k = n`` and E = F = identity must equal it without pads (each pad leaves a key of zeros).
     """
     n = 16
     small = Size(size.embed_dim, size.ffn_embed_dim, size.heads, 2, 1, 100)

@@ -1,4 +1,4 @@
-"""Draw curves over n from the cells of a benchmark, and bars, as PNG."""
+"""Draw a benchmark's figures as PNG: curves over n, or bars."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LABELS = {"fairseq": "Transformer (fairseq)", "sdpa": "Transformer (fused attention)"}
-IN_A_ROW = 3  # panels
+IN_A_ROW = 3  # most panels in a row
 ORDER = ("fairseq", "sdpa", "k=32", "k=64", "k=128")  # the same colours in every picture
 
 
@@ -34,10 +34,10 @@ def draw(
 
     Args:
         cells: the figures.
-        panels: by title, the measurement to draw, its candidates, and perhaps the figure.
-        output: the JSON's path; the pictures lie beside it under the same name.
-        order: of the colours, and of the kinds of lines once there are no more.
-        xlabel: what n is.
+        panels: by title, the measurement to draw, its candidates, and perhaps the figure's name.
+        output: path of the JSON; the picture is written beside it with the same name.
+        order: candidates in the order in which they get colours and kinds of lines.
+        xlabel: label of the axis of n.
     """
     everyone = list(
         dict.fromkeys([*order, *(name for panel in panels.values() for name in panel[1])])
@@ -63,19 +63,19 @@ def draw(
             axes.set(title=title, xlabel=xlabel)
             if not figures:
                 axes.set_ylabel("time per token (µs)")
-            plots.draw_legend(axes, below=-0.21)  # under the slanted lengths
+            plots.draw_legend(axes, below=-0.21)  # below the slanted labels
         for axes in places:
             axes.remove()
         save(figure, output)
 
 
 def bars(panels: dict[str, dict[str, Sequence[float]]], xlabel: str, output: Path) -> None:
-    """Draw a bar for each figure: its value and perhaps its quartiles, or the value alone.
+    """Draw a bar for each figure, with its quartiles if they are given.
 
     Args:
-        panels: for each title the figures by name, as ``(value,)`` or ``(value, low, high)``.
-        xlabel: what the figures are.
-        output: the JSON's path; the picture lies beside it under the same name.
+        panels: figures by title and by name, as ``(value,)`` or ``(value, low, high)``.
+        xlabel: label of the axis of the figures.
+        output: path of the JSON; the picture is written beside it with the same name.
     """
     height = 1.4 + 0.4 * max(map(len, panels.values()))
     with plots.new_figure(2 + 3 * len(panels), height) as figure:

@@ -2,15 +2,14 @@
 
 ``python benchmarks/preprocessing.py --json docs/results/preprocessing.json``
 
-English and Spanish pairs of Tatoeba are repeated, each time with other digits, and some are spoilt
-so that cleaning has something to drop. Ours is what ``fairseq-ext corpus`` does with an archive
-of them: normalize, tokenize, clean, split, byte-pair encoding, checksums and manifest. The peers
-are, for each side, ``sacremoses normalize tokenize`` and ``subword-nmt apply-bpe``. Learning the
-merges is not timed: all get the same file. Their pieces must be equal, but for the pairs that ours
-drops.
+Pairs of Tatoeba are repeated, each time with other digits, and some are spoilt so that cleaning has
+something to drop. We time what ``fairseq-ext corpus`` does with an archive of them: normalize,
+tokenize, clean, split, byte-pair encoding, checksums and manifest. The peers are, for each side,
+``sacremoses normalize tokenize`` and ``subword-nmt apply-bpe``. Learning the merges is not timed,
+and all get the same merges. The pieces must be equal, except for the pairs that we drop.
 
-Memory is the largest sum of the resident memory of all processes, looked at ten times a second
-(pages that processes share count for each of them).
+Memory is the largest sum of the resident memory of all processes, looked at ten times a second. A
+page that several processes share counts once for each of them.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ import watching
 BIN = Path(sys.executable).parent
 OURS = "ours"
 SIDES = ("en", "de")
-LONGEST, RATIO = 80, 9.0  # as for WMT14
+LONGEST, RATIO = 80, 9.0  # cleaning as for WMT14
 MERGES = 8_000
-BASE = 20_000  # different pairs, before they are repeated
+BASE = 20_000  # number of different pairs, which are then repeated
 SAMPLED = 0.1  # seconds between two looks at the memory
 
 
@@ -49,8 +48,8 @@ SAMPLED = 0.1  # seconds between two looks at the memory
 def perturbed(base: Sequence[tuple[str, str]], number: int) -> Iterator[tuple[str, str]]:
     """Yield ``number`` pairs: ``base`` again and again, with other digits each time.
 
-    Every third is joined with the one after it; one in a hundred has an empty side, and another
-    one is far too long.
+    Every third pair is joined with the pair before it. One pair in a hundred has an empty side, and
+    another one is far too long.
     """
     for place in range(number):
         round_, index = divmod(place, len(base))
@@ -70,7 +69,7 @@ def perturbed(base: Sequence[tuple[str, str]], number: int) -> Iterator[tuple[st
 
 
 def write_pairs(folder: Path, name: str, pairs: Iterator[tuple[str, str]]) -> None:
-    """Write ``name.en`` and ``name.de``."""
+    """Write the two sides of pairs to ``name.en`` and ``name.de``."""
     with (
         (folder / f"{name}.en").open("w", encoding="utf-8", newline="\n") as source,
         (folder / f"{name}.de").open("w", encoding="utf-8", newline="\n") as target,
@@ -84,10 +83,10 @@ def write_pairs(folder: Path, name: str, pairs: Iterator[tuple[str, str]]) -> No
 
 
 def watched(jobs: Sequence[Sequence[str]]) -> tuple[float, float]:
-    """Run jobs at the same time, and the shell commands of each job one after the other.
+    """Run jobs at the same time; each job runs its shell commands one after the other.
 
     Returns:
-        Seconds, and the peak of their resident memory in MiB.
+        The seconds of all jobs, and the peak of their resident memory in MiB.
     """
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONUTF8": "1"}
     began = " ".join(f"( {' && '.join(commands)} ) & jobs+=($!);" for commands in jobs)
@@ -101,7 +100,7 @@ def watched(jobs: Sequence[Sequence[str]]) -> tuple[float, float]:
 
 
 def peer_commands(work: Path, name: str, side: str, processes: int) -> list[str]:
-    """Return the two peers' command lines for one side, as in their documentation."""
+    """Return the command lines of both peers for one side, as their documentation has them."""
     raw, tokens, pieces = (work / part / f"{name}.{side}" for part in ("raw", "tokens", "pieces"))
     bpe = f"subword-nmt apply-bpe --num-workers {processes} -c {work / 'codes'}"
     return [
@@ -111,14 +110,14 @@ def peer_commands(work: Path, name: str, side: str, processes: int) -> list[str]
 
 
 def our_command(work: Path, name: str, workers: int) -> list[str]:
-    """Return the command for our whole preparation, which starts anew in its own process."""
+    """Return the commands of our whole preparation, in a process of its own and a new folder."""
     out = work / "ours"
     words = [sys.executable, __file__, OURS, work / "raw", name, work / "codes", out, workers]
     return [f"rm -rf {out}", " ".join(map(str, words))]
 
 
 def learn(pairs: Sequence[tuple[str, str]], codes: Path) -> None:
-    """Write merges learnt from the pairs' tokens."""
+    """Learn merges from the pairs' tokens, and write them to ``codes``."""
     from fairseq_ext.corpora.streams import KEPT, Encode
     from fairseq_ext.text.pipeline import Pipeline
     from fairseq_ext.text.subwords import learn_merges
@@ -134,14 +133,15 @@ def learn(pairs: Sequence[tuple[str, str]], codes: Path) -> None:
 
 
 def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> None:
-    """Prepare like ``fairseq-ext corpus``, from two plain files and with merges learnt already.
+    """Prepare two plain files as ``fairseq-ext corpus`` does, but with existing merges.
 
     Args:
-        folder: NAME.en and NAME.de are the training text, held-out.en and .de the other two.
-        name: of the training text.
-        codes: the merges.
+        folder: folder with the training text NAME.en and NAME.de, and with held-out.en and
+            held-out.de for validation and test.
+        name: name of the training text.
+        codes: file of merges.
         out: folder to write.
-        workers: processes.
+        workers: number of processes.
     """
     from fairseq_ext.corpora import preparation
     from fairseq_ext.corpora.catalogue import Corpus, Source
@@ -164,7 +164,7 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
 
 
 def ways(work: Path, name: str) -> dict[tuple[str, int], list[list[str]]]:
-    """Return the ways of preparing ``name``, by name and cores, as jobs to run side by side."""
+    """Return the ways to prepare the text ``name``, by name and cores; each is a list of jobs."""
     sides = {n: [peer_commands(work, name, side, n) for side in SIDES] for n in (1, 2)}
     return {
         (OURS, 2): [our_command(work, name, 2)],
@@ -175,13 +175,14 @@ def ways(work: Path, name: str) -> dict[tuple[str, int], list[list[str]]]:
     }
 
 
-# ---- what came out -------------------------------------------------------------------------------
+# ---- the results ---------------------------------------------------------------------------------
 
 
 def require_equal(work: Path, name: str) -> None:
     """Require that our pieces equal those of the command lines, except for the pairs we drop.
 
-    Cleaning keeps a pair whose sides have 1 to 80 tokens, at most 9 times as many.
+    Cleaning keeps a pair if both sides have 1 to 80 tokens and neither has more than 9 times as
+    many as the other.
     """
 
     def lines(folder: str, side: str, name: str = name) -> list[str]:
@@ -222,7 +223,7 @@ def measure(options: Namespace, work: Path) -> list[dict[str, Any]]:
 
 
 def figures(pairs: int, cores: int, trials: list[tuple[float, float]]) -> dict[str, Any]:
-    """Compute pairs per second by the median of the rounds, and the largest memory."""
+    """Return pairs per second, by the median of the rounds, and the largest memory."""
     seconds, peaks = map(list, zip(*trials, strict=True))
     speed = pairs / statistics.median(seconds)
     return {
@@ -239,11 +240,11 @@ def parse() -> Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     add = parser.add_argument
-    add("--pairs", type=int, default=1_000_000, help="that ours prepares (1,000,000)")
-    add("--peer-pairs", type=int, default=100_000, help="the first of them, for all (100,000)")
-    add("--rounds", type=int, default=3, help="of all in turn (3)")
+    add("--pairs", type=int, default=1_000_000, help="pairs that only ours prepares (1,000,000)")
+    add("--peer-pairs", type=int, default=100_000, help="pairs that all prepare (100,000)")
+    add("--rounds", type=int, default=3, help="rounds in which all take turns (3)")
     add("--json", type=Path, metavar="FILE.json", help="write the figures there")
-    add("--work", type=Path, help="folder for the texts, kept (a temporary one)")
+    add("--work", type=Path, help="folder to keep the texts in (a temporary one)")
     return parser.parse_args()
 
 

@@ -2,15 +2,16 @@
 
 ``python benchmarks/serve.py --checkpoint PT --data BIN --text FILE --json docs/results/serve.json``
 
-Each of several clients asks for one sentence at a time over a lasting connection, as soon as it has
-its last answer. All servers are up at once, and take turns in every round, so that drift hits all
-alike. Figures are requests per second, and the median and the 99th percentile of the milliseconds
-from a request to its answer; a ratio above 1 means that ours has answered more in a second.
+Several clients each send one sentence at a time over a lasting connection, as soon as they have the
+answer to the last. All servers run at once and take turns in every round, so that drift of the
+machine affects all alike. Figures are requests per second, and the median and 99th percentile of
+the milliseconds from a request to its answer. A ratio above 1 means that ours answers more per
+second.
 
-Without ``--checkpoint`` it is a transformer of the given size with random weights, and sentences of
-``--words`` random words. The clients' process needs a part of a core itself; so much less is left
-for all servers. Whether answers are right, and faults among the requests, is what
-``python -m tests.soak.serve`` looks at.
+Without ``--checkpoint``, the model is a transformer of the given size with random weights, and
+sentences have ``--words`` random words. The clients' process needs a part of a core, which the
+servers then lack. ``python -m tests.soak.serve`` tests whether answers are right, and faulty
+requests.
 """
 
 import argparse
@@ -36,15 +37,15 @@ import serve_systems
 from bench import Cells
 from serve_systems import CTRANSLATE2, ENGINE, NUMBERS, SYSTEMS
 
-OWN = ("json", "checkpoint", "data", "text")  # paths of this machine
+OWN = ("json", "checkpoint", "data", "text")  # paths on this machine, which are not saved
 WHAT = "requests"
 
 
 class Round(NamedTuple):
-    """One server's answers to all requests of a round.
+    """The times of one server in a round.
 
     Attributes:
-        seconds: from the first request to the last answer.
+        seconds: time from the first request to the last answer.
         latencies: seconds from each request to its answer.
     """
 
@@ -60,13 +61,13 @@ def arguments() -> argparse.ArgumentParser:
         vocabulary=10_000,
     )
     add = parser.add_argument
-    add("--clients", type=int, nargs="+", default=[1, 8, 64], help="at once; one after another")
-    add("--requests", type=int, default=200, help="of a round, at least one for each client")
+    add("--clients", type=int, nargs="+", default=[1, 8, 64], help="numbers of clients, in turn")
+    add("--requests", type=int, default=200, help="requests in a round, at least one per client")
     add("--beam", type=int, default=5)
-    add("--max-len-b", type=int, default=200, help="the most tokens that are written")
-    add("--checkpoint", type=Path, help="of fairseq's transformer")
+    add("--max-len-b", type=int, default=200, help="most tokens of a translation")
+    add("--checkpoint", type=Path, help="checkpoint of fairseq's transformer")
     add("--data", type=Path, help="folder with its dictionaries")
-    add("--text", type=Path, help="sentences to ask for, a line each")
+    add("--text", type=Path, help="sentences to translate, one per line")
     return parser
 
 
@@ -114,7 +115,7 @@ def serving(system: str, folder: Path, options: Namespace) -> Iterator[str]:
 
 
 async def asked(address: str, bodies: Sequence[bytes], clients: int) -> Round:
-    """Send all requests, by this many clients at once."""
+    """Send all requests, with this many clients at once; return the times."""
     waiting, latencies = iter(bodies), []
     host, port = urlsplit(address).hostname, urlsplit(address).port
 
@@ -147,7 +148,7 @@ def request(sentence: str, src: str, tgt: str) -> bytes:
 
 
 def translated(address: str, sentences: Sequence[str], src: str, tgt: str) -> list[str]:
-    """Translate sentences, without timing it."""
+    """Translate sentences without measuring the time."""
     translations: list[str] = []
     for first in range(0, len(sentences), 50):
         fields = {"q": sentences[first : first + 50], "source": src, "target": tgt}
@@ -180,7 +181,7 @@ def load(
 
 
 def add_cell(cells: Cells, clients: int, rounds: dict[str, list[Round]], count: int) -> None:
-    """Add the figures for this many clients."""
+    """Add a cell with the figures for this number of clients."""
     seconds = {name: [trial.seconds for trial in trials] for name, trials in rounds.items()}
     pairs = [(f"{ENGINE} {numbers}", f"{CTRANSLATE2} {numbers}") for numbers in NUMBERS]
     cells.add(WHAT, clients, seconds, pairs, tokens=count)

@@ -1,8 +1,8 @@
 """Run one server of benchmarks/serve.py: the application of ``fairseq-ext serve`` with one system.
 
-``python benchmarks/serve_systems.py SYSTEM FOLDER SETTINGS`` prints its address and serves. The
-files are made by :func:`write`. Languages, text steps and dictionaries of all systems are those of
-the engine's files, so that nothing but the translating differs.
+``python benchmarks/serve_systems.py SYSTEM FOLDER SETTINGS`` prints its address and serves.
+:func:`write` makes the files. All systems use the languages, text steps and dictionaries of the
+engine's bundles, so that they differ only in how they translate.
 """
 
 import json
@@ -71,7 +71,7 @@ class Peer:
 
 
 def main() -> None:
-    """Serve until a signal ends it."""
+    """Serve one system until a signal comes."""
     system, folder, settings = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
     logging.basicConfig(level=logging.WARNING)
     from fairseq_ext.decoding.search import Search

@@ -1,17 +1,17 @@
 #!/usr/bin/env python
-"""How often does `compare` find a difference where there is none, and where there is one?
+"""Measure how often `compare` finds a difference where there is none, and where there is one.
 
     python benchmarks/significance.py --experiments 10000 --json docs/results/significance.json
     python benchmarks/significance.py --pseudo docs/results/multi30k_all/translations.tsv.gz \
         --ref test.de --spread uniform --experiments 1000 --json significance_pseudo.json
 
-Every experiment compares two systems with a few runs each by the test of
+Every experiment compares two systems with a few runs each, by the test of
 :mod:`fairseq_ext.evaluation.significance`. The first command draws scores from a model whose
-variances were measured on our translations: seeds, each run's own noise of sentences, and sentences
-on which a system is better whatever its seed. The second makes pseudo-runs of published
-translations: each run takes each sentence from a random training, and from a worse system with a
-probability of its own, which is what seeds do; both systems draw from the same pool, so that there
-is no difference.
+variances were measured on our translations: between seeds, from each run's own noise on sentences,
+and from sentences on which a system is better whatever its seed. The second makes pseudo-runs of
+published translations: a run takes each sentence from a random training or, with a probability of
+its own that stands for its seed, from a worse system. Both systems draw from the same pool, so
+there is no true difference.
 """
 
 import argparse
@@ -31,24 +31,24 @@ from fairseq_ext.utils import files
 
 RUNS = [(left, right) for left in range(1, 6) for right in range(1, left + 1) if left + right > 2]
 SEEDS = (0.0, 0.15, 0.3, 0.6)  # standard deviation over seeds, in the metric's unit
-NOISE = {"BLEU": 0.33, "chrF": 0.25, "COMET": 0.0025}  # of sentences, of a single run
+NOISE = {"BLEU": 0.33, "chrF": 0.25, "COMET": 0.0025}  # a single run's noise on sentences
 SHARED = {"BLEU": (0.07, 0.3), "chrF": (0.07, 0.3), "COMET": (0.0007, 0.003)}
-UNITS = {"BLEU": 1.0, "chrF": 1.0, "COMET": 0.01}  # of SEEDS and of the gain
-SAMPLES = 1000  # of the bootstrap
+UNITS = {"BLEU": 1.0, "chrF": 1.0, "COMET": 0.01}  # units of SEEDS, and true differences
+SAMPLES = 1000  # samples of the bootstrap
 POOL, WORSE = ("transformer", "muse"), "linformer-8"
-GAP = 2.5  # BLEU from the pool to the worse system
+GAP = 2.5  # BLEU by which the worse system is below the pool
 
 
 def simulated(
     left: int, right: int, seeds: float, noise: float, shared: float, gain: float, count: int
 ) -> tuple[float, float]:
-    """Compute the shares of experiments with p < 0.05, and with an interval over the truth."""
+    """Return the percentages of experiments with p < 0.05, and with the truth in the interval."""
     draw = np.random.default_rng(1)
     scores = draw.normal(0, math.hypot(seeds, noise), (count, left + right))
     scores[:, :left] += draw.normal(gain, shared, (count, 1))
     scores[:, left:] += draw.normal(0, shared, (count, 1))
     weight, freedom = 1 / left + 1 / right, left + right - 2
-    # The bootstrap's variances have the random error of ``SAMPLES`` samples.
+    # The bootstrap's variances have a random error, because there are only ``SAMPLES`` samples.
     by_sentences = (2 * shared**2 + weight * noise**2) * _of_samples(draw, count)
     of_noise = noise**2 * _of_samples(draw, count)
     ours, theirs = scores[:, :left], scores[:, left:]
@@ -61,7 +61,7 @@ def simulated(
 def half_widths(
     by_sentences: np.ndarray, noise: np.ndarray, seeds: np.ndarray, weight: float, freedom: int
 ) -> np.ndarray:
-    """Compute :meth:`Variances.half_width` of many experiments at once."""
+    """Compute what :meth:`Variances.half_width` returns, for many experiments at once."""
     normal, student = NormalDist().inv_cdf(1 - LEVEL / 2), student_quantile(freedom)
     shared = np.maximum(0, by_sentences - weight * noise)
     variances = Variances(float(shared[0]), float(seeds[0]), float(noise[0]), weight, freedom)
@@ -79,7 +79,7 @@ def _share(cases: np.ndarray) -> float:
 
 
 def model_rows(count: int) -> Iterator[dict]:
-    """Yield a row for each metric, spread of seeds and number of runs."""
+    """Yield a row for each metric, pair of variances and pair of numbers of runs."""
     for metric, unit in UNITS.items():
         for shared in SHARED[metric]:
             for seeds in SEEDS:
@@ -99,7 +99,7 @@ def model_rows(count: int) -> Iterator[dict]:
 
 
 def pseudo_rows(table: Path, reference: Path, spread: str, count: int) -> Iterator[dict]:
-    """Yield rows of experiments with pseudo-runs; weights resample sentences for BLEU and chrF."""
+    """Yield a row for each metric, spread of seeds and pair of numbers of pseudo-runs."""
     references = plain_lines(reference)
     undo = Undoing.by_language(reference.suffix[1:])
     systems = {name: columns.runs for name, columns in tables.read_table(table).items()}
@@ -133,7 +133,7 @@ def _counts(metric, lines: Sequence[str]) -> np.ndarray:
 def _pseudo_experiment(metric, pool, worse, weights, seeds, runs, spread, draw) -> bool:
     """Return whether p < 0.05 for two systems whose runs are drawn from the same pool."""
     total, sentences = sum(runs), len(worse)
-    # Shares of the worse system, whose standard deviation in BLEU is ``seeds``.
+    # Each run's share of the worse system; in BLEU, its standard deviation is ``seeds``.
     if spread == "uniform":
         rate = draw.uniform(0, min(1.0, seeds * math.sqrt(12) / GAP), total)
     else:
@@ -153,7 +153,7 @@ def _pseudo_experiment(metric, pool, worse, weights, seeds, runs, spread, draw) 
 
 
 def _scores(metric, counts: np.ndarray) -> np.ndarray:
-    """Score many sums of counts at once: BLEU without smoothing, or chrF."""
+    """Score many texts at once by their summed counts: BLEU without smoothing, or chrF."""
     if hasattr(metric, "char_order"):
         hyp, ref, match = (counts[:, part::3] for part in range(3))
         precision, recall = match / np.maximum(hyp, 1), match / np.maximum(ref, 1)
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--pseudo", type=Path, metavar="TABLE", help="pseudo-runs of this table")
     parser.add_argument("--ref", type=Path, metavar="FILE", help="with --pseudo: its reference")
     parser.add_argument(
-        "--spread", choices=("normal", "uniform"), default="normal", help="of seeds, with --pseudo"
+        "--spread", choices=("normal", "uniform"), default="normal", help="seeds' spread (--pseudo)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
@@ -191,7 +191,7 @@ def main() -> None:
 
 
 def markdown(rows: Sequence[dict]) -> str:
-    """Format the rates as a table, with the numbers of runs side by side."""
+    """Format a table for each rate, with a column for each pair of numbers of runs."""
     names = [f"{left} v {right}" for left, right in dict.fromkeys(tuple(r["runs"]) for r in rows)]
     parts = []
     for rate_name in ("errors", "covered", "power"):

@@ -1,12 +1,12 @@
-"""Measure memory and time of cleaning, deduplicating and splitting made-up pairs, by their number.
+"""Measure memory and time to clean, deduplicate and split made-up pairs, by the number of pairs.
 
     python benchmarks/split_pairs.py --json docs/results/split_pairs.json
     python benchmarks/split_pairs.py --pairs 100000 1000000 10000000 100000000 --workers 2
 
-A pair has two sentences of 1 to --longest words drawn from --vocabulary; every tenth one repeats
-an earlier pair, every tenth its source alone. The command is `fairseq-ext corpus pairs`, a process
-of its own for each number of --workers. Memory is the largest resident size of any of its
-processes, disk the most that its output folder has held, hidden files too.
+A pair has two sentences of 1 to --longest words drawn from --vocabulary. A tenth of the pairs
+repeat an earlier pair, and another tenth repeat only an earlier source. `fairseq-ext corpus pairs`
+runs as a process of its own for each number of --workers. Memory is the largest resident size of
+any of its processes. Disk is the most that its output folder has held, hidden files included.
 """
 
 import logging
@@ -24,7 +24,7 @@ import watching
 
 COMMAND = (sys.executable, "-m", "fairseq_ext", "corpus", "pairs")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-BLOCK = 10_000  # pairs written at a time; repeated ones are of the same block
+BLOCK = 10_000  # pairs written at a time; a repeated pair is in the same block
 
 
 def arguments() -> Namespace:
@@ -32,15 +32,15 @@ def arguments() -> Namespace:
     add = parser.add_argument
     add("--pairs", type=int, nargs="+", default=[100_000, 1_000_000, 10_000_000])
     add("--workers", type=int, nargs="+", default=[1])
-    add("--longest", type=int, default=20, help="words of a sentence")
+    add("--longest", type=int, default=20, help="most words of a sentence")
     add("--part-lines", type=int, default=200_000)
     add("--seed", type=int, default=1)
-    add("--folder", type=Path, help="on the disk to use (the system's temporary folder)")
+    add("--folder", type=Path, help="folder for texts and output (the system's temporary folder)")
     return parser.parse_args()
 
 
 def made_up(options: Namespace, count: int) -> Iterator[list[str]]:
-    """Yield blocks of random lines."""
+    """Yield blocks of lines, each with two random sentences separated by a tab."""
     draw = random.Random(options.seed)
     vocabulary = [f"w{number}" for number in range(options.vocabulary)]
 
@@ -60,7 +60,7 @@ def made_up(options: Namespace, count: int) -> Iterator[list[str]]:
 
 
 def one(options: Namespace, source: Path, count: int, workers: int) -> dict[str, float]:
-    """Measure the command on one text, as a row of the table."""
+    """Measure the command on one text; return a row of the table."""
     held = min(1000, count // 100)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         words = [*COMMAND, source, "--src-lang", "de", "--tgt-lang", "en", "--out", f"{folder}/out"]

@@ -1,7 +1,7 @@
 """Print benchmark figures as Markdown: ``python benchmarks/tables.py docs/results/x.json …``
 
-One table for each thing measured: a row for each n, the time (or memory) of every candidate, and
-how many times faster ours are than each peer, with the quartiles of paired rounds.
+Each measurement gives a table with a row for each n. A row has the time (or memory) of every
+candidate, and the ratio of each peer's time to ours, with the quartiles of paired rounds.
 """
 
 import argparse
@@ -20,7 +20,7 @@ VALUES = {
 
 
 def rows_of(report: dict, measurement: str) -> list[list[str]]:
-    """Return the header and rows of the table of one measurement."""
+    """Return the table of one measurement, the heading first."""
     figures = [row for row in report["figures"] if row["what"] == measurement]
     ratios = [row for row in report["ratios"] if row["what"] == measurement]
     value = report.get("unit") or next(name for name in VALUES if name in figures[0])
@@ -46,21 +46,21 @@ def rows_of(report: dict, measurement: str) -> list[list[str]]:
 
 
 def number(value: float | None) -> str:
-    """Format a value to about three digits; a dash if it was not run."""
+    """Format a value with about three digits, or None as a dash."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def ratio(row: dict | None) -> str:
-    """Format median and quartiles."""
+    """Format a ratio with its quartiles, or None as a dash."""
     if row is None:
         return "–"
     return f"{row['ratio']:.2f}× ({row['ratio_low']:.2f}–{row['ratio_high']:.2f})"
 
 
 def rows_of_systems(figures: list[dict]) -> list[list[str]]:
-    """Return the header and rows of the table of `engine_peers.py`."""
+    """Return the table for a report of `engine_peers.py`, the heading first."""
     sizes = list(dict.fromkeys(row["batch"] for row in figures))
     batches = ", ".join(map(str, sizes))
     header = ["", "ms for a sentence: median, 99th percentile"]
@@ -87,7 +87,7 @@ def rows_of_systems(figures: list[dict]) -> list[list[str]]:
 
 
 def markdown(report: dict) -> str:
-    """Format all tables of a report, then its notes."""
+    """Format all tables of a report, and its notes."""
     if "system" in report["figures"][0]:
         left = {size: round(count) for size, count in report.get("candidates", {}).items()}
         parts = [f"**{report['title']}**", tables.markdown(rows_of_systems(report["figures"]))]

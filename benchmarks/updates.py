@@ -3,17 +3,19 @@
 ``python benchmarks/updates.py --data BIN --threads 1 --json docs/results/updates_1_thread.json``
 
 Each side is a process of its own that runs fairseq's trainer on the same batches in the same order:
-loss, gradients, clipping, Adam, logging. A round is the same number of updates by each side in
-turn. `before` is the plugin without the patches of `fairseq_ext/plugin/features/speed.py`; `rival`
-is fairseq's own architecture that a wing is measured by, trained with the plugin; ``--more=FLAG``
-adds the plugin with more flags of fairseq-train, such as ``--more=--bf16``; and
-``--toolkits joeynmt=FOLDER …`` adds other toolkits (updates_toolkits.py; the folder is where pip
-installed one with ``--target``). Ratios are a peer's time over ours. Memory is the most that a side
-has had resident, Python and torch themselves included, and how much of it before the first update.
+loss, gradients, clipping, Adam, logging. In a round, the sides take turns to make the same number
+of updates. `before` is the plugin without the patches of `fairseq_ext/plugin/features/speed.py`, or
+is left out with ``--toolkits``. `rival` is the architecture of fairseq with which a wing is
+compared, trained with the plugin. ``--more=FLAG`` adds the plugin with further flags of
+fairseq-train, such as ``--more=--bf16``. ``--toolkits joeynmt=FOLDER …`` adds other toolkits
+(updates_toolkits.py), which pip has installed with ``--target FOLDER``. Ratios are a peer's time
+over ours. Memory is the largest resident memory of a side, Python and torch included, and its
+memory before the first update.
 
-Without ``--data`` the corpus is made up: ``--vocabulary`` words, 25 of them in a sentence.
-``--memory --vocabulary 8000 32000 --tokens 1000 4000`` measures the memory of ``--updates`` alone,
-on made-up corpora, in stock fairseq, with the plugin, and with ``--checkpoint-activations``, too.
+Without ``--data``, the corpus is made up, with ``--vocabulary`` words and 25 words in a sentence.
+``--memory --vocabulary 8000 32000 --tokens 1000 4000`` measures only the memory of ``--updates``
+updates, on made-up corpora: in stock fairseq, with the plugin, and with the plugin and
+``--checkpoint-activations``.
 """
 
 import argparse
@@ -50,7 +52,7 @@ fairseq_ext.register()
 
 
 def sizes(layers: int, embed_dim: int, ffn_embed_dim: int, heads: int) -> list[str]:
-    """Return the flags of a transformer's shape."""
+    """Return the flags that set the sizes of a transformer."""
     flags = ["--share-all-embeddings"]
     for side in ("encoder", "decoder"):
         flags += [f"--{side}-layers", str(layers), f"--{side}-embed-dim", str(embed_dim)]
@@ -60,7 +62,7 @@ def sizes(layers: int, embed_dim: int, ffn_embed_dim: int, heads: int) -> list[s
 
 
 def gru(embed_dim: int, hidden_size: int) -> str:
-    """Return the flags of a recurrent model's shape, including fairseq's ``lstm``."""
+    """Return the flags that set the sizes of a recurrent model, ours or fairseq's ``lstm``."""
     return " ".join(
         f"--{side}-embed-dim {embed_dim} --{side}-hidden-size {hidden_size}"
         for side in ("encoder", "decoder")
@@ -94,7 +96,7 @@ WITHOUT_PLUGIN = ("transformer 128", "transformer 512")
 
 
 def started(name: str, options: Namespace, before: Path) -> dict[str, bench.Worker]:
-    """Start the sides of one model."""
+    """Start a process for each side of one model."""
     common = [options.data, *training(options)]
     flags = [*common, *MODELS[name]]
     ours = ["--user-dir", str(USER_DIR)]
@@ -116,7 +118,7 @@ def started(name: str, options: Namespace, before: Path) -> dict[str, bench.Work
 
 
 def worker(command: list[str], options: Namespace, path: str = "") -> bench.Worker:
-    """Start a process that makes as many updates as asked for, and answers with figures of them."""
+    """Start a process that makes as many updates as each request says, and answers with figures."""
     return bench.Worker(command, threads=options.threads, path=path, quiet=not options.verbose)
 
 
@@ -152,7 +154,7 @@ def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
     for side in sides.values():
         side.end()
     peers = [name for name in sides if name != OURS]
-    differences = {  # with dropout, the sides drop other values
+    differences = {  # only without dropout, for which the sides draw different random numbers
         peer: max(abs(a - b) / abs(b) for a, b in zip(losses[OURS], losses[peer], strict=True))
         for peer in (BEFORE, STOCK)
         if options.dropout == 0 and peer in seconds
@@ -174,7 +176,7 @@ def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
 
 
 def made_up(folder: Path, vocabulary: int) -> str:
-    """Binarize a corpus of random words, each of which occurs."""
+    """Make and binarize a corpus of random words, in which each word occurs; return its folder."""
     folder.mkdir(exist_ok=True)
     words = [f"w{number}" for number in range(vocabulary - 4)]  # fairseq adds four
     draw = random.Random(1)
@@ -192,7 +194,7 @@ def made_up(folder: Path, vocabulary: int) -> str:
 
 
 def memory(options: Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Measure the memory of processes that make some updates, in MiB."""
+    """Measure the memory, in MiB, of processes that make some updates; return a row for each."""
     sides = {STOCK: [], OURS: ["--user-dir", str(USER_DIR)]}
     sides[f"{OURS}, {RECOMPUTED}"] = [*sides[OURS], RECOMPUTED]
     rows = []
@@ -215,7 +217,7 @@ def memory(options: Namespace, folder: Path) -> list[dict[str, Any]]:
 
 
 def draw(ratios: list[dict[str, Any]], output: Path) -> None:
-    """Draw the ratio of each model, a panel for each peer."""
+    """Draw the ratio for each model, with a panel for each peer."""
     panels: dict[str, dict[str, tuple[float, float, float]]] = {}
     for row in ratios:
         if row["candidate"] == OURS:
@@ -234,7 +236,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--memory", action="store_true", help="measure nothing but memory")
     parser.add_argument("--more", action="append", default=[], metavar="FLAG")
     parser.add_argument("--toolkits", nargs="*", default=[], metavar="NAME=FOLDER")
-    parser.add_argument("--updates", type=int, default=5, help="of each side in a round")
+    parser.add_argument("--updates", type=int, default=5, help="updates of each side in a round")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--verbose", action="store_true", help="show what the sides log")
     return parser

@@ -1,10 +1,10 @@
 """Run another toolkit as a side of updates.py: its model, loss, clipping and Adam on our batches.
 
-``python benchmarks/updates_toolkits.py joeynmt|sockeye|eole DATA FAIRSEQ_TRAIN_FLAG...``; numbers
-in and lines out as of updates_worker.py, and the model has the sizes of fairseq's flags. What
-belongs to an update in a toolkit's trainer is done with its own classes; its data loading and
-logging are left out. They need little of what they require: ``pip install --no-deps`` of joeynmt
-absl-py importlib_metadata lazy_importer tensorboard zipp, of sockeye, and of eole pyonmttok.
+``python benchmarks/updates_toolkits.py joeynmt|sockeye|eole DATA FAIRSEQ_TRAIN_FLAG...`` reads and
+answers lines like updates_worker.py. The model has the sizes that fairseq's flags set. An update
+does with the toolkit's own classes what the toolkit's trainer does, without data loading and
+logging. Not all requirements of the toolkits are needed. Use ``pip install --no-deps`` with joeynmt
+absl-py importlib_metadata lazy_importer tensorboard zipp, with sockeye, or with eole pyonmttok.
 """
 
 import os
@@ -27,13 +27,13 @@ def lengths(tokens: Tensor) -> Tensor:
 
 
 def right_padded(tokens: Tensor) -> Tensor:
-    """Move the pads of rows to the right; fairseq's sources have them on the left."""
+    """Move the pads of each row to the right; fairseq's sources have them on the left."""
     order = tokens.eq(PAD).to(torch.uint8).argsort(dim=1, stable=True)
     return tokens.gather(1, order)
 
 
 def joeynmt(size: Namespace, vocabulary: int, training: Any) -> Trained:
-    """Build JoeyNMT's model, and an update: ``TrainManager._train_step`` and what follows it."""
+    """Return JoeyNMT's model, and an update: ``TrainManager._train_step`` and what follows it."""
     from joeynmt.model import build_model
     from joeynmt.vocabulary import Vocabulary
 
@@ -85,7 +85,7 @@ def joeynmt(size: Namespace, vocabulary: int, training: Any) -> Trained:
 
 
 def sockeye(size: Namespace, vocabulary: int, training: Any) -> Trained:
-    """Build Sockeye's ``EarlyStoppingTrainer._step`` with a traced model, as in its command."""
+    """Return Sockeye's model, traced as its command does, and ``EarlyStoppingTrainer._step``."""
     from sockeye import constants
     from sockeye.data_io import DataConfig
     from sockeye.encoder import EmbeddingConfig
@@ -145,7 +145,7 @@ def sockeye(size: Namespace, vocabulary: int, training: Any) -> Trained:
 
 
 def eole(size: Namespace, vocabulary: int, training: Any) -> Trained:
-    """Build Eole's model, and an update like ``Trainer._gradient_accumulation`` of one batch."""
+    """Return Eole's model, and an update like ``Trainer._gradient_accumulation`` with one batch."""
     import pyonmttok
     from eole.config.data import Dataset
     from eole.config.models import TransformerModelConfig

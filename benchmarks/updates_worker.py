@@ -1,7 +1,7 @@
-"""Run one side of updates.py: a training that makes as many updates as each line asks for.
+"""Run one side of updates.py: a training that makes updates when it is told to.
 
-``python benchmarks/updates_worker.py DATA FAIRSEQ_TRAIN_FLAG...``; a number on standard input is
-answered by one line of JSON on standard output.
+``python benchmarks/updates_worker.py DATA FAIRSEQ_TRAIN_FLAG...`` reads numbers of updates from
+standard input, one per line, and answers each with a line of JSON on standard output.
 """
 
 import itertools
@@ -32,14 +32,14 @@ def main() -> None:
 
     parser = options.get_training_parser()
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, sys.argv[1:]))
-    if "--user-dir" not in sys.argv:  # fairseq takes --bf16 for a TPU, and would not train
+    if "--user-dir" not in sys.argv:  # else stock fairseq takes --bf16 for a TPU and fails
         cfg.common.tpu = cfg.distributed_training.tpu = False
     # Start like fairseq-train, so that the plugin's repairs there (bf16 on a CPU) apply here.
     distributed.call_main(cfg, train, answers=answers)
 
 
 def train(cfg: Any, answers: IO[str]) -> None:
-    """Build what fairseq-train builds, and serve updates of it."""
+    """Build the model and the trainer of fairseq-train, and make updates on request."""
     from fairseq import tasks, utils
     from fairseq.logging import metrics
     from fairseq.trainer import Trainer
@@ -52,7 +52,7 @@ def train(cfg: Any, answers: IO[str]) -> None:
 
     train_step, losses = task.train_step, []
 
-    def recorded(*args: Any, **kwargs: Any) -> Any:  # what the trainer logs is rounded
+    def recorded(*args: Any, **kwargs: Any) -> Any:  # because the trainer logs rounded losses
         loss, sample_size, logged = train_step(*args, **kwargs)
         losses.append(loss.detach() / sample_size)
         return loss, sample_size, logged
@@ -73,7 +73,7 @@ def serve(
     model: torch.nn.Module,
     answers: IO[str],
 ) -> None:
-    """Make as many updates as each line of standard input asks for; answer with a line of JSON."""
+    """Make as many updates as each line of standard input says; answer with a line of JSON."""
     for line in sys.stdin:
         samples = list(itertools.islice(stream, int(line)))  # data loading is not timed
         began = time.perf_counter()
@@ -84,7 +84,7 @@ def serve(
         answer = {
             "seconds": seconds,
             "tokens": sum(sample["ntokens"] for sample in samples),
-            "losses": [float(loss) for loss in losses],  # which would wait for a GPU
+            "losses": [float(loss) for loss in losses],  # later, as it waits for a GPU
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "mebibytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }

@@ -1,7 +1,7 @@
 """Watch the memory of a process and all its descendants from outside.
 
-The kernel's figure at a process's end (``ru_maxrss``) is at least the size of its starter, which
-here has torch in memory. So a thread looks at the high-water marks while the process runs.
+At the end of a process the kernel reports at least the size of its parent (``ru_maxrss``), which
+here has torch in memory. So a thread reads the processes' peak memory while they run.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-LOOK = 0.2  # seconds between two looks; less at first, for commands that end sooner
+LOOK = 0.2  # seconds between two looks; shorter at first, for commands that soon end
 
 
 class Watch(threading.Thread):
-    """A thread that watches a process, its descendants, and a folder, during a block that waits.
+    """A thread that watches a process, its descendants and a folder during a ``with`` block.
 
     Attributes:
-        seconds: of the block.
-        cpu_seconds: processor time of the processes that ended in it.
-        peak: largest high-water mark of one of the processes, in MiB.
-        total: the most that all of them had resident at a look (pages that processes share count
-            for each of them).
-        private: the most that one of them had at a look without the files that it maps, which all
+        seconds: time that the block took.
+        cpu_seconds: processor time of the processes that ended during the block.
+        peak: largest peak memory of a single process, in MiB.
+        total: largest sum of the resident memory of all processes, in MiB. A page that several
+            processes share counts once for each of them.
+        private: largest memory of a single process in MiB, without the files that it maps, which
             processes share and the system can drop.
-        disk: the most that the folder has held.
+        disk: largest size of the folder, in MiB.
     """
 
     def __init__(self, process: int, folder: Path | None = None, look: float = LOOK) -> None:

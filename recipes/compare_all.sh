@@ -40,7 +40,7 @@ Usage: bash recipes/compare_all.sh [OPTION]... [NAME]...
   --out DIR      shared data, and a folder for each model            (runs/compare-all)
   --help         this text
 
-The table (compare.md, .json, .png and .svg) shows the models of this call, trained now or before.
+The table (compare.md, .html, .json and .png) shows the models of this call, trained now or before.
 SMOKE=1 runs every step at a tiny size on some of the shipped sentences; DRY_RUN=1 only prints the
 commands. If stopped, it continues when run again. OMP_NUM_THREADS is the number of CPU threads (1).
 HELP

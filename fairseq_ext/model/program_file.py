@@ -132,7 +132,7 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
         raise DataError("it is larger than any program")
     content = read_json(path)
     if content["format"] != FORMAT or content["version"] not in VERSIONS:
-        raise DataError("it is of another version; update fairseq-ext")
+        raise DataError("this version cannot be read; update fairseq-ext")
     program = decode_program(content["program"])
     tensors = Tensors(manifest.folder / bundle.WEIGHTS)
     require_agreement(manifest, content["begins"], content["cut"], program, content["weights"])
@@ -184,7 +184,7 @@ def _matrices(
         if signs is None:
             weight, levels = tensors.array(entry["signs"]), evaluator.array(entry["levels"])
             if weight.ndim != 2 or levels.shape != (len(weight),) or weight.shape[1] != inputs:
-                raise DataError("signs are of another size")
+                raise DataError("the signs have a wrong size")
             limit = 0.5 * levels[:, None] if ternary else 0
             values = (weight > limit).astype(np.int8) - (weight < -limit)
             signs = Signs.packed(values, levels, ternary)
@@ -225,6 +225,6 @@ def require_agreement(
 def _agree(described: Any, used: Any) -> None:
     if described != used:
         raise DataError(
-            f"{bundle.CONFIG} says {described!s:.40} where {used!s:.40} is used: they are of two "
-            "models"
+            f"{bundle.CONFIG} says {described!s:.40}, but {used!s:.40} is used: the files belong "
+            "to different models"
         )

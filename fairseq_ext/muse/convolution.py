@@ -229,7 +229,7 @@ def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list
     the ``layers`` (``3/7/15/31``). With ``ordinary``, a layer must have a single size.
 
     Raises:
-        ConfigError: ``text`` is of another form, or has more groups than layers.
+        ConfigError: ``text`` has another form, or more groups than layers.
     """
     if text == "none":
         return [()] * layers

@@ -467,7 +467,7 @@ def test_descriptions_of_two_models_are_refused(name: str, copy: Path):
     if name == "architecture":
         edit(copy, "config.json", lambda content: content["cfg"][part].pop("arch", None))
     edit(copy, "config.json", lambda content: content["cfg"][part].update({option: value}))
-    with pytest.raises(CheckpointError, match="are of two models"):
+    with pytest.raises(CheckpointError, match="belong to different models"):
         program_file.read(copy)
 
 
