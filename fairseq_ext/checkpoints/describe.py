@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_ext.checkpoints import bundle
+from fairseq_ext.checkpoints.layout import architecture, num_updates, ties
 from fairseq_ext.engine.tensors import LEVELS, Tensors
 
 BOOKKEEPING = ("version", "_float_tensor")
@@ -35,7 +36,6 @@ def read_weights(path: str | Path) -> Weights:
         count = parameters_of(Tensors(file), manifest)
         return Weights(manifest.architecture, count, file.stat().st_size, manifest.updates)
     from fairseq_ext.checkpoints import storage
-    from fairseq_ext.checkpoints.layout import architecture, num_updates, ties
 
     state = storage.load(path)
     tied = ties(state["model"])

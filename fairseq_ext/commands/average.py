@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_ext.commands import options
+from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError
 
 
@@ -46,7 +47,6 @@ def _average(args: argparse.Namespace) -> None:
             "none of them."
         )
     from fairseq_ext.checkpoints import averaging, layout, storage
-    from fairseq_ext.utils import files
 
     paths = averaging.select(args.dir, *choice[0]) if choice else args.inputs
     files.keep_inputs(paths, [args.output])

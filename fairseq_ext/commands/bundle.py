@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.commands import decoding_options, options
+from fairseq_ext.decoding.search import Search
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 from fairseq_ext.utils.option_fields import add_options
@@ -78,7 +79,6 @@ def _bundle(args: argparse.Namespace) -> None:
 
     bundle.require_kind(args.output)
     register()
-    from fairseq_ext.decoding.search import Search
     from fairseq_ext.evaluation.score import read_scores
     from fairseq_ext.model import write
     from fairseq_ext.model.card import Card, score_table

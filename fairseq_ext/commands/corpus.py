@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_ext.commands import options
+from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.catalogue import CORPORA
 from fairseq_ext.corpora.command_lines import OFFICIAL, OTHERS, PREPARE, SUBWORDS
 from fairseq_ext.utils.errors import ConfigError
@@ -94,7 +95,7 @@ def add_subwords(commands: options.Subparsers) -> None:
 
 
 def _subwords(args: argparse.Namespace) -> None:
-    from fairseq_ext.corpora import SPLITS, own_text
+    from fairseq_ext.corpora import own_text
     from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 
     if args.like is None:

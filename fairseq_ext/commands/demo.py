@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fairseq_ext.commands import decoding_options, options
 from fairseq_ext.commands.decoding_options import SearchOptions, TextOptions
-from fairseq_ext.decoding.search import DATA_HELP
+from fairseq_ext.decoding.search import DATA_HELP, Search
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.option_fields import add_options, from_args, option, require_at_least
 
@@ -102,7 +102,6 @@ def _load(named: Sequence[Named], request: Request) -> dict[str, System]:
     from tqdm import tqdm
 
     from fairseq_ext.checkpoints import bundle
-    from fairseq_ext.decoding.search import Search
     from fairseq_ext.demo.systems import load
 
     def codec(system: Named, translator: Translates) -> TextCodec:

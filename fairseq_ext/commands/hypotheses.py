@@ -6,6 +6,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 
 from fairseq_ext.commands import evaluation_options, options
+from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options, from_args, option, require_at_least
 
@@ -28,7 +29,6 @@ def add(commands: options.Subparsers) -> None:
 
 def _hypotheses(args: argparse.Namespace) -> None:
     from fairseq_ext.evaluation import outputs
-    from fairseq_ext.utils import files
 
     sentences = outputs.read_generated(args.generated, args.expected)
     undoing = from_args(evaluation_options.UndoingOptions, args).undoing(args.generated, "none")
@@ -116,7 +116,6 @@ def _mbr(args: argparse.Namespace) -> None:
 
     from fairseq_ext.decoding import mbr
     from fairseq_ext.evaluation import outputs
-    from fairseq_ext.utils import files
 
     neural = mbr.is_neural(request.utility)
     if not neural:

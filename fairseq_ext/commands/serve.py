@@ -1,6 +1,5 @@
 """``fairseq-ext serve``: serve translations over HTTP."""
 
-import argparse
 import importlib.util
 import ipaddress
 import os
@@ -14,6 +13,7 @@ from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.serving.settings import KEY, BatchOptions, Limits, Settings
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.files import FileVersions
 from fairseq_ext.utils.option_fields import add_options, from_args
 
 
@@ -32,11 +32,7 @@ def add(commands: options.Subparsers) -> None:
     add_options(group, BatchOptions, ("beam",))
     add_options(group, SearchOptions, ("lenpen", "max_len_a", "max_len_b"))
     add_options(group, BatchOptions, ("batch_size", "max_tokens"))
-    parser.set_defaults(run=_run)
-
-
-def _run(args: argparse.Namespace) -> int:
-    return serve(from_args(Settings, args))
+    parser.set_defaults(run=lambda args: serve(from_args(Settings, args)))
 
 
 def serve(settings: Settings) -> int:
@@ -46,7 +42,6 @@ def serve(settings: Settings) -> int:
     from fairseq_ext.decoding.loading import files_of, models_of
     from fairseq_ext.serving import server
     from fairseq_ext.utils import address
-    from fairseq_ext.utils.files import FileVersions
 
     # Resolved here, so that all workers load the same commit from the Hub.
     models = [file for path in settings.models for file in models_of(path)]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fairseq_ext.commands import options
 from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.files import require_file
 from fairseq_ext.utils.option_fields import flag, require_at_least
 
 COUNTS = {
@@ -41,7 +42,6 @@ def _shortlist(args: argparse.Namespace) -> None:
 
     from fairseq_ext.data_folder import indexed
     from fairseq_ext.engine import lexicon, shortlist
-    from fairseq_ext.utils.files import require_file
 
     prefix, languages = _prefix(args.data, args.src, args.tgt)
     symbols, sides = [], []

@@ -20,6 +20,7 @@ from fairseq_ext.commands import decoding_options, options
 from fairseq_ext.commands.decoding_options import SearchOptions, TextOptions
 from fairseq_ext.decoding.search import BUFFER, DATA_HELP, KEEP_HELP, require_compatible
 from fairseq_ext.utils.errors import ConfigError, printable, wrong_value
+from fairseq_ext.utils.files import FileVersions, atomic_write, require_file, sha256
 from fairseq_ext.utils.option_fields import add_options, flag, from_args, option, require_at_least
 
 if TYPE_CHECKING:
@@ -192,19 +193,16 @@ def translate(request: Request) -> None:
     """Translate the input of a resolved request."""
     # This logger tells why fairseq translates instead of the engine.
     logging.getLogger("fairseq_ext.generation.on_engine").setLevel(logging.INFO)
-    from fairseq_ext.utils import files
-    from fairseq_ext.utils.files import FileVersions
-
     if request.parts.parts is not None:
         translate_parts(request)
         return
-    input_versions = FileVersions(map(files.require_file, request.input or ()))
+    input_versions = FileVersions(map(require_file, request.input or ()))
     line_count = count_lines(request)
     with contextlib.ExitStack() as stack:
         translator, translate_lines = load(request)
-        out = stack.enter_context(files.atomic_write(request.output)) if request.output else None
+        out = stack.enter_context(atomic_write(request.output)) if request.output else None
         out = out or _standard_output()
-        details = stack.enter_context(files.atomic_write(request.json)) if request.json else None
+        details = stack.enter_context(atomic_write(request.json)) if request.json else None
         start = time.monotonic()
         several: list[int] = []  # lines that seem to have several sentences
         translations = translate_all(request, translate_lines)
@@ -444,7 +442,6 @@ def translate_parts(request: Request) -> None:
     from fairseq_ext.decoding import parts
     from fairseq_ext.decoding.loading import files_of, in_run
     from fairseq_ext.text.reading import cut
-    from fairseq_ext.utils.files import FileVersions, require_file
 
     details = request.json is not None
     remainder, divisor = _shard(request.parts.shard)
@@ -503,7 +500,6 @@ def _files(request: Request) -> list[Path]:
     """List the files on which translations depend, except the input."""
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.loading import data_of, in_run
-    from fairseq_ext.utils.files import require_file
 
     models = [require_file(bundle.as_file(in_run(path)), "model") for path in request.path]
     data = request.data or data_of(models[0])
@@ -520,8 +516,6 @@ def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     Options that may differ between workers are left out: devices, memory, paths, and --skip-long.
     --skip-long changes no finished part: without it, a part with an overlong line fails.
     """
-    from fairseq_ext.utils.files import sha256
-
     values = dataclasses.asdict(request.search) | dataclasses.asdict(request.text)
     values |= {name: getattr(request, name) or None for name in OF_JOB}
     return {

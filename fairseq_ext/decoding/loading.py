@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_ext.checkpoints import bundle, published
+from fairseq_ext.checkpoints import bundle, layout, published
 from fairseq_ext.decoding.search import Search, Translates
 from fairseq_ext.engine import DEFAULT, NATIVE
 from fairseq_ext.engine.engine_model import voting
@@ -180,7 +180,7 @@ def data_of(path: Path) -> Path:
     two folders above it (for the recipes), and then in the working folder of this process.
     """
     checkpoint = find_model.require(path)  # first: without torch, the next line asks for torch
-    from fairseq_ext.checkpoints import layout, storage
+    from fairseq_ext.checkpoints import storage
 
     folders = [bundle.home(path)]
     task = layout.options(storage.peek(checkpoint), "task")
