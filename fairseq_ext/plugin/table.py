@@ -24,12 +24,15 @@ KINDS = {"repairs": "repair", "security": "security", "features": "feature", "ch
 
 @dataclass(frozen=True)
 class Layer:
-    """A part of a patch: attributes of fairseq or its libraries, and a function to wrap them."""
+    """A part of a patch: attributes of fairseq or its libraries, and a function to wrap them.
+
+    A layer without targets is an action: its function is called once, without arguments.
+    """
 
     targets: tuple[str, ...]
     """``module:function`` or ``module:Class.method``. If a module has imported a function by
     ``from … import``, name the module that *uses* it."""
-    wrapper: Callable[[Any], Any]
+    wrapper: Callable
     """A function that takes the original, a function or a value, and returns its replacement. It
     must belong to a module: its qualified name shows whether it has already been applied."""
     patch: str = ""
@@ -63,14 +66,9 @@ def around(*targets: str, patch: str) -> Callable[[Callable], Layer]:
     return layer
 
 
-def acting(patch: str) -> Callable[[Callable], Callable]:
+def acting(patch: str) -> Callable[[Callable], Layer]:
     """Make a decorator for a function to call once, for instance to filter a warning."""
-
-    def mark(function: Callable) -> Callable:
-        function.patch = patch  # type: ignore[attr-defined]
-        return function
-
-    return mark
+    return replacing(patch=patch)
 
 
 @dataclass(frozen=True)
@@ -82,14 +80,12 @@ class Patch:
 
     name: str  # the short name that `fairseq-ext doctor` prints
     reason: str  # the problem that occurs without the patch
-    layers: tuple[Layer, ...] = ()
-    act: Callable[[], None] | None = None
+    layers: tuple[Layer, ...]
 
     @property
     def kind(self) -> str:
         """The kind of the patch, by its functions' folder (:data:`KINDS`); else ``feature``."""
-        function = self.act or self.layers[0].wrapper
-        return KINDS.get(function.__module__.split(".")[2], "feature")
+        return KINDS.get(self.layers[0].wrapper.__module__.split(".")[2], "feature")
 
 
 def patches_of(module: ModuleType) -> list[Patch]:
@@ -97,27 +93,25 @@ def patches_of(module: ModuleType) -> list[Patch]:
 
     The last paragraph of the docstring of a patch's first function is the reason (``Problem: …``).
     """
-    parts: dict[str, list[Any]] = {}
+    parts: dict[str, list[Layer]] = {}
     for value in vars(module).values():
-        if name := getattr(value, "patch", ""):
-            parts.setdefault(name, []).append(value)
+        if isinstance(value, Layer):
+            parts.setdefault(value.patch, []).append(value)
     patches = []
-    for name, functions in parts.items():
-        doc = inspect.getdoc(getattr(functions[0], "wrapper", functions[0])) or ""
+    for name, layers in parts.items():
+        doc = inspect.getdoc(layers[0].wrapper) or ""
         paragraph = doc.rpartition("\n\n")[2].removeprefix("Problem:")
         reason = " ".join(paragraph.split()).removesuffix(".")
-        layers = tuple(function for function in functions if isinstance(function, Layer))
-        act = next((function for function in functions if not isinstance(function, Layer)), None)
-        patches.append(Patch(name, reason, layers, act))
+        patches.append(Patch(name, reason, tuple(layers)))
     return patches
 
 
 def apply(patch: Patch, start: str = "") -> None:
     """Apply a patch, but only to functions whose dotted names begin with ``start``."""
     try:
-        if patch.act is not None and not start:
-            patch.act()
         for layer in patch.layers:
+            if not layer.targets and not start:
+                layer.wrapper()
             for target in layer.targets:
                 if target.startswith(start):
                     for owner, name in owners(target):

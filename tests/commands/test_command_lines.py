@@ -257,8 +257,8 @@ def test_validate_without_a_batch_size(copy_data: Path, copy_model: Path):
 
 
 def test_more_open_files_are_allowed_where_they_may_be():
-    code = "import resource; from fairseq_ext.plugin.checks import processes; "
-    code += "processes.allow_open_files(); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    code = "import resource; from fairseq_ext.plugin.checks.processes import allow_open_files; "
+    code += "allow_open_files.wrapper(); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     done = run("bash", "-c", 'ulimit -Sn 24 && exec "$@"', "-", BIN / "python", "-c", code)
     assert int(done.stdout) >= 64
 

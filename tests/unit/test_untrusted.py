@@ -318,7 +318,7 @@ def test_no_shell_and_no_code_from_elsewhere():
 def test_no_argument_and_no_variable_lets_a_file_run_code(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0")
-    loading._load_nothing_but_data()
+    loading._load_nothing_but_data.wrapper()
     torch.save({"model": Calls(print, "code has run")}, tmp_path / "code.pt")
     for options in ({}, {"weights_only": False}):
         with pytest.raises(pickle.UnpicklingError):
