@@ -25,7 +25,7 @@ from fairseq_ext.evaluation.score import (
     tokenized_bleu,
 )
 from fairseq_ext.evaluation.significance import SENTENCES, TRAININGS, Estimate
-from fairseq_ext.evaluation.tables import TOKENS, read_system, read_table
+from fairseq_ext.evaluation.tables import TOKENS, Translations, read_system, read_table
 from fairseq_ext.evaluation.training_log import read_training
 from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Undoing, require_text
@@ -58,7 +58,7 @@ class System:
     checkpoint: Path | None = None
     log: Path | None = None
     plain: bool = False  # `generated` is text, a line per sentence, not fairseq-generate's output
-    table: bool = False  # `generated` is a table of translations, see `tables`
+    table: Translations | None = None  # read from `generated` if that is a table, see `tables`
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def parse_systems(arguments: Sequence[str]) -> list[System]:
     for argument in arguments:
         if argument.startswith(TABLE):
             path = Path(argument.removeprefix(TABLE))
-            systems += [System(name, (path,), table=True) for name in read_table(path)]
+            systems += [System(name, (path,), table=x) for name, x in read_table(path).items()]
         else:
             systems.append(parse_system(argument))
     return systems
@@ -172,7 +172,8 @@ def parse_system(specification: str) -> System:
             f"`--system {name}=…` names {duplicate} twice; each run needs an output of its own."
         )
     paths = {part: Path(path) for part, path in fields.items()}
-    return System(name, tuple(map(Path, runs)), **paths, plain=plain, table=table)
+    translations = read_system(runs[0], name) if table else None
+    return System(name, tuple(map(Path, runs)), **paths, plain=plain, table=translations)
 
 
 def compare(
@@ -316,11 +317,7 @@ def compare(
 
 def undoing_of_tables(systems: Sequence[System]) -> dict[str, Undoing]:
     """Return a converter to text for each system whose table names a language."""
-    languages = {
-        system.name: read_system(system.generated[0], system.name).language
-        for system in systems
-        if system.table
-    }
+    languages = {system.name: system.table.language for system in systems if system.table}
     return {name: Undoing.by_language(code) for name, code in languages.items() if code}
 
 
@@ -332,11 +329,10 @@ def _read(
     if system.plain:
         texts = [plain_lines(path) for path in system.generated]
     elif system.table:
-        translations = read_system(system.generated[0], system.name)
-        texts = translations.runs
+        texts = system.table.runs
         numbers = range(1, len(texts) + 1)
         names = [f"{names[0]}, {system.name}, run {number}" for number in numbers]
-        tokens = texts if translations.has_tokens else None
+        tokens = texts if system.table.has_tokens else None
     else:
         outputs = [read_generated(path, len(references)) for path in system.generated]
         tokens = [undo.words(best_hypotheses(output)) for output in outputs]
