@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.checkpoints import dictionaries
-from fairseq_ext.checkpoints.layout import DICTIONARIES, PLAIN_LOSS, before_training
+from fairseq_ext.checkpoints.layout import DICTIONARIES, FOR_THE_HUB, PLAIN_LOSS, before_training
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.engine.engine_model import is_search
 from fairseq_ext.engine.program import Signs
@@ -289,7 +289,7 @@ def load(path: str | Path) -> dict[str, Any]:
         raise _unusable(path) from None
     start = before_training()
     extra = {**start["extra_state"], DICTIONARIES: dictionaries.record(source, target)}
-    cfg = {**cfg, "criterion": PLAIN_LOSS}
+    cfg = {**FOR_THE_HUB, **cfg, "criterion": PLAIN_LOSS}
     return {**start, "cfg": cfg, "model": model, "extra_state": extra}
 
 

@@ -101,6 +101,13 @@ def num_updates(checkpoint: Mapping[str, Any]) -> int | None:
 
 # The criterion of `fairseq-validate` for a model stored without its training state.
 PLAIN_LOSS = {"_name": "cross_entropy", "sentence_avg": False}
+# What fairseq's hub interface reads from a checkpoint, for a model stored without these options.
+FOR_THE_HUB = {
+    "generation": {"replace_unk": None, "print_alignment": None},
+    "dataset": {"max_tokens": None, "batch_size": 64},
+    "tokenizer": None,
+    "bpe": None,
+}
 
 
 def before_training() -> dict[str, Any]:

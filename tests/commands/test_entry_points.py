@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairseq_ext.model.find_model import SHIPPED
 from tests.support import harness
 from tests.support.harness import USER_DIR, fairseq, forked, python, run
 from tests.support.trainings import load
@@ -109,6 +110,12 @@ def test_hub_translates_as_fairseq_generate(trained: Path, copy_data: Path):
     assert hub.stdout.splitlines()[-3:] == expected
     words = (trained.parent, "none.pt", copy_data, USER_DIR, "1 2")
     harness.refused(python("-c", HUB, *words, ok=False), "none.pt does not exist")
+
+
+def test_hub_translates_with_a_bundle():
+    """A bundle has its own dictionaries, but no options of the search and of the batches."""
+    words = (SHIPPED / "tatoeba-es-en", "model.safetensors", ".", USER_DIR, "Ella le@@ e .")
+    assert python("-c", HUB, *words).stdout.splitlines()[-1] == "She read@@ s ."
 
 
 @pytest.mark.parametrize(
