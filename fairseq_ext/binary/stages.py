@@ -22,6 +22,7 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from fairseq_ext.base.configuration import option
+from fairseq_ext.binary.binarize import TERNARY
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 logger = logging.getLogger(__name__)
@@ -88,16 +89,25 @@ class Stage(nn.Module):
         """Enter the stage of update ``num_updates``, counted from 0; fairseq calls this."""
         planned = stage_at(num_updates, self.stages)
         if planned > self.index:
+            self.enter(planned)
             # No message if a checkpoint is about to be loaded in the middle of a stage.
             if self._layers and num_updates in (0, *accumulate(self.stages)):
-                logger.info(f"update {num_updates}: {NAMES[planned]} from here on")
-            self.enter(planned)
+                logger.info(f"update {num_updates}: {self._name()} from here on")
         elif planned < self.index and not self._warned:
             self._warned = True
             logger.warning(
                 f"`--stage-updates` puts update {num_updates} into stage `{NAMES[planned]}`, "
                 f"but the checkpoint is in `{NAMES[self.index]}` and stays there."
             )
+
+    def _name(self) -> str:
+        """Name the stage by what it makes binary or ternary in the layers."""
+        binary = [layer for layer in self._layers if getattr(layer, "binary_weights", False)]
+        of_inputs = ("binary_inputs", "binary_qk", "binary_score_v")
+        inputs = any(getattr(layer, name, None) for layer in self._layers for name in of_inputs)
+        name = NAMES[2 if inputs else min(self.index, 1)]
+        ternary = any(layer.weight_binarizer.kind == TERNARY for layer in binary)
+        return name.replace("binary", "ternary", 1) if ternary else name
 
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Tensor], prefix: str, *args: Any, **kwargs: Any
@@ -107,7 +117,7 @@ class Stage(nn.Module):
         self.enter(int(saved))
 
     def extra_repr(self) -> str:
-        return f"{NAMES[self.index]}, stages={self.stages}"
+        return f"{self._name()}, stages={self.stages}"
 
 
 @dataclass

@@ -178,6 +178,23 @@ class TestStages:
             history.append((layer.binary_weights, layer.binary_inputs))
         assert history == [(False, False)] * 5 + [(True, False)] * 5 + [(True, True)] * 2
 
+    @pytest.mark.parametrize(
+        ("flags", "names"),
+        [
+            (["--bmt-preset", "bmt-6"], ["binary weights", "binary weights and activations"]),
+            (["--bmt-preset", "bmt-1"], ["binary weights", "binary weights"]),
+            (["--binary-weights", "ternary"], ["ternary weights", "ternary weights"]),
+        ],
+    )
+    def test_a_stage_is_named_by_what_it_makes_binary(self, flags, names, caplog) -> None:
+        model, _ = build([*BMT, *flags, "--stage-updates", "5,5,5"])
+        assert repr(model.binary_stage) == "Stage(float, stages=[5, 5, 5])"
+        with caplog.at_level("INFO"):
+            for update in (5, 10):
+                model.set_num_updates(update)
+        named = zip((5, 10), names, strict=True)
+        assert caplog.messages == [f"update {at}: {name} from here on" for at, name in named]
+
     def test_a_checkpoint_keeps_the_stage_it_was_trained_in(self) -> None:
         """Saved right after update 5: trained in float, though update 5 will be binary."""
         flags = [*BMT, "--stage-updates", "5,5"]
