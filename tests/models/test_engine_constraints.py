@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 from fairseq.search import LexicallyConstrainedBeamSearch
-from fairseq.sequence_generator import SequenceGenerator
+from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
@@ -86,7 +86,7 @@ def fairseqs(generator: SequenceGenerator, model: object, case: Case) -> list[Fo
     generator.search.nearest = math.inf
     try:
         (found,) = generator.generate([model], models.sample_of([sentence]), constraints=packed)
-    except AssertionError:
+    except DataError:
         return None
     found = as_found(found)
     gaps = [a.score - b.score for a, b in itertools.pairwise(found)]
@@ -203,3 +203,23 @@ def test_what_is_refused(constraints, sampling, error, message):
     rules = Rules(beam=2, max_len_b=3, sampling=sampling)
     with pytest.raises(error, match=message):
         worker.translate([[5, 2]], rules, constraints=constraints)
+
+
+@pytest.mark.parametrize("kind", [SequenceGenerator, SequenceGeneratorWithAlignment])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam_size": SIZE // 2 + 1}, f"`--beam` must be at most {SIZE // 2} with"),
+        ({"max_len_b": 2}, "no translation has all constraints of its sentence; raise `--max-len"),
+    ],
+)
+def test_what_fairseqs_search_cannot_meet_is_named(kind: type, options: dict, message: str):
+    model, task = sharpened("transformer")
+    target = task.target_dictionary
+    search = LexicallyConstrainedBeamSearch(target, "ordered")
+    options = {"max_len_b": 9, "search_strategy": search, **options}
+    required = pack_constraints([[torch.tensor([5, 5, 5])]])
+    with pytest.raises((ConfigError, DataError), match=message):
+        kind([model], target, **options).generate(
+            [model], models.sample_of([[5, 6]]), constraints=required
+        )

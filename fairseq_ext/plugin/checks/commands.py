@@ -87,6 +87,29 @@ def _build_generator(
     return original(self, models, args, *rest, **options)
 
 
+@around(
+    "fairseq.sequence_generator:SequenceGenerator.generate",
+    "fairseq.sequence_generator:SequenceGeneratorWithAlignment.generate",
+    patch="options that do not work",
+)
+def _search(original: Callable, self: Any, models: list[Any], sample: Any, **options: Any) -> Any:
+    """Name what a search with `--constraints` lacks, where fairseq fails without a reason."""
+    if options.get("constraints") is None:
+        return original(self, models, sample, **options)
+    if 2 * self.beam_size > self.vocab_size:
+        raise ConfigError(
+            f"`--beam` must be at most {self.vocab_size // 2} with `--constraints`, half the size "
+            "of the target dictionary."
+        )
+    try:
+        return original(self, models, sample, **options)
+    except AssertionError:
+        raise DataError(
+            "no translation has all constraints of its sentence; raise `--max-len-b`, or require "
+            "fewer words."
+        ) from None
+
+
 def _check_input(path: str) -> None:
     if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
         # refuse invalid UTF-8, as in files; in some locales it would become unknown words
