@@ -12,7 +12,7 @@ import torch
 from fairseq.dataclass.configs import CheckpointConfig
 
 from fairseq_ext.generation import option_checks
-from fairseq_ext.plugin.checks import training_options
+from fairseq_ext.plugin.checks import commands, training_options
 from fairseq_ext.utils import error_messages, errors, parsing
 from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import BIN, USER_DIR, after, fairseq, run, write_lines
@@ -201,6 +201,16 @@ def test_interactive(options: dict[str, Any]):
     name = [*options][-1].replace("_", "-")
     with pytest.raises(ConfigError, match=f"`--{name}`"):
         option_checks.refuse_broken(cfg, "fairseq_cli.interactive")
+
+
+@pytest.mark.parametrize("window", [-1, 9, 10])
+def test_a_context_window_leaves_room_for_tokens(window: int):
+    cfg = configuration(["--arch", "gru_tiny"])
+    cfg.task = {"tokens_per_sample": 9}
+    commands._refuse_broken(cfg, "fairseq_cli.eval_lm")
+    cfg.eval_lm.context_window = window
+    with pytest.raises(ConfigError, match="`--context-window` must be at least 0 and less than"):
+        commands._refuse_broken(cfg, "fairseq_cli.eval_lm")
 
 
 def test_eval_lm_without_a_model(copy_data: Path):

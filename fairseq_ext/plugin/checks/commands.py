@@ -67,6 +67,10 @@ def _refuse_broken(cfg: Any, command: str) -> None:
         training_options.refuse(cfg)
     if command == "fairseq_cli.validate":
         training_options.require_batch_size(cfg.dataset)
+    longest = getattr(cfg.task, "tokens_per_sample", 0)
+    if command == "fairseq_cli.eval_lm" and not 0 <= cfg.eval_lm.context_window < longest:
+        wish = f"at least 0 and less than `--tokens-per-sample` ({longest})"
+        raise wrong_value("--context-window", wish, cfg.eval_lm.context_window)
 
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.build_generator", patch="options that do not work")
