@@ -145,7 +145,7 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
         (["--stages", "9,x"], "`--stages` must be up to three numbers of updates"),
         (["--stages", "9000,4000"], "`--warmup` must be less than the 4000 updates of a stage"),
         (["--teacher", "absent.pt"], "absent.pt does not exist"),
-        (["--", "--max-update=9"], "`--max-update` after `--`"),
+        (["--", "--max-update=9"], "`--max-update` must not follow `--`"),
     ],
     "bmt/ablations.sh": [
         (["my", "es", "en", "--only", "x"], "`--only` must be scale or output"),
@@ -179,8 +179,8 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
         (["--data", ".", "--merges", "x"], "give `--vocabulary` and `--merges`"),
         (["--data", ".", "--download", "x", "--merges", "y"], "`--download` goes without"),
         (["--data", "/no/such", "--download", "x"], "`--data /no/such` cannot be read"),
-        (["--", "--lr", "1"], "`--lr` after `--`"),
-        (["--", "--dropout", "0", "--update-freq", "2"], "`--update-freq` after `--`"),
+        (["--", "--lr", "1"], "`--lr` must not follow `--`"),
+        (["--", "--dropout", "0", "--update-freq", "2"], "`--update-freq` must not follow `--`"),
     ],
     "multi30k_all.sh": [
         (["lstm"], "`lstm` must be a system"),
@@ -195,7 +195,7 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
         (["--against", "x"], "`--against` must be NAME=GENERATED"),
         (["--against", "muse_iwslt_de_en=x"], "with another name than muse_iwslt_de_en"),
         (["--against", "x=absent.txt"], "absent.txt does not exist"),
-        (["--", "--max-update=9"], "`--max-update` after `--`"),
+        (["--", "--max-update=9"], "`--max-update` must not follow `--`"),
     ],
     "real_en_de.sh": [
         (["muse"], "`--from` must be the folder with the texts"),
