@@ -145,3 +145,13 @@ def unsure_model(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         *("--disable-validation", "--num-workers", 0, "--no-progress-bar"),
     )
     return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list:
+    """The figures that are drawn, in memory instead of files."""
+    from fairseq_ext.evaluation import plots
+
+    drawn: list = []
+    monkeypatch.setattr(plots, "save_picture", lambda figure, *_: drawn.append(figure))
+    return drawn

@@ -29,7 +29,6 @@ from fairseq_ext.evaluation import (
     compare,
     compare_report,
     outputs,
-    plots,
     significance,
     tables,
     training_log,
@@ -79,17 +78,22 @@ def outputs_of_three(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def compared(folder: Path, *words: str, **how: Any) -> compare.Result:
+    """Compare systems, given as to ``--system``, on ``ref`` of a folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return compare.compare([*map(compare.parse_system, words)], "ref", samples=100, **how)
+
+
 def test_rows_keep_their_order_whichever_is_the_baseline(outputs_of_three: Path) -> None:
-    systems = [compare.System(name, (outputs_of_three / name,)) for name in ("bad", "good", "fair")]
-    result = compare.compare(systems, outputs_of_three / "ref", baseline="good", samples=100)
+    result = compared(outputs_of_three, "bad=bad", "good=good", "fair=fair", baseline="good")
     assert [row.name for row in result.systems] == ["bad", "good", "fair"]
     assert [row.scores["BLEU"].p is None for row in result.systems] == [False, True, False]
     assert {row.generation_speed for row in result.systems} == {1234.5}
 
 
 def test_one_system_has_intervals_and_no_p(outputs_of_three: Path) -> None:
-    system = compare.System("only", (outputs_of_three / "fair",))
-    result = compare.compare([system], outputs_of_three / "ref", samples=100)
+    result = compared(outputs_of_three, "only=fair")
     row = result.systems[0]
     assert row.scores["BLEU"].low < row.scores["BLEU"].value < row.scores["BLEU"].high
     assert "p (BLEU)" not in compare_report.rows(result)[0]
@@ -112,18 +116,13 @@ def test_a_samples_source_is_text_where_its_language_is_known(tmp_path: Path) ->
     write_lines(tmp_path / "out", ["S-0\tJa ( ne@@ in ) .", "H-0\t-1\tYes ( no ) ."])
     for src, expected in (("de", "Ja (nein)."), ("", "Ja ( nein ) .")):
         undoing = Undoing(Pipeline(src, "en", tokenize=True, subwords="joined"))
-        system = compare.System("a", (tmp_path / "out",))
-        result = compare.compare([system], tmp_path / "ref", samples=100, undoing={"a": undoing})
+        result = compared(tmp_path, "a=out", undoing={"a": undoing})
         assert result.samples[0].source == expected
         assert result.samples[0].translations == {"a": "Yes (no)."}
 
 
 def test_plain_text_stands_beside_generated_output(outputs_of_three: Path) -> None:
-    systems = ["a=fair", "b=text:fair.txt"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(outputs_of_three)
-        parsed = [compare.parse_system(system) for system in systems]
-        result = compare.compare(parsed, "ref", samples=100, tokenized_reference="ref")
+    result = compared(outputs_of_three, "a=fair", "b=text:fair.txt", tokenized_reference="ref")
     first, second = result.systems
     assert first.scores["BLEU"].value == second.scores["BLEU"].value
     assert second.scores["BLEU"].p == second.scores["chrF"].p == 1
@@ -192,14 +191,11 @@ def test_a_table_keeps_the_rules_that_make_text_of_tokens(tmp_path: Path) -> Non
 
 
 def test_the_name_of_a_run_is_no_name_of_a_system(outputs_of_three: Path) -> None:
-    systems = [compare.System(name, (outputs_of_three / "good",)) for name in ("a", "a@2")]
     with pytest.raises(ConfigError, match=r"`--system a@2`: .*choose another name"):
-        compare.compare(systems, outputs_of_three / "ref", samples=100)
-    compare.compare(systems[1:], outputs_of_three / "ref", samples=100)
+        compared(outputs_of_three, "a=good", "a@2=good")
+    compared(outputs_of_three, "a@2=good")
     with pytest.raises(ConfigError, match=r"`:tokens` marks columns of tokens"):
-        compare.compare(
-            [dataclasses.replace(systems[0], name="a:tokens")], outputs_of_three / "ref"
-        )
+        compared(outputs_of_three, "a:tokens=good")
 
 
 @pytest.mark.parametrize(
@@ -331,21 +327,14 @@ def test_a_reader_that_leaves_costs_no_file(outputs_of_three: Path, tmp_path: Pa
     assert json.loads((tmp_path / "c.json").read_text())["sentences"]
 
 
-def test_a_system_without_a_point_has_no_name_in_the_picture(
-    outputs_of_three: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    figures = []
-    monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figures.append(figure))
-    systems = [
-        compare.System("with speed", (outputs_of_three / "good",)),
-        compare.System("text", (outputs_of_three / "good.txt",), plain=True),
-    ]
-    for compared in (systems, systems[1:]):
-        result = compare.compare(compared, outputs_of_three / "ref", samples=100)
+def test_a_system_without_a_point_has_no_name_in_the_picture(outputs_of_three, figures, tmp_path):
+    systems = ["with speed=good", "text=text:good.txt"]
+    for words in (systems, systems[1:]):
+        result = compared(outputs_of_three, *words)
         compare_report.plot(result, tmp_path / "x")
         page = compare_report.as_page(result, tmp_path / "x")
-        assert ("and so not in the picture: text." in page) == (compared is systems)
-        assert ("![BLEU against generation speed](x.png)" in page) == (compared is systems)
+        assert ("and so not in the picture: text." in page) == (words is systems)
+        assert ("![BLEU against generation speed](x.png)" in page) == (words is systems)
     named = [
         [text.get_text() for legend in figure.legends for text in legend.get_texts()]
         for figure in figures
@@ -357,28 +346,22 @@ def test_a_system_without_a_point_has_no_name_in_the_picture(
 
 
 @pytest.mark.parametrize("name", ["_x", "a long name " * 6])
-def test_any_name_is_in_the_picture(name, outputs_of_three, monkeypatch, tmp_path):
-    figures = []
-    monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figures.append(figure))
-    systems = [
-        compare.System(label, (outputs_of_three / "good",))
-        for label in (name, f"{name}2", "c", "d")
-    ]
-    result = compare.compare(systems, outputs_of_three / "ref", samples=100)
+def test_any_name_is_in_the_picture(name, outputs_of_three, figures, tmp_path):
+    labels = (name, f"{name}2", "c", "d")
+    result = compared(outputs_of_three, *(f"{label}=good" for label in labels))
     compare_report.plot(result, tmp_path / "x")
     (figure,) = figures
     figure.draw_without_rendering()
     (legend,) = figure.legends
     shown = [" ".join(text.get_text().split()) for text in legend.get_texts()]
-    assert shown == [" ".join(system.name.split()) for system in systems]
+    assert shown == [" ".join(label.split()) for label in labels]
     box = legend.get_window_extent()
     assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
     assert figure.axes[0].get_window_extent().height > 2 * figure.dpi
 
 
 def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
-    system = compare.System("a_b", (outputs_of_three / "good.txt",), plain=True)
-    result = compare.compare([system], outputs_of_three / "ref", samples=100)
+    result = compared(outputs_of_three, "a_b=text:good.txt")
     sample = compare.Sample(7, None, "a | b", {"a_b": "<unk> *x* [y] $5"})
     changed = dataclasses.replace(result, samples=[sample], sentences=1)
     page = compare_report.as_page(changed, Path("to/a page"))
@@ -432,11 +415,9 @@ def test_errors_are_one_line(outputs_of_three, words, message, monkeypatch):
 @pytest.mark.parametrize("seed", ["abc", "-1", "", "1.5"])
 @pytest.mark.parametrize("runs", ["good", "good,bad"])
 def test_seeds_that_are_no_numbers(outputs_of_three, runs, seed, monkeypatch):
-    monkeypatch.chdir(outputs_of_three)
     monkeypatch.setenv("SACREBLEU_SEED", seed)
-    systems = [compare.parse_system(f"one={runs}")]
     with pytest.raises(ConfigError, match="`SACREBLEU_SEED` must be a whole number from 0 on"):
-        compare.compare(systems, "ref", samples=100)
+        compared(outputs_of_three, f"one={runs}")
 
 
 @pytest.fixture(scope="module")
@@ -558,20 +539,30 @@ def test_scores_and_samples_are_sacrebleus(label: str, metric: Metric) -> None:
         assert actual == pytest.approx((theirs.score, low, high), abs=1e-12)
 
 
+def resampled(text: list[str], systems: dict[str, list[list[str]]], samples: int) -> dict[str, Any]:
+    """BLEU by sacrebleu of each run of each system: of all lines, then of each sample."""
+    rows = np.random.default_rng(12345).choice(len(text), size=(samples, len(text)), replace=True)
+
+    def bleu(lines: list[str], places: Sequence[int]) -> float:
+        drawn = [text[i] for i in places]
+        return sacrebleu.corpus_bleu([lines[i] for i in places], [drawn]).score
+
+    samples_with_all = [range(len(text)), *rows]
+    return {
+        name: np.array([[bleu(run, places) for run in runs] for places in samples_with_all])
+        for name, runs in systems.items()
+    }
+
+
 def test_p_from_its_definition() -> None:
     """Each sample scored as a text of its own; differences counted in both directions."""
     text = sentences(40)
-    systems = {name: damaged(text, share, 3) for name, share in (("a", 0.2), ("b", 0.25))}
-    runs = {name: [lines] for name, lines in systems.items()}
+    runs = {name: [damaged(text, share, 3)] for name, share in (("a", 0.2), ("b", 0.25))}
     estimates = bootstrap(runs, text, "a", samples=200).estimates
-    places = np.random.default_rng(12345).choice(40, size=(200, 40), replace=True)
+    scores = resampled(text, runs, 200)
+    measured, *rest = (scores["b"] - scores["a"])[:, 0]
+    differences = np.array(rest)
 
-    def bleu(name: str, rows: Sequence[int]) -> float:
-        drawn = [text[i] for i in rows]
-        return sacrebleu.corpus_bleu([systems[name][i] for i in rows], [drawn]).score
-
-    measured = bleu("b", range(40)) - bleu("a", range(40))
-    differences = np.array([bleu("b", rows) - bleu("a", rows) for rows in places])
     centred = differences - differences.mean()
     larger = sum(centred > abs(measured)) + sum(centred < -abs(measured))
     assert estimates["b"]["BLEU"].p == (larger + 1) / 201
@@ -669,17 +660,9 @@ def test_variances_against_loops_over_text():
         "b": [damaged(text, 0.3, seed) for seed in (4, 5)],
     }
     estimates = bootstrap(systems, text, "a", samples).estimates
-    places = np.random.default_rng(12345).choice(40, size=(samples, 40), replace=True)
-
-    def bleu(lines: list[str], rows: Sequence[int]) -> float:
-        drawn = [text[i] for i in rows]
-        return sacrebleu.corpus_bleu([lines[i] for i in rows], [drawn]).score
-
-    scores = {name: [bleu(run, range(40)) for run in runs] for name, runs in systems.items()}
-    sampled = {
-        name: np.array([[bleu(run, rows) for run in runs] for rows in places])
-        for name, runs in systems.items()
-    }
+    scores = resampled(text, systems, samples)
+    sampled = {name: values[1:] for name, values in scores.items()}
+    scores = {name: [*values[0]] for name, values in scores.items()}
     means = {name: statistics.fmean(values) for name, values in scores.items()}
     for name, estimate in ((name, estimates[name]["BLEU"]) for name in systems):
         assert estimate.value == pytest.approx(means[name])

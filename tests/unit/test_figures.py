@@ -119,21 +119,18 @@ def test_differences_from_a_system(systems, tmp_path):
     assert relative["buckets"][2]["bleu"] == {}
 
 
-def drawn(monkeypatch, scores: lengths.LengthScores, relative_to: str | None = None):
-    figures = []
-    monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figures.append(figure))
-    lengths.plot_lengths(scores, "out", relative_to)
-    (axes,) = figures[0].axes
-    return axes
+def test_the_axis_begins_near_the_lowest_score(figures):
+    def drawn(scores: lengths.LengthScores, relative_to: str | None = None):
+        lengths.plot_lengths(scores, "out", relative_to)
+        (axes,) = figures[-1].axes
+        return axes
 
-
-def test_the_axis_begins_near_the_lowest_score(monkeypatch):
     buckets = tuple(lengths.Bucket(n, n, 3, {"a": 40.0 + n, "b": 41.0}) for n in (1, 2, 9))
     scores = lengths.LengthScores("BLEU", buckets, {"a": 43.0, "b": 41.0})
-    low, high = drawn(monkeypatch, scores).get_ylim()
+    low, high = drawn(scores).get_ylim()
     assert 40 < low < 41
     assert 49 < high < 50
-    axes = drawn(monkeypatch, scores, "b")
+    axes = drawn(scores, "b")
     low, high = axes.get_ylim()
     assert -1 < low < 0
     assert 8 < high < 9
@@ -143,11 +140,9 @@ def test_the_axis_begins_near_the_lowest_score(monkeypatch):
     shown = [text.get_text() for text in axes.get_legend().get_texts()]
     assert shown == ["a (all: +2.00)", "b (zero line, all: 41.00)"]
     worst = lengths.LengthScores("BLEU", (lengths.Bucket(1, 1, 3, {"a": 0.0}),), {"a": 0.0})
-    assert drawn(monkeypatch, worst).get_ylim() == (0, 1)
-    figures = []
-    monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figures.append(figure))
+    assert drawn(worst).get_ylim() == (0, 1)
     plots.plot_curves({"worst": training_log.Curves(valid={"bleu": {1: 0.0, 2: 0.0}})}, "out")
-    assert figures[0].axes[0].get_ylim()[0] == 0
+    assert figures[-1].axes[0].get_ylim()[0] == 0
 
 
 def test_a_known_system_looks_the_same_in_every_picture():
