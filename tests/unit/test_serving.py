@@ -10,7 +10,7 @@ import re
 import socket
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +76,14 @@ class Model:
         await asyncio.to_thread(self.begun.acquire)
 
 
-def run(test: Callable[[], Awaitable[object]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 60))
+def asynchronous(test: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+    """A function that awaits, which has a minute."""
 
+    @functools.wraps(test)
+    def run(*words: object, **fixtures: object) -> Any:
+        return asyncio.run(asyncio.wait_for(test(*words, **fixtures), 60))
 
-def asynchronous(test: Callable[..., Awaitable[object]]) -> Callable[..., None]:
-    """A test of a function that awaits, which has a minute."""
-    return functools.wraps(test)(lambda **fixtures: run(lambda: test(**fixtures)))
+    return run
 
 
 def batcher(**settings: int) -> Batcher:
@@ -202,19 +203,17 @@ async def test_a_fault_of_one_sentence_is_no_other_requests():
     assert queue.waiting == 0
 
 
-def test_a_changed_model_ends_requests_by_its_name(caplog: pytest.LogCaptureFixture):
+@asynchronous
+async def test_a_changed_model_ends_requests_by_its_name(caplog: pytest.LogCaptureFixture):
     class Overwritten(Model):
         def translate(self, sentences: Sequence[str]) -> list[list[Candidate]]:
             raise DataError("m/model.safetensors has changed; start the command again.")
 
-    async def test() -> None:
-        queue = batcher()
-        async with queue.running():
-            for _ in range(2):
-                with refused(503):
-                    await queue.translate(Overwritten(), sentences("a", "b"))
-
-    run(test)
+    queue = batcher()
+    async with queue.running():
+        for _ in range(2):
+            with refused(503):
+                await queue.translate(Overwritten(), sentences("a", "b"))
     errors = [record.message for record in caplog.records if record.levelname == "ERROR"]
     assert errors == ["m/model.safetensors has changed; start the command again."]
 
@@ -281,22 +280,17 @@ def held_model() -> tuple[Model, Served]:
     return model, Served(model, TextCodec(str.strip, str.strip), 2)
 
 
-def answers(*requests: Request, limits: Limits | None = None) -> list[dict[str, Any] | Exception]:
+@asynchronous
+async def answers(*requests: Request, limits: Limits | None = None) -> list[Any]:
     """What a service of three models makes of requests, one after another."""
-    replies: list[dict[str, Any] | Exception] = []
-
-    async def test() -> None:
-        codec = TextCodec(plain, str.strip)
-        models = (Model(), Model("fr", "en"), Model("en", "de"))
-        served = [Served(model, codec, 2) for model in models]
-        async with service_of(*served, limits=limits) as service:
-            for incoming in requests:
-                try:
-                    replies.append(await reply(service, incoming))
-                except Refusal as error:
-                    replies.append(error)
-
-    run(test)
+    codec, replies = TextCodec(plain, str.strip), []
+    models = (Model(), Model("fr", "en"), Model("en", "de"))
+    async with service_of(*(Served(model, codec, 2) for model in models), limits=limits) as service:
+        for incoming in requests:
+            try:
+                replies.append(await reply(service, incoming))
+            except Refusal as error:
+                replies.append(error)
     return replies
 
 
@@ -351,21 +345,17 @@ HTML_TEXTS = {
 
 
 @pytest.mark.parametrize("drops_numbers", [False, True])
-def test_html_keeps_its_markup_and_only_its_text_is_translated(drops_numbers: bool):
-    model = Model()
-
+@asynchronous
+async def test_html_keeps_its_markup_and_only_its_text_is_translated(drops_numbers: bool):
     def decode(tokens: str) -> str:
         text = re.sub(r" [01]$", "", tokens)  # without the rank
         return re.sub(r" *20[12][0-9]", "", text) if drops_numbers else text
 
-    async def test() -> None:
-        model.limit = 50
-        async with service_of(Served(model, TextCodec(plain, decode), 2)) as service:
-            texts = [*HTML_TEXTS, "a\n\nb"]
-            answer = await reply(service, asking(q=texts, format="html"))
-        assert answer["translatedText"] == [*HTML_TEXTS.values(), "A B"]
-
-    run(test)
+    model = Model()
+    model.limit = 50
+    async with service_of(Served(model, TextCodec(plain, decode), 2)) as service:
+        answer = await reply(service, asking(q=[*HTML_TEXTS, "a\n\nb"], format="html"))
+    assert answer["translatedText"] == [*HTML_TEXTS.values(), "A B"]
 
 
 @pytest.mark.parametrize(
@@ -448,11 +438,16 @@ async def test_a_full_queue_refuses_before_a_body_is_read():
         assert await asyncio.gather(*tasks) == [{"translatedText": "A 0"}] * 2
 
 
-def read(incoming: Request, max_body: int = 100) -> bytes | Refusal:
+def outcome(answer: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine returns, or the refusal in which it ends."""
     try:
-        return asyncio.run(read_body(incoming, Limits(max_body=max_body, timeout=60)))
+        return asyncio.run(answer)
     except Refusal as refusal:
         return refusal
+
+
+def read(incoming: Request) -> bytes | Refusal:
+    return outcome(read_body(incoming, Limits(max_body=100, timeout=60)))
 
 
 def test_a_body_in_parts():
@@ -471,13 +466,7 @@ def test_a_body_that_is_too_large_is_not_kept():
 
 
 def fields(body: bytes, kind: str = JSON) -> dict[str, Any] | Refusal:
-    async def parse() -> dict[str, Any]:
-        return await parse_fields(request(body, kind=kind), body)
-
-    try:
-        return asyncio.run(parse())
-    except Refusal as refusal:
-        return refusal
+    return outcome(parse_fields(request(body, kind=kind), body))
 
 
 def test_json_and_both_forms_say_the_same():
