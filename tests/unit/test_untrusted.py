@@ -15,6 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -151,16 +152,13 @@ def test_a_part_that_claims_more_bytes_than_the_file_has(tmp_path: Path):
         safe_load.read(path)
 
 
-def test_an_archive_whose_sizes_take_all_memory_is_damaged(tmp_path: Path, monkeypatch):
-    path = tmp_path / "a.pt"
-    torch.save({"model": {}}, path)
-
-    def read(*_: object) -> bytes:
-        raise MemoryError
-
-    monkeypatch.setattr(zipfile.ZipFile, "testzip", read)
-    with pytest.raises(CheckpointError, match=r"a\.pt is truncated or damaged \(MemoryError; "):
-        safe_load.read(path)
+def test_an_archive_whose_sizes_take_all_memory_is_damaged(tmp_path: Path):
+    torch.save({"model": {}}, tmp_path / "a.pt")
+    with (
+        mock.patch.object(zipfile.ZipFile, "testzip", side_effect=MemoryError),
+        pytest.raises(CheckpointError, match=r"a\.pt is truncated or damaged \(MemoryError; "),
+    ):
+        safe_load.read(tmp_path / "a.pt")
 
 
 def test_what_checkpoints_call(tmp_path: Path):
@@ -215,23 +213,18 @@ def test_inert(text: str):
     safe_load.require_inert({"model": {"x": [text]}, "args": Namespace(y=text)})
 
 
-@pytest.mark.parametrize(
-    "text", ["${oc.env:HOME}", "${a}${b}", "${${a}}", "${hydra:runtime.cwd}", "${oc.create:${x}}"]
+TO_BE_RESOLVED = (
+    *("${oc.env:HOME}", "${a}${b}", "${${a}}", "${hydra:runtime.cwd}", "${oc.create:${x}}"),
+    *("${b}", "x ${b.list}", "${b.0}", "${b.list.0}", "${.b}", "${}"),  # sections that double
 )
+
+
+@pytest.mark.parametrize("text", TO_BE_RESOLVED)
 def test_to_be_resolved(text: str):
-    with pytest.raises(CheckpointError, match="which OmegaConf would resolve"):
-        safe_load.require_inert({"x": {"y": [text]}})
-    with pytest.raises(CheckpointError, match="which OmegaConf would resolve"):
-        safe_load.require_inert(Namespace(x={"y": [text]}))
-
-
-@pytest.mark.parametrize("text", ["${b}", "x ${b.list}", "${b.0}", "${b.list.0}", "${.b}", "${}"])
-def test_sections_that_double(text: str):
-    settings = {"a": {"x": text, "y": text}, "b": {"list": [["z"]], 0: {"x": 1}}}
-    with pytest.raises(CheckpointError, match="which OmegaConf would resolve"):
-        safe_load.require_inert(settings)
-    with pytest.raises(CheckpointError, match="which OmegaConf would resolve"):
-        safe_load.require_inert(Namespace(a=text, b=["z"]))
+    sections = {"b": {"list": [["z"]], 0: {"x": 1}}, "x": {"y": [text]}}
+    for options in (sections, Namespace(**sections), Namespace(a=text, b=["z"])):
+        with pytest.raises(CheckpointError, match="which OmegaConf would resolve"):
+            safe_load.require_inert(options)
 
 
 def test_to_be_imported():
@@ -565,13 +558,13 @@ REVIEWED: dict[tuple[str, str], tuple[int, str]] = {
     ("fairseq/tasks/text_to_speech.py", "np.load"): (1, "allow_pickle is off by default"),
     ("fairseq/logging/meters.py", "globals()[…]"): (1, "meters alone, by our row"),
     ("fairseq/modules/quantization/scalar/ops.py", "globals()[…]"): (1, "of `emulate_int8_…`"),
-    ("fairseq_cli/eval_lm.py", "utils.import_user_module"): (1, "of the command line"),
-    ("fairseq_cli/generate.py", "utils.import_user_module"): (1, "of the command line"),
-    ("fairseq_cli/hydra_validate.py", "utils.import_user_module"): (1, "of the command line"),
-    ("fairseq_cli/interactive.py", "utils.import_user_module"): (1, "of the command line"),
-    ("fairseq_cli/preprocess.py", "utils.import_user_module"): (1, "of the command line"),
-    ("fairseq_cli/train.py", "utils.import_user_module"): (1, "of the command line"),
-    ("fairseq_cli/validate.py", "utils.import_user_module"): (1, "of the command line"),
+    **{
+        (f"fairseq_cli/{name}.py", "utils.import_user_module"): (1, "of the command line")
+        for name in (
+            *("eval_lm", "generate", "hydra_validate", "interactive", "preprocess", "train"),
+            "validate",
+        )
+    },
 }
 # Packages that import all modules of their own folder, by `os.listdir` or `glob`.
 OWN_FOLDERS = {
