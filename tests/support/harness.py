@@ -190,6 +190,22 @@ def error_line(*words: object, stdin: bytes = b"") -> str:
     return line
 
 
+def leaves_no_trace(folder: Path, message: str, *words: object, stdin: bytes = b"") -> None:
+    """Run a command of ours in a folder; it must fail with the message, and change no file."""
+    import pytest
+
+    before = contents_below(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert message in error_line(*words, stdin=stdin)
+    assert contents_below(folder) == before
+
+
+def contents_below(folder: Path) -> dict[Path, bytes | None]:
+    """The contents of all files below a folder, and None for what is no file, such as a folder."""
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
 def write_lines(path: Path, lines: list[str]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")

@@ -14,7 +14,7 @@ from fairseq_ext.muse.commands import plot_gates as gates
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils.errors import CheckpointError
-from tests.support.harness import command, ended, error_line, run, write_lines
+from tests.support.harness import command, ended, leaves_no_trace, run, write_lines
 from tests.support.models import MUSE, SMALL, build, configuration
 from tests.unit.test_evaluation import check_picture, naive_bleu
 
@@ -205,17 +205,14 @@ def test_text_is_detokenized_for_sacrebleu(tmp_path):
         (["-o", "absent/out.png"], "absent/out.png"),
     ],
 )
-def test_lengths_errors(options, message, tmp_path, monkeypatch):
+def test_lengths_errors(options, message, tmp_path):
     write_lines(tmp_path / "ref", ["a b", "c d"])
     for name, text in (("one", "b c"), ("two", "b@@ c")):
         lines = ["S-0\ta", "H-0\t-1\tx", f"S-1\t{text}", "H-1\t-1\ty"]
         write_lines(tmp_path / f"{name}.out", lines)
     write_lines(tmp_path / "bare.out", ["H-0\t-1\tx", "H-1\t-1\ty"])
-    before = sorted(tmp_path.iterdir())
-    monkeypatch.chdir(tmp_path)
     words = ("plot", "lengths", "--system", "one=one.out", "--tokenized-ref", "ref", "-o", "out")
-    assert message in error_line(*words, *options)
-    assert sorted(tmp_path.iterdir()) == before
+    leaves_no_trace(tmp_path, message, *words, *options)
 
 
 def save_checkpoint(path: Path, flags: list[str], model: torch.nn.Module) -> Path:

@@ -11,7 +11,7 @@ import tarfile
 import threading
 import tracemalloc
 import zipfile
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, NoReturn
@@ -27,7 +27,7 @@ from fairseq_ext.utils import archives, files
 from fairseq_ext.utils.archives import safe_extract
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from tests.hostile.pickles import Calls
-from tests.support.harness import error_line, write_sides
+from tests.support.harness import leaves_no_trace, write_sides
 from tests.support.troubled_server import member as special
 from tests.support.troubled_server import tgz
 
@@ -51,6 +51,11 @@ def write_then_fail(file: IO[str]) -> NoReturn:
 
 def names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def refused(message: str, block: AbstractContextManager) -> None:
+    with pytest.raises(EnvironmentProblem, match=message):
+        block.__enter__()
 
 
 class TestAtomicWrite:
@@ -100,16 +105,8 @@ class TestAtomicWrite:
         assert names(tmp_path) == ["a"]
 
     def test_missing_folder(self, tmp_path: Path):
-        with (
-            pytest.raises(EnvironmentProblem, match="none/a: No such file"),
-            files.atomic_write(tmp_path / "none" / "a"),
-        ):
-            pass
-        with (
-            pytest.raises(EnvironmentProblem, match="is a folder; name a file in it"),
-            files.atomic_write(tmp_path),
-        ):
-            raise AssertionError
+        refused("none/a: No such file", files.atomic_write(tmp_path / "none" / "a"))
+        refused("is a folder; name a file in it", files.atomic_write(tmp_path))
 
     def test_an_error_about_another_file_keeps_its_name(self, tmp_path: Path):
         with pytest.raises(FileNotFoundError, match="other"), files.atomic_write(tmp_path / "a"):
@@ -234,11 +231,7 @@ class TestStagedFolder:
 
     def test_below_a_file(self, tmp_path: Path):
         (tmp_path / "file").write_text("")
-        with (
-            pytest.raises(EnvironmentProblem, match="file/out: Not a directory"),
-            files.staged_folder(tmp_path / "file" / "out"),
-        ):
-            pass
+        refused("file/out: Not a directory", files.staged_folder(tmp_path / "file" / "out"))
         with (
             pytest.raises(EnvironmentProblem, match=r"out: No space left .* Free some space"),
             files.staged_folder(tmp_path / "out"),
@@ -339,6 +332,12 @@ class TestLoadCheckpoint:
         assert names(tmp_path) == ["bad.pt", "made_by_malicious_code"]
 
 
+def add(tar: tarfile.TarFile, name: str, content: bytes, **headers: str) -> None:
+    info = tarfile.TarInfo(name)
+    info.pax_headers, info.size = headers, len(content)
+    tar.addfile(info, io.BytesIO(content))
+
+
 def make_tar(path: Path, *members: tarfile.TarInfo | str) -> Path:
     infos = [special(name) if isinstance(name, str) else name for name in members]
     path.write_bytes(tgz(*((info, b"hello" if info.isreg() else b"") for info in infos)))
@@ -409,15 +408,11 @@ class TestSafeExtract:
         monkeypatch.setattr(archives, "_MOST_HEADERS", 100_000)
         with tarfile.open(tmp_path / "a.tbz", "w:bz2", format=tarfile.PAX_FORMAT) as tar:
             for number in range(9):
-                info = tarfile.TarInfo(f"{number}")
-                info.pax_headers, info.size = {"comment": "x" * 20_000}, 5
-                tar.addfile(info, io.BytesIO(b"hello"))
+                add(tar, f"{number}", b"hello", comment="x" * 20_000)
         with pytest.raises(DataError, match="is damaged or unsafe: its headers are too large"):
             safe_extract(tmp_path / "a.tbz", tmp_path / "out")
         with tarfile.open(tmp_path / "b.tbz", "w:bz2") as tar:
-            info = tarfile.TarInfo("large")
-            info.size = 300_000
-            tar.addfile(info, io.BytesIO(bytes(info.size)))
+            add(tar, "large", bytes(300_000))
         safe_extract(tmp_path / "b.tbz", tmp_path / "out")
         assert (tmp_path / "out" / "large").stat().st_size == 300_000
 
@@ -457,9 +452,7 @@ class TestSafeExtract:
         """Some break the decompression, others only the checksum at the very end."""
         path = tmp_path / f"a.tar.{compression}"
         with tarfile.open(path, f"w:{compression}") as tar:
-            info = tarfile.TarInfo("a")
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
+            add(tar, "a", content)
         data = bytearray(path.read_bytes())
         offset = min(int(place * len(data)), len(data) - 6)
         data[offset : offset + 4] = bytes(byte ^ 0xFF for byte in data[offset : offset + 4])
@@ -530,15 +523,15 @@ def test_an_input_is_not_overwritten_under_another_name(tmp_path: Path):
             files.keep_inputs([tmp_path / "a"], [tmp_path / name])
 
 
+OVERWRITTEN = "would be overwritten by the output; choose another output."
+
+
 @pytest.mark.parametrize("command", ["prepare", "subwords"])
 def test_commands_do_not_write_over_their_text(command: str, tmp_path: Path):
     write_sides(tmp_path, {"en": ["Yes, it is."], "de": ["Yes, it is."]})
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     words = {"prepare": ["--data", tmp_path, "--out", tmp_path], "subwords": [tmp_path]}[command]
     words += [] if command == "prepare" else ["--size", 9, "-o", tmp_path]
-    line = error_line(command, *words, "--src", "en", "--tgt", "de")
-    assert "would be overwritten by the output; choose another output." in line
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    leaves_no_trace(tmp_path, OVERWRITTEN, command, *words, "--src", "en", "--tgt", "de")
 
 
 OVERWRITING = {
@@ -573,25 +566,20 @@ OVERWRITING = {
 
 
 @pytest.fixture
-def contents_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[Path, bytes]:
-    """Files of every kind, none of them what its name says."""
+def files_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them is what its name says."""
     names = ["model.st", "run.pt", "other.pt", "law.json", "text.es", "text.en", "run/average.pt"]
-    names += ["u-training.json"]
-    names += ["bin/dict.es.txt", "bin/dict.en.txt", "bundle/bundle.json"]
-    names += ["bundle/model.safetensors"]
-    for name in names:
+    names += ["u-training.json", "bin/dict.es.txt", "bin/dict.en.txt", "bundle/bundle.json"]
+    for name in (*names, "bundle/model.safetensors"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     monkeypatch.chdir(tmp_path)
-    return {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.usefixtures("files_of_every_kind")
 @pytest.mark.parametrize("case", OVERWRITING)
-def test_no_command_writes_over_what_it_reads(case, contents_before, tmp_path):
-    message = "would be overwritten by the output; choose another output."
-    assert message in error_line(*OVERWRITING[case].split())
-    contents = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
-    assert contents == contents_before
+def test_no_command_writes_over_what_it_reads(case, tmp_path):
+    leaves_no_trace(tmp_path, OVERWRITTEN, *OVERWRITING[case].split())
 
 
 @pytest.mark.parametrize(
@@ -603,23 +591,21 @@ def test_no_command_writes_over_what_it_reads(case, contents_before, tmp_path):
         "compare --system a=text.es --ref text.en --json new -o new",
     ],
 )
-@pytest.mark.usefixtures("contents_before")
+@pytest.mark.usefixtures("files_of_every_kind")
 def test_outputs_that_may_be(words: str):
     options.keep_inputs(cli.build_parser().parse_args(words.split()))
 
 
-@pytest.mark.usefixtures("contents_before")
+@pytest.mark.usefixtures("files_of_every_kind")
 def test_two_outputs_are_two_files():
-    for json in ("new.txt", "./new.txt"):
-        arguments = ["mbr", "a", "--num-candidates", "2", "-o", "new.txt", "--json", json]
-        with pytest.raises(ConfigError, match="`--json` must be another file than"):
-            options.keep_inputs(cli.build_parser().parse_args(arguments))
-    arguments = ["scaling-fit", "table.csv", "-o", "law.png", "--json", "law.json"]
-    with pytest.raises(ConfigError, match=r"`--json` must be another file than law\.json, which"):
-        options.keep_inputs(cli.build_parser().parse_args(arguments))
-    arguments = ["compare", "--system", "a=hyp", "--ref", "ref", "-o", "out", "--json", "out.json"]
-    with pytest.raises(ConfigError, match=r"`--json` must be another file than out\.json, which"):
-        options.keep_inputs(cli.build_parser().parse_args(arguments))
+    for words, named in (
+        ("mbr a --num-candidates 2 -o new.txt --json new.txt", ""),
+        ("mbr a --num-candidates 2 -o new.txt --json ./new.txt", ""),
+        ("scaling-fit table.csv -o law.png --json law.json", r" law\.json, which"),
+        ("compare --system a=hyp --ref ref -o out --json out.json", r" out\.json, which"),
+    ):
+        with pytest.raises(ConfigError, match=f"`--json` must be another file than{named}"):
+            options.keep_inputs(cli.build_parser().parse_args(words.split()))
     for path in ("/dev/stdout", "/dev/null"):
-        arguments = ["translate", "bin", "--path", "run.pt", "-o", path, "--json", path]
-        options.keep_inputs(cli.build_parser().parse_args(arguments))
+        words = f"translate bin --path run.pt -o {path} --json {path}"
+        options.keep_inputs(cli.build_parser().parse_args(words.split()))

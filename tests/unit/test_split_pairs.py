@@ -27,7 +27,7 @@ from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import cells, lines, table_rows
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import DataError
-from tests.support.harness import ended, error_line, write_lines
+from tests.support.harness import contents, ended, leaves_no_trace, read_lines, write_lines
 
 Pairs = list[tuple[str, str]]
 
@@ -63,13 +63,11 @@ def job_of(pairs: Pairs, folder: Path, size: int = 97, ranges: int = 50, **how: 
 def written(job: SplitJob, folder: Path) -> tuple[dict[str, Pairs], dict]:
     """Write a job's splits and read the pairs of each; also return its counts."""
     names = [[folder / f"{split}.{side}" for side in (0, 1)] for split in SPLITS]
-    files = [[path.open("w", encoding="utf-8") for path in paths] for paths in names]
-    report = job.write(files)
-    for file in (*files[0], *files[1], *files[2]):
-        file.close()
-    texts = [[x.read_text(encoding="utf-8").split("\n")[:-1] for x in paths] for paths in names]
-    pairs = {name: [*zip(*texts, strict=True)] for name, texts in zip(SPLITS, texts, strict=True)}
-    return pairs, report
+    with contextlib.ExitStack() as stack:
+        files = [[stack.enter_context(x.open("w", encoding="utf-8")) for x in y] for y in names]
+        report = job.write(files)
+    texts = [zip(*map(read_lines, paths), strict=True) for paths in names]
+    return {name: [*pairs] for name, pairs in zip(SPLITS, texts, strict=True)}, report
 
 
 def split(pairs: Pairs, folder: Path, **how: object) -> tuple[dict[str, Pairs], dict]:
@@ -352,11 +350,7 @@ def test_csv_with_a_header_as_excel_writes_it(tmp_path, name):
     options = ("--header", "--columns", "ja,en", "--out", tmp_path / "out", "--part-lines", 7)
     assert "warning" not in pairs_command(tmp_path / name, *options)
     text = {
-        side: [
-            line
-            for split in SPLITS
-            for line in (tmp_path / f"out/{split}.{side}").read_text("utf-8").splitlines()
-        ]
+        side: [line for split in SPLITS for line in read_lines(tmp_path / f"out/{split}.{side}")]
         for side in ("ja", "en")
     }
     expected = {(line, f'He said "{number}"; and went.') for number, line in enumerate(JAPANESE)}
@@ -503,35 +497,29 @@ def test_a_corpus_that_another_run_has_just_written_is_not_overwritten(tmp_path,
         split_pairs.run(options)
 
 
+SENTENCE = "これは文です。\n"
+NULS = "NUL bytes; export it as text, or delete its NULs: tr -d '\\000' <"
+
+
 @pytest.mark.parametrize(
-    ("encoding", "named"),
+    ("encoding", "text", "named"),
     [
-        ("utf-16", "it seems to be UTF-16, convert it: iconv -f utf-16 "),
-        ("utf-16-le", "it seems to be UTF-16LE, convert it: iconv -f utf-16le "),
-        ("shift_jis", "it seems to be SHIFT_JIS, convert it: iconv -f shift_jis "),
-        ("euc_jp", "it seems to be EUC-JP, convert it: iconv -f euc-jp "),
-        ("utf-32", "it seems to be UTF-32, convert it: iconv -f utf-32 "),
-        ("iso-2022-jp", "it seems to be ISO-2022-JP, convert it: iconv -f iso-2022-jp "),
-        ("cp1252", "if it is Latin-1, convert it: iconv -f cp1252 "),
-        ("gb18030", "if NAME is its encoding (such as gb18030, "),
-        ("utf-8", "NUL bytes; export it as text, or delete its NULs: tr -d '\\000' <"),
-        ("ascii", "NUL bytes; export it as text, or delete its NULs: tr -d '\\000' <"),
+        ("utf-16", SENTENCE, "it seems to be UTF-16, convert it: iconv -f utf-16 "),
+        ("utf-16-le", "abc def\n", "it seems to be UTF-16LE, convert it: iconv -f utf-16le "),
+        ("shift_jis", SENTENCE, "it seems to be SHIFT_JIS, convert it: iconv -f shift_jis "),
+        ("euc_jp", SENTENCE, "it seems to be EUC-JP, convert it: iconv -f euc-jp "),
+        ("utf-32", SENTENCE, "it seems to be UTF-32, convert it: iconv -f utf-32 "),
+        ("iso-2022-jp", SENTENCE, "it seems to be ISO-2022-JP, convert it: iconv -f iso-2022-jp "),
+        ("cp1252", "été, “señor”\n", "if it is Latin-1, convert it: iconv -f cp1252 "),
+        ("gb18030", "这是一只狗\n", "if NAME is its encoding (such as gb18030, "),
+        ("utf-8", "abc\0def\n", NULS),
+        ("ascii", "\0" * 9, NULS),
     ],
 )
-def test_another_encoding_is_named_with_its_cure(tmp_path, encoding, named):
-    text = {
-        **{
-            "cp1252": "été, “señor”\n",
-            "utf-16-le": "abc def\n",
-            "utf-8": "abc\0def\n",
-            "ascii": "\0" * 9,
-        },
-        "gb18030": "这是一只狗\n",
-    }.get(encoding, "これは文です。\n")
-    path = tmp_path / "text"
-    path.write_bytes(text.encode(encoding))
+def test_another_encoding_is_named_with_its_cure(tmp_path, encoding, text, named):
+    (tmp_path / "text").write_bytes(text.encode(encoding))
     with pytest.raises(DataError) as raised:
-        list(lines(path))
+        list(lines(tmp_path / "text"))
     assert named in str(raised.value)
 
 
@@ -553,11 +541,7 @@ def test_command_splits_a_tab_separated_file(tmp_path):
     lenient = command(*words)
     assert f"kept in train, {dropped[0].removeprefix('dropped, ')}\n" in lenient
     assert "dropped, source sentence" not in lenient
-    text = {
-        path.name: path.read_text(encoding="utf-8").splitlines()
-        for path in out.iterdir()
-        if path.suffix != ".json"
-    }
+    text = {path.name: read_lines(path) for path in out.iterdir() if path.suffix != ".json"}
     assert sorted(text) == [f"{s}.{x}" for s in ("test", "train", "valid") for x in ("en", "es")]
     for name, size in (("valid", 20), ("test", 30)):
         assert len(text[f"{name}.en"]) == len(text[f"{name}.es"]) == size
@@ -572,12 +556,12 @@ def test_command_splits_a_tab_separated_file(tmp_path):
     assert "split by the source sentence" in swapped
     assert (out / "train.es").read_text(encoding="utf-8").startswith("Sentence")
     # An error leaves what is there as it was.
-    before = {path: path.read_bytes() for path in out.iterdir()}
+    before = contents(out)
     words = (tmp_path / "pairs.tsv", "--columns", "1,4", "--out", out, "--overwrite")
     output = command(*words, ok=False)
     assert "fairseq-ext: error:" in output
     assert "line 1: 3 column(s)" in output
-    assert {path: path.read_bytes() for path in out.iterdir()} == before
+    assert contents(out) == before
 
 
 @pytest.mark.parametrize(
@@ -587,8 +571,7 @@ def test_command_splits_a_tab_separated_file(tmp_path):
         *(("--source", "--columns 2,1"), ("--source", "--member x"), ("pairs", "--member x")),
     ],
 )
-def test_command_refuses_options_of_another_kind_of_input(tmp_path, kind, option, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_command_refuses_options_of_another_kind_of_input(tmp_path, kind, option):
     (tmp_path / "list.json").write_text('[{"name": "a", "pairs": "pairs", "licence": "CC0"}]')
     (tmp_path / "pairs").write_text("a\tb\n")
     arguments = {
@@ -596,9 +579,8 @@ def test_command_refuses_options_of_another_kind_of_input(tmp_path, kind, option
         "--corpora": ["--corpora", "list.json"],
         "--source": ["--source", "pairs", "--target", "pairs"],
     }[kind]
-    line = error_line("corpus", "pairs", *LANGS, *arguments, *option.split(), "--out", "out")
-    assert f"`{option.split()[0]}` goes with " in line
-    assert not (tmp_path / "out").exists()
+    words = ("corpus", "pairs", *LANGS, *arguments, *option.split(), "--out", "out")
+    leaves_no_trace(tmp_path, f"`{option.split()[0]}` goes with ", *words)
 
 
 @pytest.mark.system
@@ -616,20 +598,17 @@ def test_command_takes_aligned_files_as_one_split(tmp_path):
 def test_what_is_read_is_never_overwritten(tmp_path):
     source = write_lines(tmp_path / "train.es", [f"a {number} ." for number in range(9)])
     target = write_lines(tmp_path / "train.en", [f"A {number} ." for number in range(9)])
-    before = {path.name: path.read_bytes() for path in (source, target)}
-    words = ("--source", source, "--target", target, "--out", tmp_path)
-    line = error_line("corpus", "pairs", *LANGS, *words)
-    assert "train.es would be overwritten by the output; choose another output." in line
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    words = ("corpus", "pairs", *LANGS, "--source", source, "--target", target, "--out", tmp_path)
+    message = "train.es would be overwritten by the output; choose another output."
+    leaves_no_trace(tmp_path, message, *words)
 
 
 @pytest.mark.parametrize("language", ["a/b", "", "../en", "e n"])
 def test_a_language_is_the_ending_of_a_name(tmp_path, language):
     source = write_lines(tmp_path / "s", ["a ."])
     words = ("corpus", "pairs", "--source", source, "--target", source, "--out", tmp_path / "out")
-    line = error_line(*words, "--src-lang", language, "--tgt-lang", "en")
-    assert "`--src` must be a language, such as en or pt-BR, but is" in line
-    assert not (tmp_path / "out").exists()
+    message = "`--src` must be a language, such as en or pt-BR, but is"
+    leaves_no_trace(tmp_path, message, *words, "--src-lang", language, "--tgt-lang", "en")
 
 
 @pytest.mark.system

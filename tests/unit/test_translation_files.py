@@ -22,7 +22,7 @@ from fairseq_ext.corpora.readers import (
     xml_files,
 )
 from fairseq_ext.utils.errors import FairseqExtError
-from tests.support.harness import command, error_line
+from tests.support.harness import command, leaves_no_trace
 
 HEADER = r"""msgid ""
 msgstr ""
@@ -228,9 +228,7 @@ def test_codes_for_line_breaks(code: str, text: str) -> None:
         ('translate="yes"', "", ""),
     ],
 )
-def test_xliff_says_what_not_to_translate(
-    tmp_path: Path, around: str, inner: str, fault: str
-) -> None:
+def test_xliff_says_what_not_to_translate(tmp_path, around, inner, fault) -> None:
     text = "<source>Yes</source><target>Ja</target>"
     segment = f"<segment>{text}</segment>"
     for body in (
@@ -263,10 +261,8 @@ def test_test_sets_of_wmt(tmp_path: Path) -> None:
     write(source, nameless)
     assert pairs(two_files.sgm((source, source), "en", "de")) == [("A", "A"), ("B", "B")]
     spread = "<DOC docid='a'><seg id='1'>A</seg></DOC><DOC docid='b'><seg id='1'>B</seg>\n<seg\n"
-    spread += (
-        "id='2'>\r\nC &lt;\n\nD\n</seg><!-- <seg id='0'>\n\n<doc docid='z'> --><seg id='9'/></DOC>"
-    )
-    spread += "<DOC docid='c'><seg id='1'>E</seg></DOC>"
+    spread += "id='2'>\r\nC &lt;\n\nD\n</seg><!-- <seg id='0'>\n\n<doc docid='z'> -->"
+    spread += "<seg id='9'/></DOC><DOC docid='c'><seg id='1'>E</seg></DOC>"
     write(source, spread)
     expected = [("a", "A"), ("b", "B"), ("b", "C <  D"), ("b", ""), ("c", "E")]
     segments = two_files.sgm((source, source), "en", "de")
@@ -314,7 +310,6 @@ def test_help_pages_are_joined_by_page_and_id(tmp_path: Path) -> None:
         ({}, "&Open", "Ö&ffnen", ("Open", "Öffnen")),
         ({}, "_Save As", "Speichern _unter", ("Save As", "Speichern unter")),
         ({}, "&Edit", "編集(&E)", ("Edit", "編集")),
-        ({}, "AT&T &lt; R&D", "AT&T &lt; F&E", ("AT&T &lt; R&D", "AT&T &lt; F&E")),
         *(
             ({}, source, target, (source, target))
             for source, target in (
@@ -325,21 +320,20 @@ def test_help_pages_are_joined_by_page_and_id(tmp_path: Path) -> None:
                 ("at https://e.org/?a=1&b=2 now", "jetzt auf https://e.org/?a=1&b=2"),
                 ("?q=%s&lang=de in it", "?q=%s&lang=de darin"),
                 ("?q=&lang=de in it", "?q=&lang=de darin"),
+                ("at e.org/?q=a+&b=2", "auf e.org/?q=a+&b=2"),
+                ("AT&T &lt; R&D", "AT&T &lt; F&E"),
+                ("E_xport my_file", "E_xportieren"),
+                ("1 < 2 and 3 > 2", "1 < 2 und 3 > 2"),
+                ("%s of %d", "%2$d von %1$s"),
+                ("100% sure", "100% sicher"),
             )
         ),
         ({}, "E&xit", "B&eenden", ("Exit", "Beenden")),
         ({}, "E&XIT", "B&EENDEN", ("EXIT", "BEENDEN")),
         ({}, "F&ormat…", "F&ormat…", ("Format…", "Format…")),
-        (
-            {},
-            "at e.org/?q=a+&b=2",
-            "auf e.org/?q=a+&b=2",
-            ("at e.org/?q=a+&b=2", "auf e.org/?q=a+&b=2"),
-        ),
         ({}, "<section>a</section><title>b</title>", "<para>A</para>B", ("a b", "A B")),
         ({}, "&About AT&T", "Ü&ber AT&T", ("About AT&T", "Über AT&T")),
         ({}, "x&lt;y: &Open", "x&lt;y: Ö&ffnen", ("x&lt;y: Open", "x&lt;y: Öffnen")),
-        ({}, "E_xport my_file", "E_xportieren", ("E_xport my_file", "E_xportieren")),
         ({}, "the file_name is %(my_name)s", "file_name: %(my_name)s", None),
         ({}, "a <emph>b</emph>", "<emph>B</emph> A", ("a b", "B A")),
         ({}, "a<br>b<BR/>c", "<p>A</p><p class='x'>B</p><h1>C</h1>", ("a b c", "A B C")),
@@ -348,12 +342,9 @@ def test_help_pages_are_joined_by_page_and_id(tmp_path: Path) -> None:
         ({"markup": "keep"}, "a <b>b</b>", "<b>B</b>", ("a <b>b</b>", "<b>B</b>")),
         ({"markup": "keep"}, "a <b>b</b>", "B", "mark-up differs"),
         ({"markup": "leave-out"}, "a <b>b</b>", "<b>B</b>", "mark-up"),
-        ({}, "1 < 2 and 3 > 2", "1 < 2 und 3 > 2", ("1 < 2 and 3 > 2", "1 < 2 und 3 > 2")),
-        ({}, "%s of %d", "%2$d von %1$s", ("%s of %d", "%2$d von %1$s")),
         ({}, "%s of %d", "%s", "placeholders differ"),
         ({}, "{name}: {0}", "{0} {nome}", "placeholders differ"),
         ({"placeholders": "leave-out"}, "%s", "%s", "placeholders"),
-        ({}, "100% sure", "100% sicher", ("100% sure", "100% sicher")),
         ({"mnemonics": "keep"}, "&Open", "Ö&ffnen", ("&Open", "Ö&ffnen")),
         ({"mnemonics": "leave-out"}, "&Open", "Ö&ffnen", "mnemonic"),
         ({}, "<br/>", "<br/>", "an empty side"),
@@ -422,8 +413,7 @@ OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "/etc/passwd">]><tmx><tu>&a;</tu></tmx
 def test_bad_files_are_named_and_nothing_is_written(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     options = ("--src", "en", "--tgt", "de", "-o", tmp_path / "out.tsv")
-    assert message in error_line("corpus", "translations", tmp_path / name, *options)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+    leaves_no_trace(tmp_path, message, "corpus", "translations", tmp_path / name, *options)
 
 
 def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -436,8 +426,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         (["--source", path, "--target", longer], "goes on at line 2"),
     ):
         words = (*options, "--src", "en", "--tgt", "de", "-o", tmp_path / "out.tsv")
-        assert message in error_line("corpus", "translations", *words)
-        assert not (tmp_path / "out.tsv").exists()
+        leaves_no_trace(tmp_path, message, "corpus", "translations", *words)
 
 
 def test_every_format_has_a_reader() -> None:
