@@ -16,7 +16,7 @@ from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from smoke import train
 from wmt14_csv import dictionary_of
 
-from fairseq_ext.decoding.search import Candidate, Counts, Search
+from fairseq_ext.decoding.search import Candidate, Counts
 from fairseq_ext.decoding.stream import TextCodec, translations
 from fairseq_ext.text import cleaning, moses, subwords
 from fairseq_ext.text.byte_level import FILES, ByteBPE
@@ -369,9 +369,7 @@ class Upper:
     def lengths(self, sentences: Sequence[str]) -> list[int]:
         return [len(sentence.split()) + 1 for sentence in sentences]
 
-    def translate(
-        self, sentences: Sequence[str], numbers: object = None, search: Search | None = None
-    ) -> list[list[Candidate]]:
+    def translate(self, sentences: Sequence[str], *_: object) -> list[list[Candidate]]:
         return [
             [Candidate(line.upper(), -1.0 * len(line)), Candidate(f"{line.upper()}!", -9.0)]
             for line in sentences
