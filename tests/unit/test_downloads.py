@@ -22,17 +22,16 @@ def server() -> Iterator[Server]:
         yield running
 
 
-def check_whole(folder: Path) -> None:
+def check_whole(path: Path) -> None:
     """The file and its record, and no trace of the way there."""
-    assert (folder / "a.bin").read_bytes() == DATA
-    assert json.loads((folder / RECORD).read_text()) == {"a.bin": sha256(DATA)}
-    assert names(folder) == ["a.bin", RECORD]
+    assert path.read_bytes() == DATA
+    assert json.loads((path.parent / RECORD).read_text()) == {"a.bin": sha256(DATA)}
+    assert names(path.parent) == ["a.bin", RECORD]
 
 
 def test_a_broken_download_goes_on_where_it_was(tmp_path: Path, server: Server) -> None:
     server.troubles = ["truncate", "503", "truncate", "truncate"]
-    fetch(f"{server.address}/a.bin", tmp_path)
-    check_whole(tmp_path)
+    check_whole(fetch(f"{server.address}/a.bin", tmp_path))
     third = len(DATA) // 3
     starts = [None, third, third, third + 2 * third // 3]
     ranges = [byte_range for _, byte_range in server.requests]
@@ -45,8 +44,7 @@ def test_another_process_goes_on_too(tmp_path: Path, server: Server) -> None:
     with pytest.raises(ValueError, match="first 100,000 bytes are kept; the same command"):
         fetch(f"{server.address}/a.bin", tmp_path)
     assert names(tmp_path) == ["a.bin.part", "a.bin.part.json"]
-    fetch(f"{server.address}/a.bin", tmp_path)
-    check_whole(tmp_path)
+    check_whole(fetch(f"{server.address}/a.bin", tmp_path))
     assert server.requests[-1] == ("/a.bin", "bytes=100000-")
 
 
@@ -60,29 +58,25 @@ def test_what_cannot_be_continued_starts_anew(tmp_path: Path, server: Server, ho
         part = tmp_path / "a.bin.part"
         part.write_bytes(b"x" * 5000)
         part.with_name("a.bin.part.json").write_text('"\\"0\\""')
-    fetch(f"{server.address}/a.bin", tmp_path)
-    check_whole(tmp_path)
+    check_whole(fetch(f"{server.address}/a.bin", tmp_path))
 
 
 def test_bytes_of_unknown_origin_are_not_continued(tmp_path: Path, server: Server) -> None:
     (tmp_path / "a.bin.part").write_bytes(b"x" * 5000)
-    fetch(f"{server.address}/a.bin", tmp_path)
-    check_whole(tmp_path)
+    check_whole(fetch(f"{server.address}/a.bin", tmp_path))
     assert server.requests == [("/a.bin", None)]
 
 
 def test_an_answer_with_other_bytes_than_asked_for_is_refused(tmp_path, server):
     server.troubles = ["truncate", "wrong range"]
-    fetch(f"{server.address}/a.bin", tmp_path)
-    check_whole(tmp_path)
+    check_whole(fetch(f"{server.address}/a.bin", tmp_path))
     assert [byte_range for _, byte_range in server.requests] == [None, "bytes=100000-", None]
 
 
 def test_a_stalling_server_is_left(tmp_path, server, monkeypatch):
     monkeypatch.setattr(downloads, "TIMEOUT", 0.3)
     server.troubles = ["stall"]
-    fetch(f"{server.address}/a.bin", tmp_path)
-    check_whole(tmp_path)
+    check_whole(fetch(f"{server.address}/a.bin", tmp_path))
 
 
 @pytest.mark.parametrize(("trouble", "requests"), [("404", 1), ("403", 1), ("503", 4)])
@@ -122,8 +116,7 @@ def test_mirrors(tmp_path: Path, server: Server) -> None:
     (mirror / "tok" / "b.bin").write_bytes(DATA)
     nested = fetch("http://x/task1/tok/b.bin", tmp_path / "three", str(mirror))
     assert nested == mirror / "tok" / "b.bin"
-    fetch(official, tmp_path / "two", f"{server.address}/")
-    check_whole(tmp_path / "two")
+    check_whole(fetch(official, tmp_path / "two", f"{server.address}/"))
 
 
 def test_two_processes_download_once(tmp_path: Path, server: Server) -> None:
@@ -134,7 +127,7 @@ def test_two_processes_download_once(tmp_path: Path, server: Server) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    check_whole(tmp_path)
+    check_whole(tmp_path / "a.bin")
     assert len(server.requests) == 1
 
 
