@@ -23,7 +23,7 @@ from fairseq_ext.evaluation import neural
 from fairseq_ext.evaluation.neural import PYTHON, NeuralMetric
 from fairseq_ext.evaluation.score import read_scores
 from fairseq_ext.evaluation.significance import bootstrap
-from tests.support.harness import BIN, REPO, error_line, run, write_lines
+from tests.support.harness import BIN, REPO, command, error_line, leaves_no_trace, run, write_lines
 
 LIBRARY = """
 import os, signal, sys, time
@@ -159,9 +159,9 @@ def test_another_python_is_not_told_of_this_ones_paths(bare, python, folder, mon
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_no_process_is_left_when_the_command_is_ended(how, python, folder):
     """Not even one that computes, and that alone would go on for ten minutes."""
-    command = [BIN / "fairseq-ext", "score", "--ref", "ref", "--hyp", "hyp", "--source", "src"]
+    scoring = [BIN / "fairseq-ext", "score", "--ref", "ref", "--hyp", "hyp", "--source", "src"]
     with subprocess.Popen(
-        [*map(str, command), "--metric", "comet:slow", "--metric-python", python],
+        [*map(str, scoring), "--metric", "comet:slow", "--metric-python", python],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -197,11 +197,9 @@ def test_no_process_is_left_when_the_command_is_ended(how, python, folder):
     ],
 )
 def test_errors_are_one_line_and_nothing_is_written(arguments, message, python, folder):
-    before = sorted(folder.rglob("*"))
     options = ("--metric", arguments, "--metric-python", python, "--source", "src", "--json", "new")
-    line = error_line("score", "--ref", "ref", "--hyp", "hyp", *options)
-    assert message.format(python=python) in line
-    assert sorted(folder.rglob("*")) == before
+    words = ("score", "--ref", "ref", "--hyp", "hyp", *options)
+    leaves_no_trace(folder, message.format(python=python), *words)
 
 
 @pytest.mark.parametrize(
@@ -320,11 +318,10 @@ def test_compare_has_score_deviation_and_p_in_every_form(python: str, folder: Pa
     outputs = {"a1": TRANSLATIONS, "a2": [*TRANSLATIONS[:2], "Yes, yes"], "b": ["x", "y", "z"]}
     for name, lines in outputs.items():
         write_lines(folder / name, lines)
-    done = run(
-        *("fairseq-ext", "compare", "--ref", "ref", "--source", "src", "--samples", "200"),
+    shown = command(
+        *("compare", "--ref", "ref", "--source", "src", "--samples", "200"),
         *("--system", "a=text:a1,a2", "--system", "b=text:b", "-o", "table"),
         *("--metric", "comet:whole", "--metric", "comet:estimates", "--metric-python", python),
-        cwd=folder,
     )
     data = json.loads((folder / "table.json").read_text())
     first, second = data["systems"]
@@ -345,7 +342,7 @@ def test_compare_has_score_deviation_and_p_in_every_form(python: str, folder: Pa
     assert f"| {cell} | {ours['deviation']:.4f} |" in (folder / "table.md").read_text()
     assert f",{ours['value']},{ours['low']}," in (folder / "table.csv").read_text()
     assert cell.replace("±", r"$\pm$") in (folder / "table.tex").read_text()
-    assert f"{label}: {signature('whole')}|bs:200" in done.stdout
+    assert f"{label}: {signature('whole')}|bs:200" in shown
     assert read_scores(folder / "table.json", "a")[2].detail.startswith(f"{ours['low']:.4f} to ")
 
 
@@ -389,12 +386,12 @@ def test_the_test_of_means_against_samples_one_by_one() -> None:
 )
 def test_a_recipe_tries_a_metric_first(model, message, python, folder, monkeypatch):
     monkeypatch.setenv(PYTHON, python)
-    command = (sys.executable, REPO / "recipes" / "try_metric.py")
-    error_line = run(*command, f"comet:{model}", cwd=folder, ok=False).stderr.splitlines()[-1]
-    assert error_line.startswith("try_metric: error: ")
-    assert message in error_line
+    trial = (sys.executable, REPO / "recipes" / "try_metric.py")
+    line = run(*trial, f"comet:{model}", cwd=folder, ok=False).stderr.splitlines()[-1]
+    assert line.startswith("try_metric: error: ")
+    assert message in line
     if model == "damaged":
-        done = run(*command, "comet:whole", cwd=folder)
+        done = run(*trial, "comet:whole", cwd=folder)
         assert done.stdout == f"COMET: {signature('whole')}\n"
 
 
@@ -404,10 +401,9 @@ def test_mbr_by_comet_takes_the_papers_argmax(python: str, folder: Path) -> None
     for number, texts in samples.items():
         lines += [f"S-{number}\t{SOURCES[number]}", *(f"H-{number}\t-1\t{text}" for text in texts)]
     write_lines(folder / "samples", lines)
-    done = run(
-        *("fairseq-ext", "mbr", "samples", "--num-candidates", 4, "-o", "best", "--json", "why"),
+    shown = command(
+        *("mbr", "samples", "--num-candidates", 4, "-o", "best", "--json", "why"),
         *("--utility", "comet:whole", "--metric-python", python, "--keep-tokens"),
-        cwd=folder,
     )
     why = json.loads((folder / "why").read_text())
     for decision, (number, texts) in zip(why["sentences"], samples.items(), strict=True):
@@ -416,7 +412,7 @@ def test_mbr_by_comet_takes_the_papers_argmax(python: str, folder: Path) -> None
         assert decision["expected_utility"] == pytest.approx(max(means), abs=1e-9)
         assert decision["text"] == texts[int(np.argmax(means))]
     assert why["utility"] == f"COMET|{signature('whole')}"
-    assert f"{why['expected_utility']:.4f}\n" in done.stdout
+    assert f"{why['expected_utility']:.4f}\n" in shown
 
 
 @pytest.mark.parametrize(
@@ -430,8 +426,7 @@ def test_mbr_by_comet_takes_the_papers_argmax(python: str, folder: Path) -> None
 def test_mbr_refuses(options: list[str], message: str, python: str, folder: Path) -> None:
     write_lines(folder / "samples", ["S-0\tx", "H-0\t-1\ta", "H-0\t-1\tbb"])
     flags = ("--num-candidates", 2, "-o", "best", "--metric-python", python)
-    assert message in error_line("mbr", "samples", *flags, *options)
-    assert not (folder / "best").exists()
+    leaves_no_trace(folder, message, "mbr", "samples", *flags, *options)
 
 
 def test_mbr_looks_at_the_samples_before_it_loads_the_model(python: str, folder: Path) -> None:
@@ -497,9 +492,9 @@ def test_scores_are_those_of_comet_itself(kind: str, tmp_path: Path) -> None:
     candidates = [*dict.fromkeys(translations)]
     pairs = [(sources[1], candidate, other) for candidate in candidates for other in candidates]
     sentences = json.dumps(segments + pairs)
-    command = [os.environ[PYTHON], "-c", REAL, kind, tmp_path / "tiny", sentences]
+    script = [os.environ[PYTHON], "-c", REAL, kind, tmp_path / "tiny", sentences]
     variables = neural._environment(os.environ[PYTHON]) | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=variables)
+    done = subprocess.run(script, capture_output=True, text=True, env=variables)
     assert done.returncode == 0, done.stderr
     theirs, _ = json.loads(done.stdout.partition("FOUND")[2])
     assert len(set(theirs)) > 10  # the model tells segments apart
