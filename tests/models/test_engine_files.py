@@ -238,11 +238,11 @@ def test_searches_that_cannot_be(small: Path, search: Search, message: str):
         EngineTranslator(program_file.read(small), search)
 
 
-def changed(code: Code, **parts: object) -> Callable[[EngineModel], None]:
+def changed(code: Code, **parts: object) -> Callable[[Program, list[Packed]], object]:
     """Change the first operation of a kind; a function is called with what was there."""
 
-    def change(model: EngineModel) -> None:
-        for operations in (model.program.encoder, model.program.decoder):
+    def change(program: Program, _: list[Packed]) -> None:
+        for operations in (program.encoder, program.decoder):
             for place, operation in enumerate(operations):
                 if operation.code is code:
                     new = {
@@ -255,28 +255,35 @@ def changed(code: Code, **parts: object) -> Callable[[EngineModel], None]:
     return change
 
 
-def edge(name: str, value: object) -> Callable[[EngineModel], None]:
-    return lambda model: setattr(model.program, name, value)
+def edge(name: str, value: object) -> Callable[[Program, list[Packed]], object]:
+    return lambda program, _: setattr(program, name, value)
 
 
 def moved(columns: Columns) -> Columns:
     return columns._replace(offset=columns.offset + 1)
 
 
-def resized(model: EngineModel) -> None:
-    model.weights[0] = model.weights[0]._replace(outputs=model.weights[0].outputs + 64)
+def resized(_: Program, weights: list[Packed]) -> None:
+    weights[0] = weights[0]._replace(outputs=weights[0].outputs + 64)
 
 
-def of_other_kind(model: EngineModel) -> None:
-    product = next(x for x in model.program.encoder if x.code is Code.LINEAR)
-    weight = model.weights[product.weights[0]]
-    shape = (weight.outputs, weight.inputs)
-    model.weights[product.weights[0]] = weight._replace(
-        kind=PLAIN, values=np.zeros(shape, np.float32), scales=None, sums=None
-    )
+def of_other_kind(program: Program, weights: list[Packed]) -> None:
+    place = next(x for x in program.encoder if x.code is Code.LINEAR).weights[0]
+    values = np.zeros((weights[place].outputs, weights[place].inputs), np.float32)
+    weights[place] = weights[place]._replace(kind=PLAIN, values=values, scales=None, sums=None)
 
 
-FAULTS: dict[str, tuple[str, Callable[[EngineModel], None]]] = {
+def with_wide_weight(program: Program, weights: list[Packed]) -> None:
+    weights.append(Packed(PLAIN, 1 << 23, 1, np.zeros(1 << 23, np.float32)))
+    program.shapes.append(Shape(1 << 23, Phase(0)))
+
+
+def recalled_late(program: Program, _: list[Packed]) -> None:
+    recalling = next(x for x in program.decoder if x.code is Code.RECALL)
+    program.decoder.append(recalling)
+
+
+FAULTS: dict[str, tuple[str, Callable[[Program, list[Packed]], object]]] = {
     "no such register": ("transformer", changed(Code.LINEAR, out=Columns(999, 0, 1))),
     "columns outside": ("transformer", changed(Code.LINEAR, out=moved)),
     "negative columns": ("transformer", changed(Code.LINEAR, out=lambda c: c._replace(offset=-1))),
@@ -295,31 +302,19 @@ FAULTS: dict[str, tuple[str, Callable[[EngineModel], None]]] = {
     "longest source": ("transformer", edge("longest_source", 1 << 20)),
     "longest target": ("transformer", edge("longest_target", 1 << 20)),
     "no output layer": ("transformer", edge("outputs", [])),
-    "result not written": ("transformer", lambda m: m.program.decoder.clear()),
-    "source not read": ("transformer", lambda m: m.program.encoder.clear()),
-    "read before written": ("transformer", lambda m: m.program.encoder.reverse()),
-    "decoder in the encoder": (
-        "transformer",
-        lambda m: m.program.encoder.extend(m.program.decoder),
-    ),
-    "symbol": ("transformer", lambda m: edge("symbols", (2, 2, 1, 40))(m)),
-    "wide register": ("transformer", lambda m: m.program.shapes.append(Shape(1 << 30, Phase(0)))),
-    "wide for its file": (
-        "transformer",
-        lambda m: (
-            m.weights.append(Packed(PLAIN, 1 << 23, 1, np.zeros(1 << 23, np.float32))),
-            m.program.shapes.append(Shape(1 << 23, Phase(0))),
-        ),
-    ),
-    "slots without end": (
-        "linformer",
-        lambda m: m.program.shapes.append(Shape(32, Phase(3), 1 << 21)),
-    ),
+    "result not written": ("transformer", lambda p, _: p.decoder.clear()),
+    "source not read": ("transformer", lambda p, _: p.encoder.clear()),
+    "read before written": ("transformer", lambda p, _: p.encoder.reverse()),
+    "decoder in the encoder": ("transformer", lambda p, _: p.encoder.extend(p.decoder)),
+    "symbol": ("transformer", edge("symbols", (2, 2, 1, 40))),
+    "wide register": ("transformer", lambda p, _: p.shapes.append(Shape(1 << 30, Phase(0)))),
+    "wide for its file": ("transformer", with_wide_weight),
+    "slots without end": ("linformer", lambda p, _: p.shapes.append(Shape(32, Phase(3), 1 << 21))),
     "operations without end": (
         "transformer",
-        lambda m: m.program.encoder.extend(m.program.encoder[-1:] * 200_000),
+        lambda p, _: p.encoder.extend(p.encoder[-1:] * 200_000),
     ),
-    "slots without rows": ("linformer", lambda m: m.program.shapes.append(Shape(4, Phase(3)))),
+    "slots without rows": ("linformer", lambda p, _: p.shapes.append(Shape(4, Phase(3)))),
     "matrix too short": ("linformer", edge("longest_source", 23)),
     "alignment with slots": ("linformer", changed(Code.ATTEND_SOURCE, ints=lambda n: (n[0], 1, 0))),
     "groups": ("bmt-1", changed(Code.NORM, ints=(5,))),
@@ -327,14 +322,9 @@ FAULTS: dict[str, tuple[str, Callable[[EngineModel], None]]] = {
     "kernels": ("muse", changed(Code.CONVOLVE, ints=lambda n: (1, n[1]))),
     "taps": ("muse-ordinary", changed(Code.TAPS, ints=lambda n: (*n[:2], 5))),
     "gates": ("gru", changed(Code.RECUR, inputs=lambda i: (i[0]._replace(width=3),))),
-    "recalled too late": (
-        "gru",
-        lambda m: m.program.decoder.append(
-            next(operation for operation in m.program.decoder if operation.code is Code.RECALL)
-        ),
-    ),
+    "recalled too late": ("gru", recalled_late),
     "keys of another size": ("gru", changed(Code.ADDITIVE, inputs=lambda i: (i[0], i[2], i[2]))),
-    "registers without end": ("gru", lambda m: m.program.shapes.extend(m.program.shapes * 5000)),
+    "registers without end": ("gru", lambda p, _: p.shapes.extend(p.shapes * 5000)),
     "operands missing": ("gru", changed(Code.GRU, inputs=lambda i: i[:2])),
     "kernels of other heads": ("lightconv", changed(Code.FILTER, ints=lambda n: (3, *n[1:]))),
     "kernels with more taps": ("lightconv", changed(Code.FILTER, ints=lambda n: (*n[:2], 9))),
@@ -346,7 +336,7 @@ FAULTS: dict[str, tuple[str, Callable[[EngineModel], None]]] = {
     "a state without a cell": ("lstm", changed(Code.LSTM, out=lambda c: c._replace(width=16))),
     "no tokens": (
         "gru",
-        lambda m: m.program.encoder.append(Operation(Code.PICK, NOTHING, (NOTHING,), (), (0,))),
+        lambda p, _: p.encoder.append(Operation(Code.PICK, NOTHING, (NOTHING,), (), (0,))),
     ),
 }
 
@@ -356,7 +346,7 @@ def test_a_program_with_a_fault_does_not_run(name: str):
     architecture, spoil = FAULTS[name]
     model, _ = compiled(architecture)
     verify(model.program, model.weights)
-    spoil(model)
+    spoil(model.program, model.weights)
     with pytest.raises(ConfigError):
         Machine(model.program, packed=model.weights)
 
