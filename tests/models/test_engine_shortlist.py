@@ -44,12 +44,12 @@ def small_worker(lists: Shortlist | None) -> Worker:
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [
-        *((name, "fp32") for name in engine.ALL),
+        *((name, "fp32") for name in (*engine.ALL, "transformer+gru")),
         *itertools.product(("gru", "bmt-1"), ("bf16", "int8")),
     ],
 )
 def test_of_all_tokens_it_changes_no_bit(name: str, numbers: str) -> None:
-    program = engine.program_of(*engine.sharpened(name))
+    program = engine.program_of(*engine.together(name))
     with_it, without = (Machine(program, numbers, shortlist=x).worker() for x in (WHOLE, None))
     for rules in OPTIONS.values():
         prefixes = [[7, 9]] * len(SENTENCES) if rules.no_repeat_ngram_size else None
