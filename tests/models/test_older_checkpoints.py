@@ -93,23 +93,16 @@ def test_every_option_has_help(name: str):
     assert missing <= {"_name", *limits}
 
 
-def test_a_named_architecture_has_its_own_default(tmp_path: Path):
+@pytest.mark.parametrize("form", ["cfg", "args"])
+def test_a_named_architecture_has_its_own_default(form: str, tmp_path: Path):
+    """Also in checkpoints of fairseq before 0.12, which hold a Namespace instead."""
     cfg = configuration(["--arch", "gru_tiny"])
     task = task_of(cfg, "gru_tiny")
     model = task.build_model(cfg.model).eval()
-    cut = older(cfg, "encoder_hidden_size", "decoder_order")
-    reloaded = loaded(tmp_path / "older.pt", task, model=model.state_dict(), cfg=cut)
-    assert torch.equal(output(reloaded, "gru_tiny"), output(model, "gru_tiny"))
-
-
-def test_an_older_form_of_configuration(tmp_path: Path):
-    """Checkpoints of fairseq before 0.12 hold a Namespace instead."""
-    cfg = configuration(["--arch", "gru_tiny"])
-    task = task_of(cfg, "gru_tiny")
-    model = task.build_model(cfg.model).eval()
-    parts = older(cfg, "no_input_feeding", "decoder_order")
-    values = {**parts["task"], **parts["model"]}
-    values |= {"arch": "gru_tiny", "task": "translation", "criterion": "cross_entropy"}
-    state = {"model": model.state_dict(), "args": Namespace(**values)}
-    reloaded = loaded(tmp_path / "older.pt", task, **state)
+    options = {"cfg": older(cfg, "encoder_hidden_size", "decoder_order")}
+    if form == "args":
+        parts = older(cfg, "no_input_feeding", "decoder_order")
+        values = {**parts["task"], **parts["model"], "arch": "gru_tiny", "task": "translation"}
+        options = {"args": Namespace(**values, criterion="cross_entropy")}
+    reloaded = loaded(tmp_path / "older.pt", task, model=model.state_dict(), **options)
     assert torch.equal(output(reloaded, "gru_tiny"), output(model, "gru_tiny"))
