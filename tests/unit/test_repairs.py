@@ -193,15 +193,17 @@ def test_weights_that_were_changed_in_a_checkpoint_stay() -> None:
         assert torch.equal(optimizer.fp32_params[0].data, expected)
 
 
+def shard_of(count: int, shard: int, shards: int, **how: bool) -> EpochBatchIterator:
+    """The iterator of a process over batches of one number each."""
+    batches = [[number] for number in range(count)]
+    how = {"num_shards": shards, "shard_id": shard, **how}
+    return EpochBatchIterator(ListDataset(range(count)), list, batches, **how)
+
+
 def grouped_batches(shards: int) -> list[int]:
     """The numbers of seven batches that some processes get in an epoch, all together."""
-    visited: list[int] = []
-    for shard in range(shards):
-        batches = [[number] for number in range(7)]
-        how = {"num_shards": shards, "shard_id": shard, "grouped_shuffling": True}
-        iterator = EpochBatchIterator(ListDataset(range(7)), list, batches, **how)
-        visited += [number for batch in iterator.next_epoch_itr() for number in batch]
-    return visited
+    iterators = (shard_of(7, shard, shards, grouped_shuffling=True) for shard in range(shards))
+    return [number for each in iterators for batch in each.next_epoch_itr() for number in batch]
 
 
 @pytest.mark.parametrize("shards", [2, 3])
@@ -233,26 +235,21 @@ def test_no_batch_is_lost_by_another_update_freq(skip: bool) -> None:
 
 
 def test_an_epoch_continues_on_other_processes() -> None:
-    def iterator(shard: int, shards: int) -> EpochBatchIterator:
-        batches = [[index] for index in range(24)]
-        how = {"num_shards": shards, "shard_id": shard}
-        return EpochBatchIterator(ListDataset(range(24)), list, batches, **how)
-
     visited: list[int] = []
     for shard in range(4):
-        before = iterator(shard, 4)
+        before = shard_of(24, shard, 4)
         epoch = before.next_epoch_itr()
         visited += [index for _ in range(3) for index in next(epoch)]
         state = before.state_dict()
     for shards in (1, 2, 3, 6):
         after: list[int] = []
         for shard in range(shards):
-            resumed = iterator(shard, shards)
+            resumed = shard_of(24, shard, shards)
             resumed.load_state_dict(state)
             after += [index for batch in resumed.next_epoch_itr() for index in batch]
         assert sorted(visited + after) == list(range(24))
     with pytest.raises(ConfigError, match="12 batches of this epoch, which 5 processes cannot"):
-        iterator(0, 5).load_state_dict(state)
+        shard_of(24, 0, 5).load_state_dict(state)
 
 
 @pytest.mark.skipif(int(np.__version__.split(".")[0]) < 2, reason="numpy 1 adds in int64")
@@ -283,15 +280,20 @@ class CountingModel(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.zeros(1))
 
 
-def test_the_average_of_a_model_with_an_integer(without: Callable[[str], None]) -> None:
-    def average() -> float:
-        model = CountingModel()
-        ema = EMA(model, EMAConfig(ema_decay=0.5))
-        torch.nn.init.ones_(model.weight)
-        ema.step(model)
-        return ema.get_model().weight.item()
+def average(*later: str) -> CountingModel:
+    """The average of weights 0 and 1, before the second of which buffers appear."""
+    model = CountingModel()
+    ema = EMA(model, EMAConfig(ema_decay=0.5))
+    for name in later:
+        model.register_buffer(name, torch.ones(2))
+    torch.nn.init.ones_(model.weight)
+    ema.step(model)
+    assert ema.get_model().weight.item() == 0.5
+    return ema.get_model()
 
-    assert average() == 0.5
+
+def test_the_average_of_a_model_with_an_integer(without: Callable[[str], None]) -> None:
+    average()
     without("--store-ema of every model")
     with pytest.raises(RuntimeError, match="can't be cast"):
         average()
@@ -299,13 +301,7 @@ def test_the_average_of_a_model_with_an_integer(without: Callable[[str], None]) 
 
 def test_the_average_leaves_out_weights_that_appear_later() -> None:
     """As quantization adds them: fairseq's own average does the same."""
-    model = CountingModel()
-    ema = EMA(model, EMAConfig(ema_decay=0.5))
-    model.register_buffer("centroids", torch.ones(2))
-    torch.nn.init.ones_(model.weight)
-    ema.step(model)
-    assert ema.get_model().weight.item() == 0.5
-    assert "centroids" not in ema.get_model().state_dict()
+    assert "centroids" not in average("centroids").state_dict()
 
 
 def test_a_checkpoint_is_copied_whole_or_not_at_all(without, tmp_path, monkeypatch):
@@ -452,21 +448,16 @@ def test_mkl_does_not_change_the_number_of_threads() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 3, 5, 7])
-def test_dynamic_convolution_trains_as_it_translates(
-    length: int, without: Callable[[str], None]
-) -> None:
+def test_dynamic_convolution_trains_as_it_translates(length, without) -> None:
     torch.manual_seed(1)
-    sizes = {"kernel_size": 5, "padding_l": 4, "num_heads": 2, "weight_softmax": True}
-    convolution = DynamicConv_scripatable(6, **sizes).double()
-    other = DynamicConv1dTBC(6, **sizes).double()  # fairseq's first implementation
-    other.load_state_dict({"weight_linear.weight": convolution.weight_linear.weight})
+    sizes = {"kernel_size": 5, "num_heads": 2, "weight_softmax": True}
     x, state = torch.randn(length, 3, 6).double(), {}
+    for padding in (2, 4):  # of an encoder and of a decoder
+        convolution = DynamicConv_scripatable(6, **{**sizes, "padding_l": padding}).double()
+        first = DynamicConv1dTBC(6, **{**sizes, "padding_l": padding}).double()  # fairseq's first
+        first.load_state_dict({"weight_linear.weight": convolution.weight_linear.weight})
+        torch.testing.assert_close(convolution(x), first(x))
     steps = torch.cat([convolution(word, incremental_state=state) for word in x.split(1)])
     torch.testing.assert_close(convolution(x), steps)
-    torch.testing.assert_close(convolution(x), other(x))
-    encoder = DynamicConv_scripatable(6, **{**sizes, "padding_l": 2}).double()
-    first = DynamicConv1dTBC(6, **{**sizes, "padding_l": 2}).double()
-    first.load_state_dict({"weight_linear.weight": encoder.weight_linear.weight})
-    torch.testing.assert_close(encoder(x), first(x))
     without("dynamic convolution of short sentences")
     assert torch.allclose(convolution(x), steps) is (length >= 5)
