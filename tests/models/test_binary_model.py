@@ -146,11 +146,9 @@ def test_counts_of_the_papers_model() -> None:
     weights = 6 * (4 * d * d + 2 * d * f) + 6 * (8 * d * d + 2 * d * f)
     assert sum(layer.weight.numel() for layer in layers.values()) == weights == 176_160_768
     assert not [name for name in layers if "embed" in name or "output_projection" in name]
-    names = dict(model.named_parameters())
-    assert names["encoder.embed_tokens.weight"] is names.get(
-        "decoder.embed_tokens.weight", names["encoder.embed_tokens.weight"]
-    )
-    assert model.decoder.output_projection.weight is model.encoder.embed_tokens.weight
+    table = model.encoder.embed_tokens.weight
+    assert dict(model.named_parameters()).get("decoder.embed_tokens.weight", table) is table
+    assert model.decoder.output_projection.weight is table
     assert {m.eps for m in model.modules() if isinstance(m, nn.LayerNorm)} == {1e-6}
     norm = model.decoder.layers[0].encoder_attn.head_norms["k"]
     assert norm.weight.shape == (64,)
@@ -400,9 +398,7 @@ def scattered(name: str, seed: int) -> BaseFairseqModel:
     return model
 
 
-def taught(
-    monkeypatch: pytest.MonkeyPatch, teacher: BaseFairseqModel | None, **options: float
-) -> distillation.DistillationCriterion:
+def taught(monkeypatch, teacher, **options: float) -> distillation.DistillationCriterion:
     monkeypatch.setattr(distillation, "load_teacher", lambda path, task: teacher)
     task = SimpleNamespace(target_dictionary=models.dictionary())
     return distillation.DistillationCriterion(task, False, "teacher.pt", **options).train()
@@ -448,10 +444,9 @@ def test_the_losses_of_single_words(monkeypatch: pytest.MonkeyPatch) -> None:
     student, teacher = scattered("bmt-float", 0), scattered("gru", 1).eval()
     expected, _ = definition(student, teacher)
     criterion = taught(monkeypatch, teacher, temperature=TEMPERATURE, teacher_weight=WEIGHT)
-    actual = criterion(student, models.batch(), reduce=False)[0].view(
-        models.batch()["target"].shape
-    )
-    real = models.batch()["target"].ne(PAD)
+    target = models.batch()["target"]
+    actual = criterion(student, models.batch(), reduce=False)[0].view(target.shape)
+    real = target.ne(PAD)
     torch.testing.assert_close(actual[real].double(), expected, rtol=1e-5, atol=1e-5)
     assert actual[~real].eq(0).all()
 

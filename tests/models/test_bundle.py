@@ -28,6 +28,7 @@ from fairseq_ext.model.card import Card, score_table
 from fairseq_ext.utils import archives, files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, FairseqExtError
 from tests.models.test_loaded import LINES
+from tests.support.bundles import bundled as bundle_of
 from tests.support.bundles import edit, saved, sign_again
 from tests.support.harness import fork_status
 from tests.support.killed import at_operation
@@ -62,9 +63,8 @@ def texts(model: Model, **search: int) -> list[list[str]]:
 def test_an_exported_checkpoint_has_the_weights(run: Path, tmp_path: Path, numbers: str):
     write.write(run / "checkpoint_best.pt", run, tmp_path / "b", numbers=numbers)
     count, words = export(tmp_path / "b", tmp_path / "back.pt")
-    checkpoint, back = (
-        storage.load(p)["model"] for p in (run / "checkpoint_best.pt", tmp_path / "back.pt")
-    )
+    paths = (run / "checkpoint_best.pt", tmp_path / "back.pt")
+    checkpoint, back = (storage.load(path)["model"] for path in paths)
     assert "exactly" in words
     assert count == len(checkpoint) == len(back)
     for name, tensor in checkpoint.items():
@@ -145,14 +145,13 @@ def test_ternary_weights_come_back_with_their_values_and_levels(granularity: str
 
 @pytest.mark.parametrize("read", [storage.load, program_file.read])
 def test_a_byte_that_stands_for_no_weights_is_refused(read: Callable, tmp_path: Path):
-    folder = saved(tmp_path / "run", "ternary-transformer")
-    write.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers="bits")
-    tensors = load_file(tmp_path / "b" / bundle.WEIGHTS)
+    path = bundle_of(tmp_path, "ternary-transformer", "bits")
+    tensors = load_file(path / bundle.WEIGHTS)
     next(tensor for name, tensor in tensors.items() if name.endswith(".trits"))[1, 1] = 243
-    save_file(tensors, tmp_path / "b" / bundle.WEIGHTS)
-    sign_again(tmp_path / "b")
+    save_file(tensors, path / bundle.WEIGHTS)
+    sign_again(path)
     with pytest.raises(CheckpointError, match="a byte of its ternary weights is above 242"):
-        read(tmp_path / "b")
+        read(path)
 
 
 def test_bits_and_embeddings_in_int8(tmp_path: Path):
@@ -243,11 +242,10 @@ def test_other_numbers_than_its_own(run: Path, bundled: Path, tmp_path: Path):
 
 
 def test_weights_that_are_one_are_stored_once(tmp_path: Path):
-    folder = saved(tmp_path / "run", "gru-shared")
-    write.write(folder / "checkpoint_best.pt", folder, tmp_path / "b")
-    config = json.loads((tmp_path / "b" / "config.json").read_text())
+    path = bundle_of(tmp_path, "gru-shared")
+    config = json.loads((path / "config.json").read_text())
     assert config["tied"]
-    assert not config["tied"].keys() & load_file(tmp_path / "b" / "model.safetensors").keys()
+    assert not config["tied"].keys() & load_file(path / "model.safetensors").keys()
 
 
 def test_nothing_is_left_of_one_that_cannot_be_written(tmp_path: Path):
@@ -325,7 +323,7 @@ def test_what_was_unpacked_and_then_damaged_is_unpacked_again(archive: Path):
 
 
 def test_an_archive_replaced_while_it_is_read_fills_no_cache(
-    bundled: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundled, archive, tmp_path, monkeypatch
 ):
     """The folder of a version of the file has what that version has."""
     other = tmp_path / f"other{bundle.suffix(archive)}"

@@ -63,13 +63,7 @@ def mask(lengths: list[int], width: int) -> Tensor:
     [(1, [1], 0, "head-dim"), (2, [3, 1, 2], 2, "model-dim"), (3, [63, 7], 0, "head-dim")],
 )
 def test_equals_the_reference_with_all_gradients(
-    kind: str,
-    shared: bool,
-    compress_first: bool,
-    targets: int,
-    lengths: list[int],
-    extra: int,
-    scale: str,
+    kind, shared, compress_first, targets, lengths, extra, scale
 ) -> None:
     layer = attention(kind=kind, shared=shared, compress_first=compress_first, scale=scale)
     width = max(lengths) + extra

@@ -258,7 +258,6 @@ def test_texts_of_other_types(loaded: dict[str, Model], kind: str):
     for text, type_ in ((b"w1", "bytes"), (None, "NoneType"), (5, "int")):
         with pytest.raises(ConfigError, match=f"`texts` must be a list .* of the type {type_}"):
             model.translate(text)
-    for text, type_ in ((b"w1", "bytes"), (None, "NoneType"), (5, "int")):
         with pytest.raises(DataError, match=f"line 2 must be a string, but .* type {type_}"):
             model.translate(["w1", text])
         with pytest.raises(DataError, match=f"target 1 must be a string, but .* type {type_}"):
@@ -271,25 +270,25 @@ def test_texts_of_other_types(loaded: dict[str, Model], kind: str):
 
 
 def test_models_that_cannot_be_loaded(run: Path, tmp_path: Path):
-    with pytest.raises(ConfigError, match="`engine` must be one of"):
-        fairseq_ext.load(run, engine="fast")
-    with pytest.raises(ConfigError, match="`threads` must be at least 1"):
-        fairseq_ext.load(run, threads=0)
-    with pytest.raises(ConfigError, match="is a folder without a model: it has no average"):
-        fairseq_ext.load(tmp_path)
-    with pytest.raises(ConfigError, match=f"but its .*{run.name}.* have a model; give one of them"):
-        fairseq_ext.load(run.parent)
-    (tmp_path / "models" / "muse").mkdir(parents=True)  # as recipes/compare.sh has them
-    (tmp_path / "models" / "muse" / "checkpoint_last.pt").touch()
-    with pytest.raises(ConfigError, match=r", but its models/muse have a model; give one of them"):
-        fairseq_ext.load(tmp_path)
+    empty, lonely = tmp_path / "empty", tmp_path / "lonely.pt"
+    compared = tmp_path / "compared" / "models" / "muse"  # as recipes/compare.sh has them
+    for folder in (empty, compared):
+        folder.mkdir(parents=True)
+    (compared / "checkpoint_last.pt").touch()
+    shutil.copy(run / "checkpoint_best.pt", lonely)
+    for path, options, message in (
+        (run, {"engine": "fast"}, "`engine` must be one of"),
+        (run, {"threads": 0}, "`threads` must be at least 1"),
+        (empty, {}, "is a folder without a model: it has no average"),
+        (run.parent, {}, f"but its .*{run.name}.* have a model; give one of them"),
+        (compared.parents[1], {}, r", but its models/muse have a model; give one of them"),
+        (run, {"src": "en", "tgt": "de"}, r"must be de and en for .*, but are en and de"),
+        (lonely, {}, "DATA must be the folder of fairseq-preprocess"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            fairseq_ext.load(path, **options)
     with pytest.raises(CheckpointError, match=r"nothing\.pt does not exist"):
         fairseq_ext.load(tmp_path / "nothing.pt")
-    with pytest.raises(ConfigError, match=r"must be de and en for .*, but are en and de"):
-        fairseq_ext.load(run, src="en", tgt="de")
-    (tmp_path / "lonely.pt").write_bytes((run / "checkpoint_best.pt").read_bytes())
-    with pytest.raises(ConfigError, match="DATA must be the folder of fairseq-preprocess"):
-        fairseq_ext.load(tmp_path / "lonely.pt")
 
 
 @pytest.mark.parametrize("name", ["transformer", "gru", "muse", "bmt-6", "linformer"])
