@@ -130,7 +130,7 @@ def test_the_shortlist_keeps_its_frequent_tokens(tmp_path: Path):
         ({"fr": "w1"}, ConfigError, "must be named by its language, one of de and en"),
         ({"de": "w1"}, ConfigError, "must have text in both languages, but has none in en"),
         ({"de": "w1", "en": "x y <unk>"}, DataError, "text.en has no token of the model"),
-        ({"de": "w1", "en": "w0 " + " ".join(f"w{n}" for n in range(40))}, ConfigError, "keep it"),
+        ({"de": "w1", "en": "w0 " + " ".join(f"w{n}" for n in range(40))}, ConfigError, "left out"),
     ],
 )
 def test_texts_that_are_refused(texts: dict, error: type, message: str, tmp_path: Path):
