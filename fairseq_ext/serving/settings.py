@@ -1,5 +1,6 @@
 """The options of a server, its limits on requests, and the error that refuses a request."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
@@ -7,11 +8,14 @@ from typing import Any
 
 from fairseq_ext.decoding.search import DATA_HELP, KEEP_HELP, Search
 from fairseq_ext.text.placeholders import Keeper, keeper
-from fairseq_ext.utils.errors import wrong_value
+from fairseq_ext.utils.errors import ConfigError, wrong_value
 from fairseq_ext.utils.files import FileVersions
 from fairseq_ext.utils.option_fields import flag, option, require_at_least
 
 KEY = "FAIRSEQ_EXT_API_KEY"
+HOST = r"\*|[\w.-]+"
+# Browsers send the names in an origin in small letters, and names in other scripts in Punycode.
+ORIGIN = r"\*|null|[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]_-]+"
 
 
 class Refusal(Exception):
@@ -155,6 +159,14 @@ class Settings:
         require_at_least(self.batches, batch_size=1, max_tokens=1)
         self.limits.check()
         self.keeper(in_html=False)
+        if self.api_key == "":
+            raise ConfigError("`--api-key` must be a key, but is empty; without one leave it out.")
+        host = "a name without port, such as translate.example.org, or *"
+        origin = "an origin in small letters without path, such as https://example.org, or *"
+        for name, form, wish in (("allow_host", HOST, host), ("cors", ORIGIN, origin)):
+            for value in getattr(self, name):
+                if not re.fullmatch(form, value, re.ASCII):
+                    raise wrong_value(flag(name), wish, value)
 
     def keeper(self, in_html: bool) -> Keeper | None:
         """Return a finder of spans of text that stay as they are; None if no option asks for it.

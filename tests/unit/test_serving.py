@@ -749,3 +749,24 @@ async def test_sentences_of_a_line_are_translated_alone_and_joined():
     assert answer["translatedText"] == f"{first} / {second}\n\n{third}"
     (first,), (second,), (third,) = alone["alternatives"]
     assert answer["alternatives"] == [f"{first} / {second}\n\n{third}"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"api_key": ""}, "`--api-key` must be a key, but is empty"),
+        ({"allow_host": ["example.org", "https://example.org"]}, "`--allow-host` must be a name"),
+        ({"allow_host": ["example.org:80"]}, "`--allow-host` must be a name without port"),
+        ({"cors": ["*", "example.org"]}, "`--cors` must be an origin"),
+        (
+            {"cors": ["https://example.org/"]},
+            "`--cors` must be an origin in small letters without path",
+        ),
+        ({"cors": ["https://Example.org"]}, "but is `https://Example.org` instead"),
+    ],
+)
+def test_what_no_request_could_have_is_refused(options: dict, message: str):
+    origins = ["*", "null", "https://a-b.example.org:80", "http://[::1]:8000", "http://localhost"]
+    Settings(models=[], api_key="key", allow_host=["*", "Example.org"], cors=origins).check()
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Settings(models=[], **options).check()
