@@ -64,7 +64,7 @@ class Request:
         "(default: N)",
         metavar="M",
     )
-    seed: int = option(1, "seed of the draw for --candidates-of (1)")
+    seed: int | None = option(None, "seed of the draw for --candidates-of (1)")
     utility: str = option(
         "chrf",
         "measure of agreement: chrf (default), bleu, comet:MODEL (see `score --metric`), or "
@@ -90,9 +90,13 @@ class Request:
         return self.num_candidates if self.candidates_of is None else self.candidates_of
 
     def check(self) -> None:
-        require_at_least(self, num_candidates=1, seed=0)
+        require_at_least(self, num_candidates=1)
         if self.candidates_of is not None:
             require_at_least(self, candidates_of=self.num_candidates)
+        if self.seed is not None:
+            require_at_least(self, seed=0)
+            if self.candidates_of is None:
+                raise ConfigError("`--seed` goes with `--candidates-of`, which is missing.")
 
 
 def add_mbr(commands: options.Subparsers) -> None:
@@ -142,7 +146,8 @@ def _mbr(args: argparse.Namespace) -> None:
         reads_source=utility.reads_source,
     )
     shown = tqdm(sentences, desc="mbr", unit="sentence", disable=None)
-    draw = {"size": request.num_candidates, "seed": request.seed}
+    seed = 1 if request.seed is None else request.seed
+    draw = {"size": request.num_candidates, "seed": seed}
     decisions = [
         mbr.decide(candidates, utility, mbr.random_subset(candidates, **draw))
         for candidates in shown
@@ -152,7 +157,7 @@ def _mbr(args: argparse.Namespace) -> None:
     drawn = {
         "num_candidates": request.num_candidates,
         "candidates_of": request.candidates,
-        "seed": request.seed,
+        "seed": seed,
     }
     options.write_json(request.json, mbr.as_dict(decisions, utility, **drawn))
     print(mbr.as_table(decisions, utility))
