@@ -135,9 +135,7 @@ def push(path: Path, repo: str, *, private: bool = False, message: str | None = 
     """
     if not _NAME.fullmatch(repo) or "@" in repo:
         raise ConfigError(f"the name on the Hub must be of the form org/name, but is `{repo}`.")
-    if not bundle.is_bundle(path):
-        raise ConfigError(f"{path} is not a bundle; make one with `fairseq-ext bundle`.")
-    manifest = bundle.read(path)
+    manifest = bundle.read(existing_bundle(path, "pushed"))
     manifest.check()
     extras.need(LIBRARY)
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi

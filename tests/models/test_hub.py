@@ -316,12 +316,13 @@ def test_a_push_deletes_files_of_the_bundle_before_it(bundled: Path, server: Hub
 
 def test_a_push_that_is_refused(bundled: Path, server: Hub, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "wrong")
-    with pytest.raises((EnvironmentProblem, CheckpointError), match="`hf auth login`"):
-        find_model.push(bundled, REPO)
+    for path in (bundled, Path("tatoeba-es-en")):
+        with pytest.raises((EnvironmentProblem, CheckpointError), match="`hf auth login`"):
+            find_model.push(path, REPO)
     assert server.commits == {}
     with pytest.raises(ConfigError, match="the name on the Hub must be of the form org/name"):
         find_model.push(bundled, "name")
-    with pytest.raises(ConfigError, match="is not a bundle; make one with"):
+    with pytest.raises(ConfigError, match="is not a bundle; only bundles are pushed"):
         find_model.push(tmp_path, REPO)
     copy = Path(shutil.copytree(bundled, tmp_path / "copy"))
     (copy / "config.json").write_text("{}")
