@@ -68,7 +68,7 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
         model, *parts = _PART.split(argument)
         name, equals, checkpoint = model.partition("=")
         if not equals:
-            checkpoint, name = model, Path(model).name
+            checkpoint, name = model, Path(model).absolute().name
         values = dict(part.split("=", 1) for part in parts)
         if not (name and checkpoint and all(values.values())) or len(values) < len(parts):
             raise ConfigError(f"A system must be {FORM}, but is `{argument}` instead.")

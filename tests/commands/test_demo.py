@@ -23,6 +23,7 @@ from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.demo import systems
 from fairseq_ext.demo.systems import Answer, answer, heat_map
+from fairseq_ext.model.find_model import SHIPPED
 from fairseq_ext.text.sentences import SentenceSplitter
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support import browser
@@ -483,6 +484,12 @@ def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> No
 )
 def test_errors_are_one_line(arguments: list[str], message: str) -> None:
     assert message in error_line("demo", "--port", 0, *arguments)
+
+
+def test_the_model_in_the_working_folder_has_the_folders_name(monkeypatch) -> None:
+    monkeypatch.chdir(SHIPPED / "tatoeba-es-en")
+    (system,) = systems.parse_systems(["."], None)
+    assert system.name == "tatoeba-es-en"
 
 
 def test_a_port_in_use_is_named() -> None:
