@@ -143,10 +143,11 @@ def _for_the_engine(
     numbers = None if search.engine == DEFAULT else NATIVE[search.engine]
     model = voting([program_file.read(path, numbers) for path in paths])
     trained = (model.src, model.tgt)
-    if (languages[0] or trained[0], languages[1] or trained[1]) != trained:
+    wished = (languages[0] or trained[0], languages[1] or trained[1])
+    if wished != trained:
         raise ConfigError(
             f"`--src` and `--tgt` must be {' and '.join(trained)} for {model.path}, but are "
-            f"{languages[0]} and {languages[1]}."
+            f"{' and '.join(wished)}."
         )
     return EngineTranslator(model, search, threads), (model.path,)
 
