@@ -4,7 +4,7 @@ A bundle with a program needs neither torch nor fairseq; all other models need b
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -66,6 +66,18 @@ def open_model(
     else:
         translator, folders = _for_fairseq(paths, data, languages, search, threads)
     return Opened(translator, search, folders, versions)
+
+
+def require_readers(data: Path | None, models: Iterable[Path]) -> None:
+    """Refuse a folder with dictionaries if no model for the engine reads it: bundles have theirs.
+
+    Raises:
+        ConfigError: ``data`` is not None, and each model is a bundle with a program.
+    """
+    if data is not None and all(map(bundle.has_program, models)):
+        raise ConfigError(
+            "`--data` has no effect on bundles, which have dictionaries; leave it out."
+        )
 
 
 def files_of(path: Path) -> list[Path]:
