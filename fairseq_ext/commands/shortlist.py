@@ -78,7 +78,10 @@ def _shortlist(args: argparse.Namespace) -> None:
 
 
 def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[str, str]]:
-    """Find the training data of the only language pair, or of the requested one."""
+    """Find the training data of the only language pair, or of the requested one.
+
+    As in fairseq, the data of a pair also serve the other direction.
+    """
     pairs = {}
     for path in data.glob("train.*-*.*.idx"):
         pair, source = path.name.split(".")[1:3]
@@ -86,6 +89,9 @@ def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[s
         is_pair = (data / f"train.{pair}.{target}.idx").is_file()
         if is_pair and (src or source, tgt or target) == (source, target):
             pairs[data / f"train.{pair}"] = (source, target)
+    turned = data / f"train.{tgt}-{src}"
+    if not pairs and all(Path(f"{turned}.{language}.idx").is_file() for language in (src, tgt)):
+        return turned, (str(src), str(tgt))
     if len(pairs) != 1:
         number = "several pairs" if pairs else "no pair"
         raise DataError(

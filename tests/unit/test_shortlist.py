@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fairseq_ext.commands.shortlist import _prefix as training_data
 from fairseq_ext.engine import lexicon, shortlist
 from fairseq_ext.engine.lexicon import END, Side
 from fairseq_ext.utils.errors import DataError
@@ -86,6 +87,16 @@ def test_the_least_probable_pairs_make_room() -> None:
     assert complete.values[present].min() >= complete.values[~present].max()
     words = limited.keys // 14
     np.testing.assert_allclose([limited.values[words == e].sum() for e in set(words)], 1)
+
+
+def test_data_serve_both_directions(tmp_path: Path) -> None:
+    for language in ("pt-BR", "en"):
+        (tmp_path / f"train.pt-BR-en.{language}.idx").touch()
+    prefix = tmp_path / "train.pt-BR-en"
+    assert training_data(tmp_path, None, None) == (prefix, ("pt-BR", "en"))
+    assert training_data(tmp_path, "en", "pt-BR") == (prefix, ("en", "pt-BR"))
+    with pytest.raises(DataError, match="training data of no pair of languages"):
+        training_data(tmp_path, "en", "de")
 
 
 def test_files_keep_a_shortlist(tmp_path: Path) -> None:
