@@ -118,17 +118,14 @@ def test_two_teachers_are_one_too_many(tmp_path: Path) -> None:
     assert "`--teacher` does not go with `--kd`" in done.stderr
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    return write_sides(tmp_path / "text", {"src": ["1 2 3"], "tgt": ["1 2 3"]})
+def shown(recipe: Path, folder: Path, *options: object) -> list[list[str]]:
+    """Return the commands of a dry run on a corpus with the endings src and tgt."""
+    corpus = write_sides(folder / "text", {"src": ["1 2 3"], "tgt": ["1 2 3"]})
+    return dry_run(recipe, folder, corpus, "src", "tgt", *options)
 
 
-def ablation(text: Path, tmp_path: Path, *options: object) -> list[list[str]]:
-    return dry_run(ABLATIONS, tmp_path, text, "src", "tgt", *options)
-
-
-def test_scales_are_the_papers_and_go_on_from_one_float_stage(text, tmp_path: Path) -> None:
-    word_lists = ablation(text, tmp_path, "--only", "scale")
+def test_scales_are_the_papers_and_go_on_from_one_float_stage(tmp_path: Path) -> None:
+    word_lists = shown(ABLATIONS, tmp_path, "--only", "scale")
     models = trainings(word_lists)
     sweep = [f"models/scale-{2**power}" for power in range(13)]
     assert list(models) == ["models/scale-float", "models/stage-scale", *sweep]
@@ -144,8 +141,8 @@ def test_scales_are_the_papers_and_go_on_from_one_float_stage(text, tmp_path: Pa
     assert cfg.lr_scheduler.stage_updates == cfg.model.stage_updates == "2000,1000,1000"
 
 
-def test_outputs_alone_are_binarized_at_once(text, tmp_path: Path) -> None:
-    models = trainings(ablation(text, tmp_path, "--only", "output"))
+def test_outputs_alone_are_binarized_at_once(tmp_path: Path) -> None:
+    models = trainings(shown(ABLATIONS, tmp_path, "--only", "output"))
     variants = ["plain", "scale", "layer", "shortcut"]
     assert list(models) == [f"models/output-{name}" for name in ("float", *variants)]
     for name in variants:
@@ -266,14 +263,8 @@ RECIPE = RECIPES / "bmt" / "scaling_law.sh"
 DEPTHS = (6, 8, 10, 12, 14, 18, 22, 26, 30, 36, 42, 48)
 
 
-def word_lists(folder: Path, *options: object) -> list[list[str]]:
-    """Return the commands of a dry run on a corpus with the endings src and tgt."""
-    corpus = write_sides(folder / "text", {"src": ["1 2 3"], "tgt": ["1 2 3"]})
-    return dry_run(RECIPE, folder, corpus, "src", "tgt", *options)
-
-
 def test_dry_run_has_the_papers_design(tmp_path: Path) -> None:
-    trainings = [words for words in word_lists(tmp_path) if words[0] == "fairseq-train"]
+    trainings = [words for words in shown(RECIPE, tmp_path) if words[0] == "fairseq-train"]
     sizes = {
         (value(words, "--bmt-preset"), value(words, "--save-dir")): (
             int(value(words, "--encoder-layers")),
@@ -301,9 +292,9 @@ def test_dry_run_has_the_papers_design(tmp_path: Path) -> None:
 
 
 def test_binary_models_begin_with_the_float_ones_of_their_size(tmp_path: Path) -> None:
-    shown = word_lists(tmp_path, "--depths", "2,4", "--base", 2)
+    word_lists = shown(RECIPE, tmp_path, "--depths", "2,4", "--base", 2)
     done: list[str] = []
-    for words in shown:
+    for words in word_lists:
         if words[0] == "fairseq-train":
             done.append(value(words, "--save-dir"))
         elif words[0] == "cp":
@@ -313,7 +304,7 @@ def test_binary_models_begin_with_the_float_ones_of_their_size(tmp_path: Path) -
     assert done == [
         f"models/{family}-{size}" for size in sizes for family in ("float", "binary", "binary")
     ]
-    measured = next(words for words in shown if "scaling_losses.py" in " ".join(words))
+    measured = next(words for words in word_lists if "scaling_losses.py" in " ".join(words))
     for size in sizes:
         for family in ("float", "binary"):
             assert f"{family}=models/{family}-{size}/checkpoint_last.pt" in measured
@@ -321,16 +312,18 @@ def test_binary_models_begin_with_the_float_ones_of_their_size(tmp_path: Path) -
 
 def test_more_evaluation_sets_get_fairseqs_numbers(tmp_path: Path) -> None:
     sets = ("--eval", f"wiki={tmp_path}/w", "--eval", f"news={tmp_path}/n")
-    shown = word_lists(tmp_path, *sets, "--subwords", "sentencepiece-unigram")
-    copied = [words[1:] for words in shown if words[0] == "cp" and words[2].startswith("text/")]
+    word_lists = shown(RECIPE, tmp_path, *sets, "--subwords", "sentencepiece-unigram")
+    copied = [
+        words[1:] for words in word_lists if words[0] == "cp" and words[2].startswith("text/")
+    ]
     assert [f"{tmp_path}/w.src", "text/wiki.src"] in copied
     assert len(copied) == 4
-    split = next(words for words in shown if words[:2] == ["fairseq-ext", "subwords"])
+    split = next(words for words in word_lists if words[:2] == ["fairseq-ext", "subwords"])
     assert value(split, "--kind") == "sentencepiece-unigram"
-    assert shown.index(split) > shown.index(["cp", *copied[-1]])
-    preprocess = next(words for words in shown if words[0] == "fairseq-preprocess")
+    assert word_lists.index(split) > word_lists.index(["cp", *copied[-1]])
+    preprocess = next(words for words in word_lists if words[0] == "fairseq-preprocess")
     assert value(preprocess, "--testpref") == "bpe/test,bpe/sample,bpe/wiki,bpe/news"
-    measured = next(words for words in shown if "scaling_losses.py" in " ".join(words))
+    measured = next(words for words in word_lists if "scaling_losses.py" in " ".join(words))
     splits = [measured[i + 1] for i, word in enumerate(measured) if word == "--split"]
     assert splits == ["valid", "test", "sample=test1", "wiki=test2", "news=test3"]
     assert value(measured, "--train") == "sample"
@@ -338,7 +331,7 @@ def test_more_evaluation_sets_get_fairseqs_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("lines", "sample_lines"), [(10, 4), (7, 7), (3, 5), (100, 7)])
 def test_sample_is_spread_over_the_training_text(lines, sample_lines, tmp_path):
-    script = next(words[3] for words in word_lists(tmp_path / "corpus") if words[0] == "awk")
+    script = next(words[3] for words in shown(RECIPE, tmp_path / "corpus") if words[0] == "awk")
     text = write_lines(tmp_path / "text", [str(i) for i in range(lines)])
     drawn = run("awk", "-v", f"wanted={sample_lines}", script, text, text).stdout.split()
     numbers = [int(line) for line in drawn]
