@@ -14,7 +14,7 @@ import pytest
 from fairseq_ext import cli, commands
 from fairseq_ext.commands import EXAMPLES, doctor
 from fairseq_ext.version import __version__
-from tests.support.harness import BIN, REPO, ended, error_line, run, write_lines
+from tests.support.harness import BIN, REPO, ended, error_line, leaves_no_trace, run, write_lines
 
 
 def parsers(parser):
@@ -214,14 +214,11 @@ def test_words_that_people_try(words: list[str], status: int, text: str):
         (["plot", "gates", "text", "-o", "absent/out.png"], "`--output absent/out.png`"),
     ],
 )
-def test_errors_are_one_message_and_leave_nothing(arguments, message, tmp_path, monkeypatch):
+def test_errors_are_one_message_and_leave_nothing(arguments, message, tmp_path):
     write_lines(tmp_path / "text", ["a b c", "d e f"])
     write_lines(tmp_path / "shorter", ["a b c"])
     write_lines(tmp_path / "one.gen", ["S-0\ta", "H-0\t-0.5\tb"])
-    before = sorted(tmp_path.iterdir())
-    monkeypatch.chdir(tmp_path)
-    assert message in error_line(*arguments)
-    assert sorted(tmp_path.iterdir()) == before
+    leaves_no_trace(tmp_path, message, *arguments)
 
 
 def test_a_library_that_finds_no_file_handle_is_one_line(monkeypatch):

@@ -38,7 +38,7 @@ from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support import models
-from tests.support.harness import command, error_line, fairseq, run, write_lines
+from tests.support.harness import command, error_line, fairseq, leaves_no_trace, run, write_lines
 
 WORDS = ["the", "a", "house", "tree", "river", "walks", ",", "sees", "big", "old", "of", "never"]
 
@@ -400,16 +400,13 @@ def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
         (["--system", "a=good", "--tokenized-ref", "short"], "`a` has 60 lines, but `short` has 2"),
     ],
 )
-def test_errors_are_one_line(outputs_of_three, words, message, monkeypatch):
+def test_errors_are_one_line(outputs_of_three, words, message):
     write_lines(outputs_of_three / "short", ["a", "b"])
     write_lines(outputs_of_three / "blank", [""] * 60)
     write_lines(outputs_of_three / "empty", [])
-    monkeypatch.chdir(outputs_of_three)
-    before = sorted(outputs_of_three.iterdir())
     reference = [] if "--ref" in words else ["--ref", "ref"]
-    line = error_line("compare", *reference, "-o", "new", "--json", "other.json", *words)
-    assert message in line
-    assert sorted(outputs_of_three.iterdir()) == before
+    words = ("compare", *reference, "-o", "new", "--json", "other.json", *words)
+    leaves_no_trace(outputs_of_three, message, *words)
 
 
 @pytest.mark.parametrize("seed", ["abc", "-1", "", "1.5"])
