@@ -72,12 +72,10 @@ def _run(args: argparse.Namespace) -> None:
     from fairseq_ext.utils import memory
 
     memory.give_back()
-    from fairseq_ext.decoding.loading import require_readers
     from fairseq_ext.demo import systems as demo_systems
     from fairseq_ext.utils import address
 
     named = demo_systems.parse_systems(request.systems, request.data)
-    require_readers(request.data, [system.checkpoint for system in named])
     listener = address.listen(request.host, request.port)
     with options.ended_by_sigterm():
         extras.need("matplotlib")

@@ -478,7 +478,6 @@ def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> No
         (["a=b,data=c,data=d"], "but is `a=b,data=c,data=d` instead"),
         (["a=b,data=c", "a=d,data=c"], "a name of its own, but `a` is there twice."),
         (["a=b,data=c", "b=no/such.pt"], "no/such.pt does not exist; the plugin's own models"),
-        (["a=tatoeba-es-en", "--data", "c"], "`--data` has no effect on bundles, which have"),
         (["a=b,data=c", "--max-words", "0"], "`--max-words` must be at least 1, but is 0 instead."),
         (["a=b,data=c", "--host", "192.0.2.1"], "an address of this machine and a free port, but"),
     ],
