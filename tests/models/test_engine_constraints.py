@@ -211,15 +211,21 @@ def test_what_is_refused(constraints, sampling, error, message):
     [
         ({"beam_size": SIZE // 2 + 1}, f"`--beam` must be at most {SIZE // 2} with"),
         ({"max_len_b": 2}, "no translation has all constraints of its sentence; raise `--max-len"),
+        ({"min_len": 30}, "min_len cannot be larger than max_len"),  # fairseq's own words
     ],
 )
 def test_what_fairseqs_search_cannot_meet_is_named(kind: type, options: dict, message: str):
     model, task = sharpened("transformer")
     target = task.target_dictionary
     search = LexicallyConstrainedBeamSearch(target, "ordered")
-    options = {"max_len_b": 9, "search_strategy": search, **options}
+    words = {"beam_size": SIZE // 2, "max_len_b": 9, "search_strategy": search}
     required = pack_constraints([[torch.tensor([5, 5, 5])]])
-    with pytest.raises((ConfigError, DataError), match=message):
-        kind([model], target, **options).generate(
-            [model], models.sample_of([[5, 6]]), constraints=required
-        )
+
+    def generate(**changed: object) -> object:
+        generator = kind([model], target, **{**words, **changed})
+        return generator.generate([model], models.sample_of([[5, 6]]), constraints=required)
+
+    if kind is SequenceGenerator:  # the other needs a model that has learned alignments
+        assert generate()
+    with pytest.raises((ConfigError, DataError, AssertionError), match=message):
+        generate(**options)

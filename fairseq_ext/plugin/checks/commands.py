@@ -3,6 +3,7 @@
 import inspect
 import io
 import logging
+import re
 import shutil
 import sys
 from argparse import Namespace
@@ -67,10 +68,11 @@ def _refuse_broken(cfg: Any, command: str) -> None:
         training_options.refuse(cfg)
     if command == "fairseq_cli.validate":
         training_options.require_batch_size(cfg.dataset)
-    longest = getattr(cfg.task, "tokens_per_sample", 0)
-    if command == "fairseq_cli.eval_lm" and not 0 <= cfg.eval_lm.context_window < longest:
-        wish = f"at least 0 and less than `--tokens-per-sample` ({longest})"
-        raise wrong_value("--context-window", wish, cfg.eval_lm.context_window)
+    if command == "fairseq_cli.eval_lm" and "tokens_per_sample" in cfg.task:
+        window, longest = cfg.eval_lm.context_window, cfg.task.tokens_per_sample
+        if not 0 <= window < longest:
+            wish = f"at least 0 and less than `--tokens-per-sample` ({longest})"
+            raise wrong_value("--context-window", wish, window)
 
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.build_generator", patch="options that do not work")
@@ -107,7 +109,9 @@ def _search(original: Callable, self: Any, models: list[Any], sample: Any, **opt
         )
     try:
         return original(self, models, sample, **options)
-    except AssertionError:
+    except AssertionError as error:
+        if not re.fullmatch(r"(\d+ < \d+)?", str(error)):  # it has a reason
+            raise
         raise DataError(
             "no translation has all constraints of its sentence; raise `--max-len-b`, or require "
             "fewer words."
