@@ -97,7 +97,7 @@ class Stage(nn.Module):
             self._warned = True
             logger.warning(
                 f"`--stage-updates` puts update {num_updates} into stage `{NAMES[planned]}`, "
-                f"but the checkpoint is in `{NAMES[self.index]}` and stays there."
+                f"but the checkpoint is in `{self._name()}` and stays there."
             )
 
     def _name(self) -> str:
@@ -105,9 +105,11 @@ class Stage(nn.Module):
         binary = [layer for layer in self._layers if getattr(layer, "binary_weights", False)]
         of_inputs = ("binary_inputs", "binary_qk", "binary_score_v")
         inputs = any(getattr(layer, name, None) for layer in self._layers for name in of_inputs)
-        name = NAMES[2 if inputs else min(self.index, 1)]
-        ternary = any(layer.weight_binarizer.kind == TERNARY for layer in binary)
-        return name.replace("binary", "ternary", 1) if ternary else name
+        if not binary:
+            return "binary activations" if inputs else NAMES[0]
+        if any(layer.weight_binarizer.kind == TERNARY for layer in binary):
+            return "ternary weights and binary activations" if inputs else "ternary weights"
+        return NAMES[2 if inputs else 1]
 
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Tensor], prefix: str, *args: Any, **kwargs: Any

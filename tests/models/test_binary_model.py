@@ -182,6 +182,14 @@ class TestStages:
             (["--bmt-preset", "bmt-6"], ["binary weights", "binary weights and activations"]),
             (["--bmt-preset", "bmt-1"], ["binary weights", "binary weights"]),
             (["--binary-weights", "ternary"], ["ternary weights", "ternary weights"]),
+            (
+                ["--binary-weights", "ternary", "--binary-activations", "ffn"],
+                ["ternary weights", "ternary weights and binary activations"],
+            ),
+            (
+                ["--binary-weights", "none", "--binary-activations", "ffn"],
+                ["float", "binary activations"],
+            ),
         ],
     )
     def test_a_stage_is_named_by_what_it_makes_binary(self, flags, names, caplog) -> None:
