@@ -15,7 +15,7 @@ from fairseq_ext.utils.option_fields import flag, option, require_at_least
 KEY = "FAIRSEQ_EXT_API_KEY"
 HOST = r"\*|[\w.-]+"
 # Browsers send the names in an origin in small letters, and names in other scripts in Punycode.
-ORIGIN = r"\*|null|[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]_-]+"
+ORIGIN = r"\*|null|file://|[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]_-]+"
 
 
 class Refusal(Exception):
@@ -160,8 +160,10 @@ class Settings:
         self.limits.check()
         self.keeper(in_html=False)
         if self.api_key == "":
-            raise ConfigError("`--api-key` must be a key, but is empty; without one leave it out.")
-        host = "a name without port, such as translate.example.org, or *"
+            raise ConfigError(
+                "`--api-key` must not be empty; leave it out if requests need no key."
+            )
+        host = "a host name in ASCII without port, such as translate.example.org, or *"
         origin = "an origin in small letters without path, such as https://example.org, or *"
         for name, form, wish in (("allow_host", HOST, host), ("cors", ORIGIN, origin)):
             for value in getattr(self, name):
