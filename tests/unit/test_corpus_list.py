@@ -235,7 +235,7 @@ def test_gzipped_text_a_byte_order_mark_and_wrong_bytes(tmp_path: Path) -> None:
 def test_sides_of_unequal_length_are_named(tmp_path: Path) -> None:
     write_lines(tmp_path / "a", ["1", "2", "3"])
     write_lines(tmp_path / "b", ["1"])
-    with pytest.raises(ValueError, match=r"a` has 3 sentences, `.*b` 1;"):
+    with pytest.raises(ValueError, match=r"a` has 3 sentences, `.*b` has 1;"):
         list(raw_pairs(tmp_path / "a", tmp_path / "b", "lines"))
     with pytest.raises(ValueError, match=r"c` does not exist: the archive"):
         list(raw_pairs(tmp_path / "a", tmp_path / "c", "lines"))

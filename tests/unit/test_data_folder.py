@@ -199,7 +199,7 @@ def test_a_file_is_read_once(data: Path, readings: list[str], stock: bool) -> No
     for _ in range(3):
         indexed.check(prefix, 14)
     assert readings == BOTH
-    with pytest.raises(DataError, match="its dictionary only 13 entries"):
+    with pytest.raises(DataError, match="its dictionary has only 13 entries"):
         indexed.check(prefix, 13)  # what is remembered is compared each time
     assert readings == BOTH
     os.utime(data / BOTH[1])

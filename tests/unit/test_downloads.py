@@ -22,16 +22,17 @@ def server() -> Iterator[Server]:
         yield running
 
 
-def check_whole(path: Path) -> None:
+def check_whole(path: Path, folder: Path) -> None:
     """The file and its record, and no trace of the way there."""
+    assert path == folder / "a.bin"
     assert path.read_bytes() == DATA
-    assert json.loads((path.parent / RECORD).read_text()) == {"a.bin": sha256(DATA)}
-    assert names(path.parent) == ["a.bin", RECORD]
+    assert json.loads((folder / RECORD).read_text()) == {"a.bin": sha256(DATA)}
+    assert names(folder) == ["a.bin", RECORD]
 
 
 def test_a_broken_download_goes_on_where_it_was(tmp_path: Path, server: Server) -> None:
     server.troubles = ["truncate", "503", "truncate", "truncate"]
-    check_whole(fetch(f"{server.address}/a.bin", tmp_path))
+    check_whole(fetch(f"{server.address}/a.bin", tmp_path), tmp_path)
     third = len(DATA) // 3
     starts = [None, third, third, third + 2 * third // 3]
     ranges = [byte_range for _, byte_range in server.requests]
@@ -44,7 +45,7 @@ def test_another_process_goes_on_too(tmp_path: Path, server: Server) -> None:
     with pytest.raises(ValueError, match="first 100,000 bytes are kept; the same command"):
         fetch(f"{server.address}/a.bin", tmp_path)
     assert names(tmp_path) == ["a.bin.part", "a.bin.part.json"]
-    check_whole(fetch(f"{server.address}/a.bin", tmp_path))
+    check_whole(fetch(f"{server.address}/a.bin", tmp_path), tmp_path)
     assert server.requests[-1] == ("/a.bin", "bytes=100000-")
 
 
@@ -58,25 +59,25 @@ def test_what_cannot_be_continued_starts_anew(tmp_path: Path, server: Server, ho
         part = tmp_path / "a.bin.part"
         part.write_bytes(b"x" * 5000)
         part.with_name("a.bin.part.json").write_text('"\\"0\\""')
-    check_whole(fetch(f"{server.address}/a.bin", tmp_path))
+    check_whole(fetch(f"{server.address}/a.bin", tmp_path), tmp_path)
 
 
 def test_bytes_of_unknown_origin_are_not_continued(tmp_path: Path, server: Server) -> None:
     (tmp_path / "a.bin.part").write_bytes(b"x" * 5000)
-    check_whole(fetch(f"{server.address}/a.bin", tmp_path))
+    check_whole(fetch(f"{server.address}/a.bin", tmp_path), tmp_path)
     assert server.requests == [("/a.bin", None)]
 
 
 def test_an_answer_with_other_bytes_than_asked_for_is_refused(tmp_path, server):
     server.troubles = ["truncate", "wrong range"]
-    check_whole(fetch(f"{server.address}/a.bin", tmp_path))
+    check_whole(fetch(f"{server.address}/a.bin", tmp_path), tmp_path)
     assert [byte_range for _, byte_range in server.requests] == [None, "bytes=100000-", None]
 
 
 def test_a_stalling_server_is_left(tmp_path, server, monkeypatch):
     monkeypatch.setattr(downloads, "TIMEOUT", 0.3)
     server.troubles = ["stall"]
-    check_whole(fetch(f"{server.address}/a.bin", tmp_path))
+    check_whole(fetch(f"{server.address}/a.bin", tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize(("trouble", "requests"), [("404", 1), ("403", 1), ("503", 4)])
@@ -116,7 +117,7 @@ def test_mirrors(tmp_path: Path, server: Server) -> None:
     (mirror / "tok" / "b.bin").write_bytes(DATA)
     nested = fetch("http://x/task1/tok/b.bin", tmp_path / "three", str(mirror))
     assert nested == mirror / "tok" / "b.bin"
-    check_whole(fetch(official, tmp_path / "two", f"{server.address}/"))
+    check_whole(fetch(official, tmp_path / "two", f"{server.address}/"), tmp_path / "two")
 
 
 def test_two_processes_download_once(tmp_path: Path, server: Server) -> None:
@@ -127,7 +128,7 @@ def test_two_processes_download_once(tmp_path: Path, server: Server) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    check_whole(tmp_path / "a.bin")
+    check_whole(tmp_path / "a.bin", tmp_path)
     assert len(server.requests) == 1
 
 

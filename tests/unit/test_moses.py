@@ -369,7 +369,9 @@ class Upper:
     def lengths(self, sentences: Sequence[str]) -> list[int]:
         return [len(sentence.split()) + 1 for sentence in sentences]
 
-    def translate(self, sentences: Sequence[str], *_: object) -> list[list[Candidate]]:
+    def translate(
+        self, sentences: Sequence[str], numbers: object = None, search: object = None
+    ) -> list[list[Candidate]]:
         return [
             [Candidate(line.upper(), -1.0 * len(line)), Candidate(f"{line.upper()}!", -9.0)]
             for line in sentences

@@ -253,7 +253,7 @@ def test_another_pipeline_is_not_overwritten(tmp_path: Path):
     folder = text_folder(tmp_path / "a")
     (tmp_path / "b").mkdir()
     Pipeline("en", "de").save(tmp_path / "b")
-    with pytest.raises(DataError, match=r"made otherwise \(en → de: text as it is\)"):
+    with pytest.raises(DataError, match=r"made by other steps \(en → de: text as it is\)"):
         pipeline.copy(folder, tmp_path / "b")
     assert pipeline.load(tmp_path / "b") == Pipeline("en", "de")
 

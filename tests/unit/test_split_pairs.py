@@ -66,6 +66,7 @@ def written(job: SplitJob, folder: Path) -> tuple[dict[str, Pairs], dict]:
     with contextlib.ExitStack() as stack:
         files = [[stack.enter_context(x.open("w", encoding="utf-8")) for x in y] for y in names]
         report = job.write(files)
+    assert all(not x.stat().st_size or x.read_bytes().endswith(b"\n") for y in names for x in y)
     texts = [zip(*map(read_lines, paths), strict=True) for paths in names]
     return {name: [*pairs] for name, pairs in zip(SPLITS, texts, strict=True)}, report
 
@@ -282,9 +283,9 @@ def test_aligned_files(tmp_path):
     target = packed(tmp_path, "gz", b"A\nB\nC\n")
     assert pairs_of(tmp_path, source, target) == [("a", "A"), ("b", "B"), ("c", "C")]
     write_lines(source, ["a", "b", "c", "d", "e"])
-    with pytest.raises(ValueError, match=r"has 5 lines.*f\.gz` 3"):
+    with pytest.raises(ValueError, match=r"has 5 lines.*f\.gz` has 3"):
         pairs_of(tmp_path, source, target)
-    with pytest.raises(ValueError, match=r"f\.gz` has 3 lines, `.*s` 5"):
+    with pytest.raises(ValueError, match=r"f\.gz` has 3 lines, `.*s` has 5"):
         pairs_of(tmp_path, target, source)
 
 

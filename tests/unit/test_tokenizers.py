@@ -207,5 +207,5 @@ def test_a_set_that_cannot_be_had_is_one_line(tmp_path, monkeypatch):
         score.test_set_reference(Path("wmt17"), "en-de")
     several = [os.fspath(tmp_path / name) for name in ("a", "b")]
     monkeypatch.setattr(utils, "get_reference_files", lambda *_: several)
-    with pytest.raises(DataError, match="has 2 references of en-de"):
+    with pytest.raises(DataError, match="has 2 references for en-de"):
         score.test_set_reference(Path("wmt17"), "en-de")
