@@ -64,7 +64,7 @@ class Request:
         "(default: N)",
         metavar="M",
     )
-    seed: int | None = option(None, "seed of the draw for --candidates-of (1)")
+    seed: int | None = option(None, "seed of the draw; goes with --candidates-of (default: 1)")
     utility: str = option(
         "chrf",
         "measure of agreement: chrf (default), bleu, comet:MODEL (see `score --metric`), or "

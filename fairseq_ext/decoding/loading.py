@@ -69,7 +69,7 @@ def open_model(
 
 
 def require_readers(data: Path | None, models: Iterable[Path]) -> None:
-    """Refuse a folder with dictionaries if no model for the engine reads it: bundles have theirs.
+    """Refuse a folder with dictionaries that no model reads, as all are bundles with a program.
 
     Raises:
         ConfigError: ``data`` is not None, and each model is a bundle with a program.

@@ -363,9 +363,9 @@ def _plain_sources(
 
 
 def generation_speed(generated: str | Path) -> float | None:
-    """Read tokens per second from fairseq-generate's closing line, in its output or ``OUTPUT.log``.
+    """Read tokens per second from fairseq-generate's closing line; return None without this line.
 
-    Return None if there is no such line.
+    The line may be in ``generated``, or in a log beside it, such as ``generated.txt.log``.
     """
     for path in (Path(generated), Path(f"{generated}.log")):
         if path.is_file():

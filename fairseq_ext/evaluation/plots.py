@@ -432,7 +432,7 @@ def write_figure(figure: Figure, path: Path) -> None:
         # `_add_fonts` has already warned of this.
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
         if path.suffix == ".svg":
-            figure.savefig(file, format="svg", metadata={"Date": None})
+            figure.savefig(file, format="svg", dpi=dpi, metadata={"Date": None})
             return
         figure.savefig(pixels := io.BytesIO(), format="png", dpi=dpi)
         palette = Image.open(pixels).convert("RGB").quantize(dither=Image.Dither.NONE)

@@ -145,7 +145,7 @@ class TransformerClassifier(FairseqEncoderModel):
         heads = self.classification_heads.state_dict(prefix=prefix)
         saved = {key: value for key, value in state_dict.items() if key.startswith(prefix)}
         if {k: v.shape for k, v in heads.items()} != {k: v.shape for k, v in saved.items()}:
-            logger.warning("the checkpoint has other classification heads: this model's start anew")
+            logger.warning("the checkpoint has other classification heads; ours start untrained")
             for key in saved:
                 del state_dict[key]
             state_dict.update(heads)

@@ -33,8 +33,9 @@ class Layer:
     """``module:function`` or ``module:Class.method``. If a module has imported a function by
     ``from … import``, name the module that *uses* it."""
     wrapper: Callable
-    """A function that takes the original, a function or a value, and returns its replacement. It
-    must belong to a module: its qualified name shows whether it has already been applied."""
+    """A function that takes the original, a function or a value, and returns its replacement, or
+    an action. It must belong to a module: its qualified name shows whether it has already been
+    applied."""
     patch: str = ""
     """The name of the patch that the layer belongs to."""
 
@@ -68,7 +69,7 @@ def around(*targets: str, patch: str) -> Callable[[Callable], Layer]:
 
 def acting(patch: str) -> Callable[[Callable], Layer]:
     """Make a decorator for a function to call once, for instance to filter a warning."""
-    return replacing(patch=patch)
+    return lambda action: Layer((), action, patch)
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class Spaced(dict[int, int]):
         return self[code]
 
 
-_PRINTABLE = Spaced("C", "\u200c\u200d")  # joiners that INVISIBLE spares, too
+_PRINTABLE = Spaced("C", "\u200c\u200d")  # but not the joiners, which INVISIBLE spares, too
 
 
 def printable(text: str) -> str:

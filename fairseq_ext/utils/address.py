@@ -12,7 +12,7 @@ def listen(host: str, port: int) -> socket.socket:
     """
     try:
         if not 0 <= port <= 65535:  # getaddrinfo would take it modulo 65,536
-            raise OverflowError("a port is from 0 to 65535")
+            raise OverflowError("a port is a number from 0 to 65535")
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
         )[0]

@@ -50,7 +50,7 @@ def require_file(path: str | Path, description: str = "file") -> Path:
             raise DataError(f"{description} {path} is a folder; give the file itself.")
         if not stat.S_ISREG(mode):
             raise DataError(
-                f"{description} {path} is not a regular file; save its content in one first."
+                f"{description} {path} is not a regular file; save it as a regular file first."
             )
         with path.open("rb"):
             return path
