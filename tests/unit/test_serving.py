@@ -754,9 +754,9 @@ async def test_sentences_of_a_line_are_translated_alone_and_joined():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"api_key": ""}, "`--api-key` must be a key, but is empty"),
-        ({"allow_host": ["example.org", "https://example.org"]}, "`--allow-host` must be a name"),
-        ({"allow_host": ["example.org:80"]}, "`--allow-host` must be a name without port"),
+        ({"api_key": ""}, "`--api-key` must not be empty; leave it out if"),
+        ({"allow_host": ["example.org", "https://example.org"]}, "`--allow-host` must be a host"),
+        ({"allow_host": ["example.org:80"]}, "must be a host name in ASCII without port"),
         ({"cors": ["*", "example.org"]}, "`--cors` must be an origin"),
         (
             {"cors": ["https://example.org/"]},
@@ -766,7 +766,8 @@ async def test_sentences_of_a_line_are_translated_alone_and_joined():
     ],
 )
 def test_what_no_request_could_have_is_refused(options: dict, message: str):
-    origins = ["*", "null", "https://a-b.example.org:80", "http://[::1]:8000", "http://localhost"]
+    hosts = ["https://a-b.example.org:80", "http://[::1]:8000", "http://localhost"]
+    origins = ["*", "null", "file://", *hosts]
     Settings(models=[], api_key="key", allow_host=["*", "Example.org"], cors=origins).check()
     with pytest.raises(ConfigError, match=re.escape(message)):
         Settings(models=[], **options).check()
