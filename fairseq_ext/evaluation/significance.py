@@ -351,7 +351,8 @@ def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dic
 def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple[float, np.ndarray]:
     """Return the score of all lines of a translation, and the scores of samples of its lines.
 
-    ``draws`` has the line numbers of each sample, ``[samples, lines]``.
+    ``draws`` has the line numbers of each sample, ``[samples, lines]``. The samples' scores are
+    ``[samples]``.
     """
     sentence_statistics = metric._extract_corpus_statistics(lines, None)
     # Computed as in sacrebleu, to agree in the last digits.
