@@ -29,9 +29,11 @@ from fairseq_ext.engine.program import NOTHING, Columns, Matrix, Phase, Program,
 from fairseq_ext.engine.writer import Writer
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
-# Compilers of layers. A Product takes its input x, a term to add, an activation and the columns to
-# write to. An Attention takes the query, the source (NOTHING for self-attention), a term to add,
-# and whether its weights are the alignment. So does a Layer, but without the term.
+# Compilers of layers. Each takes the layer and the Writer, and returns the columns of the result.
+# A Product also takes its input x and, by keyword, a term to add, an activation and the columns to
+# write to. An Attention takes the input of the queries, the source (NOTHING for self-attention), a
+# term to add, and whether its weights are the alignment. A Layer takes its input, the source
+# (NOTHING in the encoder), and whether the weights of its source attention are the alignment.
 Product = Callable[..., Columns]
 Attention = Callable[[Any, Columns, Columns, Columns, bool, Writer], Columns]
 Layer = Callable[[Any, Columns, Columns, bool, Writer], Columns]
@@ -52,7 +54,7 @@ METHODS = (
 
 OURS = "fairseq_ext"
 LIBRARIES = ("torch", "fairseq", "apex", OURS)
-"""Packages whose methods the compilers in the tables reproduce."""
+"""Packages whose methods the compilers reproduce; a module with any other method is refused."""
 
 QUANT_NOISE = "fairseq.modules.quant_noise"  # its hook does nothing outside training
 
@@ -87,10 +89,11 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
 def found(
     table: dict[type, Callable], module: nn.Module, methods: Sequence[str] = METHODS
 ) -> Callable:
-    """Return the entry of a module's class, or else of its nearest base class, in a table.
+    """Look up the compiler of a module by its class, or else by the nearest base class.
 
     Raises:
-        ConfigError: there is none, or the module overrides one of the class's ``methods``.
+        ConfigError: the table has no compiler for the module, or the module overrides one of the
+            ``methods`` of the class that was found.
     """
     for kind in type(module).__mro__:
         if kind in table:
@@ -126,10 +129,10 @@ def require_no_additions(model: nn.Module) -> None:
     """Refuse parametrizations, hooks except quant_noise's, and methods not from ``LIBRARIES``."""
     for module in model.modules():
         name = type(module).__name__
-        require(not parametrize.is_parametrized(module), f"parametrization, as of {name}")
+        require(not parametrize.is_parametrized(module), f"parametrization such as that of {name}")
         hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
         for hook in hooks:
-            require(getattr(hook, "__module__", "") == QUANT_NOISE, f"hook, as on {name}")
+            require(getattr(hook, "__module__", "") == QUANT_NOISE, f"hook such as that on {name}")
         for method in OF_MODEL if module is model else METHODS:
             require(_package(_method(module, method)) in (None, *LIBRARIES), name)
 
@@ -357,7 +360,8 @@ def lightconv_layer(
 def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) -> Columns:
     """Compile ``LN(x + W_2 Conv(GLU(W_1 x + b_1)) + b_2)``, in which ``after`` is LN.
 
-    With ``normalize_before``, LN is applied to the input of W_1 instead.
+    With ``normalize_before``, LN is applied to the input of W_1 instead. A layer that was built
+    without a gated linear unit (``--encoder-glu``, ``--decoder-glu``) has no GLU.
     """
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
@@ -366,7 +370,8 @@ def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) ->
         values = program.gate(*values.split(2))
     causal, taps = program.phase(x) is Phase.HYPOTHESES, layer.conv.kernel_size
     require(causal or taps % 2 == 1, "convolution of an even number of taps in the encoder")
-    require(layer.conv.padding_l == (taps - 1 if causal else taps // 2), "such padding")
+    usual = layer.conv.padding_l == (taps - 1 if causal else taps // 2)
+    require(usual, "padding of a convolution other than fairseq's default")
     convolve = lightweight if isinstance(layer.conv, LightweightConv1dTBC) else dynamic
     x = linear(layer.linear2, convolve(layer.conv, values, program), program, added=x)
     return x if before else norm(after, x, program)
@@ -387,7 +392,8 @@ def dynamic(layer: DynamicConv_scripatable, values: Columns, program: Writer) ->
     require_methods(layer, DynamicConv_scripatable)
     require(layer.weight_softmax, "dynamic convolution without `--weight-softmax`")
     require(not layer.has_conv_bias, "bias of a convolution")
-    require(not layer.in_proj and not layer.renorm_padding, "projection in a convolution")
+    plain = not layer.in_proj and not layer.renorm_padding
+    require(plain, "projection or renormalized padding in a convolution")
     logits = linear(layer.weight_linear, values, program)
     kernels = np.array([[layer.kernel_size, 1.0]], np.float32)
     return program.convolve(logits, values, kernels, layer.num_heads)

@@ -32,8 +32,8 @@ class EngineModel:
     numbers: str  # format of the weights: `fp32`, `bf16`, `int8`
     src: str
     tgt: str
-    source: Sequence[str]  # symbols of the dictionaries, fairseq's own symbols first
-    target: Sequence[str]  # symbols of the dictionaries, fairseq's own symbols first
+    source: Sequence[str]  # symbols of the source dictionary, fairseq's special symbols first
+    target: Sequence[str]  # symbols of the target dictionary, in the same order
     begins: bool = False  # whether each source begins with <s> (`--source-bos`)
     cut: int = 0  # longest source without <s> (`--truncate-source`); 0: never cut
     affixes: tuple[tuple[int, ...], ...] = NO_AFFIXES
@@ -42,9 +42,14 @@ class EngineModel:
     path: Path = Path("the model")
 
     def check(self) -> None:
-        """Check the model, except for its program."""
+        """Check the model, except for its program, which :mod:`fairseq_ext.engine.verify` checks.
+
+        Raises:
+            ConfigError: names the property that is wrong.
+            DataError: an id or a length is not a whole number.
+        """
         cut = whole_number(self.cut)
-        _require(type(self.begins) is bool and cut >= 0, "its settings of sources are wrong")
+        _require(type(self.begins) is bool and cut >= 0, "its rules for sources are wrong")
         sizes = len(self.source), len(self.source), len(self.target)
         _require(len(self.affixes) == 3, "its symbols around sentences are wrong")
         for numbers, size in zip(self.affixes, sizes, strict=True):
@@ -52,15 +57,18 @@ class EngineModel:
             _require(fits, "its symbols around sentences are wrong")
         rows = min(self.weights[number].outputs for number in self.program.source_tables)
         fits = len(SPECIAL) <= len(self.source) <= rows
-        _require(fits, "its source dictionary is of another model")
+        _require(fits, "its source dictionary belongs to another model")
         rows = self.weights[self.program.outputs[0].weight].outputs
-        _require(len(self.target) == rows, "its target dictionary is of another model")
+        _require(len(self.target) == rows, "its target dictionary belongs to another model")
 
 
 def voting(models: Sequence[EngineModel]) -> EngineModel:
     """Join models into an ensemble, which takes the mean of their probabilities.
 
     All properties other than program and weights come from the first model.
+
+    Raises:
+        ConfigError: the models have different dictionaries, languages or rules for sources.
     """
     first, *rest = models
     shared = attrgetter("src", "tgt", "begins", "cut", "affixes", "source", "target")

@@ -65,9 +65,12 @@ def taps(kernel: np.ndarray) -> np.ndarray:
 
 
 def sinusoids(frequencies: np.ndarray, count: int, width: int, padding: int) -> np.ndarray:
-    """Compute sines and cosines ``[count, width]`` of positions, exactly like fairseq."""
+    """Compute sines and cosines ``[count, width]`` of positions, exactly like fairseq.
+
+    The row ``padding`` is 0.
+    """
     if not (0 <= padding < count <= 1 << 20 and 0 <= width - 2 * frequencies.size <= 1):
-        raise DataError("a table of positions has another size")
+        raise DataError("a table of positions has a size that does not fit its frequencies")
     if not np.abs(frequencies, dtype=np.float32).max(initial=0) <= FASTEST:
         raise DataError("a table of positions has a frequency out of range")
     angles = np.arange(count, dtype=np.float32)[:, None] * frequencies
@@ -151,4 +154,4 @@ class Evaluator:
     def _spend(self, size: int) -> None:
         self._budget -= size
         if self._budget < 0:
-            raise DataError("its recipes need more memory than a model of this size")
+            raise DataError("its recipes need more memory than those of any model of this size")

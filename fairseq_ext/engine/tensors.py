@@ -135,11 +135,11 @@ class Tensors:
         scale = self.stored(name + SCALE) if name + SCALE in self else np.empty(())
         matches = rounded.dtype == np.int8 and rounded.ndim == 2 and scale.dtype == np.float32
         if not matches or scale.shape != (len(rounded),):
-            raise DataError(f"{name}.int8 and its scale do not fit")
+            raise DataError(f"{name}.int8 and its scale do not fit together")
         return rounded, _in_range(name, scale)
 
     def signs(self, name: str, inputs: int) -> Signs | None:
-        """Read a weight with K ``inputs`` as signs; return None if it has no bits or trits."""
+        """Read a weight ``[N, inputs]`` as signs; return None if it has no bits or trits."""
         ending = next((ending for ending in (BITS, TRITS) if name + ending in self), None)
         if ending is None:
             return None
@@ -147,9 +147,9 @@ class Tensors:
         levels = self.stored(name + LEVELS) if name + LEVELS in self else np.empty(())
         right = (packed.dtype, levels.dtype, packed.ndim) == (np.uint8, np.float32, 2)
         if not right or levels.shape != (len(packed),):
-            raise DataError(f"{name}{ending} and its levels do not fit")
+            raise DataError(f"{name}{ending} and its levels do not fit together")
         if packed.shape[1] != -(-inputs // (8 if ending == BITS else 5)):
-            raise DataError(f"{name} has another size")
+            raise DataError(f"{name} has the wrong size")
         levels = _in_range(name, levels)
         if ending == BITS:
             return Signs(packed, levels, inputs)

@@ -52,9 +52,13 @@ OF_DECODER = {
 
 
 def verify(program: Program, weights: Sequence[Packed]) -> None:
-    """Refuse a program that would, with these weights, read or write outside its memory."""
+    """Refuse a program that would, with these weights, read or write outside its memory.
+
+    Raises:
+        ConfigError: names the first fault, and the operation that has it.
+    """
     for number, weight in enumerate(weights):
-        _require(is_whole(weight), f"weight {number} has another size or kind than it says")
+        _require(is_whole(weight), f"weight {number} does not have the size or kind that it states")
     _Verifier(program, weights).run()
 
 
@@ -126,7 +130,7 @@ class _Verifier:
         _require(are_tokens, "a special symbol is outside of the target vocabulary")
         counted = sorted(self.caches) == list(range(len(self.caches)))
         counted = counted and len(self.caches) == program.caches
-        _require(counted, "its caches are not one for each operation")
+        _require(counted, "it does not have one cache for each operation that needs one")
         _require(program.source_tables, "its encoder reads no tokens")
 
     def _vocabulary(self) -> int:
@@ -145,33 +149,36 @@ class _Verifier:
             _require(1 <= width <= widest, "a register is too wide")
             _require(phase in iter(Phase), "a register has an unknown phase")
             fits = 1 <= rows <= MOST if phase == Phase.SLOTS else rows == 0
-            _require(fits, "a register has another number of rows than its phase allows")
+            _require(fits, "a register has a number of rows that its phase does not allow")
         models = max(1, len(program.outputs))  # in an ensemble
         for operations in (program.encoder, program.decoder):
-            _require(len(operations) <= MOST_OPERATIONS * models, "its operations are too many")
+            _require(len(operations) <= MOST_OPERATIONS * models, "it has too many operations")
         columns = sum(shape.width for shape in program.shapes)
         bound = min(MOST_COLUMNS * widest, MOST_NUMBERS * models)
-        _require(columns <= bound, "its registers are too many")
+        _require(columns <= bound, "its registers have too many columns")
         slots = sum(shape.width * shape.rows for shape in program.shapes)
-        _require(slots <= MOST_SLOTS * models, "its slots are too many")
+        _require(slots <= MOST_SLOTS * models, "its slots hold too many numbers")
         self.written = [np.zeros(shape.width, bool) for shape in program.shapes]
 
     def _check(self, op: Operation) -> None:
-        _require(op.code in iter(Code), "it is unknown")
+        _require(op.code in iter(Code), "the operation is unknown")
         counts = tuple(map(len, (op.inputs, op.weights, op.ints, op.reals)))
-        _require(counts == Code(op.code).operands, "it has another number of operands")
-        _require(op.code not in (OF_ENCODER if self.decoding else OF_DECODER), "not on this side")
+        _require(counts == Code(op.code).operands, "it has the wrong number of operands")
+        other_side = OF_ENCODER if self.decoding else OF_DECODER
+        _require(op.code not in other_side, "it belongs to the other side")
         _require(all(-1 <= number <= MOST for number in op.ints), "a number is out of range")
         _require(_are_finite(op.reals), "a factor is not finite")
         out = self.within(op.out)
-        _require((out.phase == Phase.HYPOTHESES) == self.decoding, "it writes into the other part")
+        fits = (out.phase == Phase.HYPOTHESES) == self.decoding
+        _require(fits, "it writes a register of the other side")
         _require(op.out.register not in self.heads, "it writes into transposed keys")
         for x, multiple in zip(op.inputs, BESIDE_OUT.get(op.code, ()), strict=False):
             self.beside(x, op.out, multiple * op.out.width)
         if op.code in IN_PARTS:
             self.divides(op.ints[0], op.out.width)
         if op.code in programs.CACHED:
-            _require(out.phase in (Phase.TOKENS, Phase.HYPOTHESES), "its rows are no tokens")
+            are_tokens = out.phase in (Phase.TOKENS, Phase.HYPOTHESES)
+            _require(are_tokens, "its rows are neither tokens nor hypotheses")
             if self.decoding:
                 self.caches.append(op.ints[1])
         if op.code not in SIMPLE:
@@ -193,14 +200,14 @@ class _Verifier:
         shape = self.within(place)
         held = self.written[place.register][place.offset :][: place.width]
         _require(held.all() and place.register not in self.heads, "it reads unwritten columns")
-        _require(shape.phase in phases, "the rows of an operand do not suit it")
-        _require(width is None or place.width == width, "an operand has another width")
+        _require(shape.phase in phases, "the rows of an operand have the wrong phase")
+        _require(width is None or place.width == width, "an operand has the wrong width")
         return shape
 
     def beside(self, place: Columns, out: Columns, width: int | None = None) -> None:
-        """Check an input, whose rows must correspond to those of the output."""
+        """Check an input of ``width`` columns that must have one row for each row of the output."""
         shape, rows = self.read(place, *Phase, width=width), self.within(out)
-        _require(shape[1:] == rows[1:], "the rows of an operand are not those of its result")
+        _require(shape[1:] == rows[1:], "an operand does not have the rows of the result")
 
     def weight(self, number: int) -> Packed:
         """Check that a weight exists, and return it."""
@@ -211,13 +218,13 @@ class _Verifier:
         """Check the size and layout of a product's weight."""
         weight = self.weight(number)
         fits = weight.kind != PLAIN and (weight.inputs, weight.outputs) == (inputs, outputs)
-        _require(fits, "its weight has another size or kind")
+        _require(fits, "its weight has the wrong size or kind")
 
     def plain(self, number: int, rows: int, columns: int = 1) -> np.ndarray:
         """Check an fp32 table of ``columns`` columns and at least ``rows`` rows; return it."""
         weight = self.weight(number)
         fits = weight.kind == PLAIN and weight.inputs == columns and weight.outputs >= rows
-        _require(fits, "its vector or table has another size or kind")
+        _require(fits, "its vector or table has the wrong size or kind")
         return weight.values.reshape(-1, columns)
 
     def vector(self, number: int, size: int, *, optional: bool = False) -> None:
@@ -235,23 +242,24 @@ class _Verifier:
         (query, keys, values), heads = op.inputs, op.ints[0]
         self.beside(query, op.out, width=keys.width)
         shape = self.within(keys)
-        _require(self.heads.get(keys.register) == heads, "its keys are not transposed for it")
-        _require((keys.offset, keys.width) == (0, shape.width), "it does not read whole keys")
+        transposed = self.heads.get(keys.register) == heads
+        _require(transposed, "its keys are not transposed for its heads")
+        _require((keys.offset, keys.width) == (0, shape.width), "it reads only a part of its keys")
         value_shape = self.read(values, Phase.TOKENS, Phase.SLOTS, width=op.out.width)
         _require(value_shape[1:] == shape[1:], "its keys and values have different rows")
         self.divides(heads, query.width, values.width)
-        _require(op.ints[2] in programs.WEIGHTS.values(), "its sum is of an unknown kind")
+        _require(op.ints[2] in programs.WEIGHTS.values(), "it binarizes in an unknown way")
 
     # ---- operations; machine.h says what each computes ----
 
     def check_embed(self, op: Operation) -> None:
         (table, positions), (first,) = op.weights, op.ints
         tokens = Phase.HYPOTHESES if self.decoding else Phase.TOKENS
-        _require(self.within(op.out).phase == tokens, "its rows are no tokens")
+        _require(self.within(op.out).phase == tokens, f"its rows are not {tokens.name.lower()}")
         fewest = self._vocabulary() if self.decoding else 1
         embedding = self.weight(table)
         fits = embedding.inputs == op.out.width and embedding.outputs >= fewest
-        _require(fits and embedding.kind in EMBEDDINGS, "its table has another size or kind")
+        _require(fits and embedding.kind in EMBEDDINGS, "its table has the wrong size or kind")
         _require(first >= 0, "its first position is negative")
         if positions != -1:
             program = self.program
@@ -267,7 +275,7 @@ class _Verifier:
         if added != programs.NOTHING:
             self.beside(added, op.out, op.out.width)
             simple = activation in (programs.ACTIVATIONS["linear"], programs.ACTIVATIONS["relu"])
-            _require(simple, "something is added to its activation")
+            _require(simple, "it adds a term after an activation other than relu")
 
     def check_norm(self, op: Operation) -> None:
         for number in op.weights:
@@ -289,24 +297,24 @@ class _Verifier:
 
     def check_attend(self, op: Operation) -> None:
         self.memory(op)
-        _require(self.within(op.out).phase == Phase.TOKENS, "its rows are no tokens")
+        _require(self.within(op.out).phase == Phase.TOKENS, "its rows are not tokens")
 
     def check_attend_past(self, op: Operation) -> None:
-        _require(op.ints[2] in programs.WEIGHTS.values(), "its sum is of an unknown kind")
+        _require(op.ints[2] in programs.WEIGHTS.values(), "it binarizes in an unknown way")
 
     def check_attend_source(self, op: Operation) -> None:
         self.memory(op)
         shown = op.ints[1] != 0  # the alignment has room for one weight per source token
         tokens = self.within(op.inputs[2]).phase == Phase.TOKENS
-        _require(tokens or not shown, "its alignment is not with tokens")
+        _require(tokens or not shown, "its alignment is not to source tokens")
 
     def check_mix(self, op: Operation) -> None:
         self.read(op.inputs[0], Phase.TOKENS, width=op.out.width)
         out, matrix = self.within(op.out), self.weight(op.weights[0])
         fits = matrix.kind == PLAIN and matrix.outputs == out.rows
-        _require(fits and out.phase == Phase.SLOTS, "its matrix has another size or kind")
+        _require(fits and out.phase == Phase.SLOTS, "its matrix has the wrong size or kind")
         fits = matrix.inputs >= self.program.longest_source
-        _require(fits, "its matrix is too short for sentences")
+        _require(fits, "its matrix has too few columns for the longest source")
 
     def check_convolve(self, op: Operation) -> None:
         logits, values = op.inputs
@@ -314,15 +322,15 @@ class _Verifier:
         self.beside(values, op.out, op.out.width)
         sizes = self.plain(op.weights[0], 1, 2)[:, 0]
         within = (sizes >= 1) & (sizes <= logits.width) & (sizes == np.floor(sizes))
-        _require(within.all(), "a kernel has no such size")
+        _require(within.all(), "a kernel has an impossible size")
         taps = int(sizes.astype(np.int64).sum())  # float32 is inexact above 2^24
-        _require(logits.width == op.ints[0] * taps, "its logits are not one for each tap")
+        _require(logits.width == op.ints[0] * taps, "it does not have one logit for each tap")
 
     def check_taps(self, op: Operation) -> None:
         (x,), count = op.inputs, op.ints[2]
         self.beside(x, op.out)
         fits = count >= 1 and op.out.width == count * x.width
-        _require(fits, "its width is not one for each tap")
+        _require(fits, "it is not as wide as all its taps together")
 
     def check_filter(self, op: Operation) -> None:
         heads, _, count = op.ints
@@ -331,10 +339,10 @@ class _Verifier:
 
     def check_recur(self, op: Operation) -> None:
         (how,) = op.ints
-        _require(0 <= how <= programs.BACKWARDS | programs.CELLS, "its kind is unknown")
+        _require(0 <= how <= programs.BACKWARDS | programs.CELLS, "its flags are unknown")
         parts, gates = (2, 4) if how & programs.CELLS else (1, 3)
         width = op.out.width // parts
-        _require(width * parts == op.out.width, "its rows are not of states and cells")
+        _require(width * parts == op.out.width, "its rows are not states with cells")
         self.read(op.inputs[0], Phase.TOKENS, width=gates * width)
         self.beside(op.inputs[0], op.out)
         self.product(op.weights[0], width, gates * width)
@@ -342,7 +350,7 @@ class _Verifier:
 
     def check_pick(self, op: Operation) -> None:
         self.read(op.inputs[0], Phase.TOKENS, width=op.out.width)
-        _require(self.within(op.out).phase == Phase.SENTENCES, "its rows are no sentences")
+        _require(self.within(op.out).phase == Phase.SENTENCES, "its rows are not sentences")
 
     def check_recall(self, op: Operation) -> None:
         state, initial = op.inputs
@@ -354,7 +362,7 @@ class _Verifier:
 
     def check_lstm(self, op: Operation) -> None:
         width = op.inputs[2].width
-        _require(op.out.width == 2 * width, "its rows are not of states and cells")
+        _require(op.out.width == 2 * width, "its rows are not states with cells")
         for x, input_width in zip(op.inputs, (4 * width, 4 * width, width), strict=True):
             self.beside(x, op.out, input_width)
 

@@ -497,8 +497,8 @@ def test_a_made_up_program_is_refused(name: str, copy: Path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("dict.de.txt", "w 1\n" * 50, "source dictionary is of another model"),
-        ("dict.en.txt", "w 1\n" * 9, "target dictionary is of another model"),
+        ("dict.de.txt", "w 1\n" * 50, "source dictionary belongs to another model"),
+        ("dict.en.txt", "w 1\n" * 9, "target dictionary belongs to another model"),
         ("program.json", "[" * 100_000, r"program\.json"),
         ("program.json", "{", r"program\.json"),
     ],

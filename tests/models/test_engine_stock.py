@@ -57,8 +57,8 @@ CHANGES = {
     "encoder": (overridden("encoder", "forward_embedding"), "no OwnTransformerEncoder"),
     "model": (overridden("", "get_normalized_probs"), "no OwnTransformerModel"),
     "instance": (patched, "no Linear"),
-    "hook": (hooked, "no hook, as on TransformerEncoder"),
-    "hook-before": (hooked_before, "no hook, as on Linear"),
+    "hook": (hooked, "no hook such as that on TransformerEncoder"),
+    "hook-before": (hooked_before, "no hook such as that on Linear"),
     "weight-norm": (lambda model: weight_norm(model.decoder.layers[0].fc1), "no hook"),
     "parametrization": (
         lambda model: parametrizations.spectral_norm(model.decoder.layers[0].fc1),
