@@ -45,7 +45,8 @@ static void follow_in_order(const constraints *of, const int32_t *state, int32_t
     next[0] = node;
     if (are_met(of, state)) return;
     if (nodes[node + 1].token == token) next[0] = node + 1;
-    /* Other tokens may stand between constraints; within one, they begin all of them again. */
+    /* Between two constraints any token may come. Within a constraint, a token other than the next
+     * one of it sends the hypothesis back to the beginning of the first constraint. */
     else if (node && !nodes[node].ends) next[0] = nodes[1].token == token;
 }
 
@@ -63,7 +64,8 @@ void follow(const constraints *of, const int32_t *state, int32_t token, int32_t 
     if (generated[node] >= nodes[node].uses) node = 0; /* the root is never generated */
     next[0] = node;
     if (node) generated[node]++;
-    /* The old path ends here: it completed a constraint, or its unfinished part is undone. */
+    /* If the token does not continue the old path: count the last constraint that the path
+     * completed, and take back the tokens that came after its end. */
     for (int32_t left = goes_on ? 0 : state[0]; left; left = nodes[left].parent) {
         if (completed[left] < nodes[left].ends) {
             completed[left]++;

@@ -8,7 +8,8 @@
 /* Changes whenever a structure or operation does, so that Python refuses an old library. */
 EXPORT int engine_interface(void) { return 8; }
 
-/* 0: any processor; 1: AVX2; 2: AVX-512 with VNNI; 3: AMX too. */
+/* Returns the fastest code path that this processor can run: 0 is for any processor, 1 for AVX2, 2
+ * for AVX-512 with VNNI, 3 for AMX in addition. */
 EXPORT int engine_best_path(void) {
 #ifdef HAVE_X86
     __builtin_cpu_init();

@@ -239,7 +239,8 @@ static void row_wise(workspace *space, const operation *op, int64_t rows) {
         }
 }
 
-/* Reorders each sentence's keys into blocks of 16 tokens: [head][block][dim][16]; pads are 0. */
+/* Reorders each sentence's keys into blocks of 16 tokens, [head][block][dim][16]; the last block is
+ * filled up with zeros. */
 static void transpose(workspace *space, const operation *op) {
     const int64_t heads = op->ints[0], width = op->in[0].width, dim = width / heads;
     const int64_t stride = stride_of(space, op->in[0]);
@@ -459,7 +460,8 @@ static int64_t left_of(const workspace *space, const operation *op, int64_t taps
     return space->what->shapes[op->out.index].phase == HYPOTHESES ? taps - 1 : (taps + 2) / 2 - 1;
 }
 
-/* Sums a head's kernels, weighted by their shares, into one. weights[0]: [kernels][size, share] */
+/* Convolves with a dynamic kernel for each row and head: the sum of the softmaxes of several kernels,
+ * each times its share. weights[0] lists them: [kernels][size, share]. */
 static int convolve(workspace *space, const operation *op, int64_t rows) {
     const weight *kernels = &space->what->weights[op->weights[0]];
     const float *table = kernels->values;
@@ -530,7 +532,7 @@ static int gather_taps(workspace *space, const operation *op, int64_t rows) {
     return 0;
 }
 
-/* Computes each step at once for all sentences that are long enough. */
+/* Computes all states of a GRU or LSTM; each step at once for all sentences that are long enough. */
 static int recur(workspace *space, const operation *op) {
     const int cells = op->ints[0] & CELLS;
     const int64_t width = op->out.width, n = cells ? width / 2 : width, many = space->sentences;
@@ -599,7 +601,8 @@ static void advance(workspace *space, const operation *op) {
              rows_of(space, op->out) + r * stride_of(space, op->out));
 }
 
-/* Sums softmax(v tanh(q + k_j)) v_j; a bias of the scores is the same for all j: no effect. */
+/* Sums softmax_j(v . tanh(q + key_j)) value_j. A bias of the scores would have no effect, because it
+ * would be the same for all j. */
 static void attend_additively(workspace *space, const operation *op) {
     const float *v = vector(space, op->weights[0]);
     const int64_t keys_stride = stride_of(space, op->in[1]), values_stride = stride_of(space, op->in[2]);

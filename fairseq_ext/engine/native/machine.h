@@ -86,11 +86,11 @@ typedef struct {
     int64_t *block_begins;  /* where sentences begin in transposed keys, in blocks */
     const int32_t *newest;  /* input of the decoder, [hypotheses] */
     const int32_t *sentence_of; /* [hypotheses] */
-    const int32_t *ancestors;   /* [hypotheses][ancestor_stride]: its row at each earlier step */
+    const int32_t *ancestors;   /* [hypotheses][ancestor_stride]: its ancestor's row at each step */
     int64_t ancestor_stride;
     float ***caches; /* [cache][step]: keys and values of all rows */
     int64_t cache_steps;
-    float *attention; /* [hypotheses][longest source], of this step: the models' mean, or NULL */
+    float *attention; /* this step's, [hypotheses][longest source], the models' mean; or NULL */
     int64_t attention_stride;
     void *scratch;
     float *scores;

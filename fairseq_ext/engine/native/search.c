@@ -23,7 +23,8 @@ typedef struct {
     int32_t place, bank;
 } banked;
 
-/* What happened at one step: each row's newest token, its score so far, and its attention. */
+/* What happened at one step: each row's newest token, the sum of its log-probabilities so far, and
+ * its attention. */
 typedef struct {
     int32_t *fed;
     float *total, *attention;
@@ -117,7 +118,9 @@ static int keep(search *run, const progress *one, int64_t step, int32_t row, flo
 
 /* ---- a step -------------------------------------------------------------------------------- */
 
-/* How many next tokens of a row to find: twice the beam, as half may be </s>; or the samples. */
+/* Returns how many next tokens of a row to find. In beam search: twice the beam, because up to `beam`
+ * of a sentence's best candidates may be </s>, one from each row. In sampling: a single token, but
+ * `beam` tokens at the first step, at which a sentence has one row. */
 static int64_t per_row(const rules *how, int64_t step) {
     if (how->sampling) return step ? 1 : how->beam;
     return 2 * (int64_t)how->beam;
@@ -132,7 +135,7 @@ static int64_t longest(const search *run, int32_t sentence) {
     return most < how->most ? most : how->most;
 }
 
-/* The only token that may come next, or -1. */
+/* The only token that may come next, or -1 if several may. */
 static int32_t forced_token(const search *run, int32_t sentence, int64_t step) {
     if (step >= longest(run, sentence)) return run->space->what->eos;
     if (!run->prefixes) return -1;
@@ -215,8 +218,8 @@ static void rank_next(const search *run, int64_t row, const choices *some, const
     }
 }
 
-/* Finds the best tokens that may follow a row, best first, with their log-probabilities. `logits`
- * come from one model; of several models they are log-probabilities. */
+/* Finds the best tokens that may follow a row, best first, with their log-probabilities. `logits` are
+ * those of a single model, or the logarithms of the mean probabilities of several models. */
 static void rank_row(search *run, int64_t row, int64_t step, int64_t place, float *logits) {
     const rules *how = run->how;
     const arithmetic *math = run->space->math;
@@ -254,7 +257,7 @@ static int64_t logit_rows(const program *what) {
     return kind == F32 || kind == BF16 ? LOGIT_ROWS_OF_WIDE_WEIGHTS : LOGIT_ROWS;
 }
 
-/* How many rows from this one on have the same choices, at most `logit_rows`. */
+/* Returns how many rows from this one on may end in the same tokens, at most `logit_rows`. */
 static int64_t alike(const search *run, int64_t row) {
     const choices *some = choices_of(run, run->sentence_of[row]);
     const int64_t most = logit_rows(run->space->what);
@@ -329,7 +332,7 @@ static int64_t gather(search *run, const progress *one, int64_t step, int64_t fi
         const best *found = found_of(run, row, step) + first;
         for (int64_t i = 0; i < many && found[i].token >= 0; i++) {
             const float total = found[i].value + run->records[step].total[row];
-            if (!isnan(total)) /* from weights that are NaN; such totals have no order */
+            if (!isnan(total)) /* NaN has no place in an order; it comes from extreme weights */
                 run->candidates[count++] = (candidate){total, row, found[i].token};
         }
     }

@@ -5,7 +5,9 @@
 #include "machine.h"
 
 typedef struct {
-    int32_t beam, min_len, max_len_b, most, attention; /* most: length of any translation */
+    int32_t beam, min_len, max_len_b;
+    int32_t most; /* largest length of any translation, without </s> */
+    int32_t attention;
     int32_t match_source, no_repeat;              /* no_repeat: size of n-grams, or 0 */
     int32_t sampling, top_k;                      /* top_k 0: all tokens */
     int32_t unordered;                            /* whether constraints may be met in any order */
@@ -35,7 +37,8 @@ typedef struct {
     int64_t attention_length, attention_room;
 } results;
 
-/* Returns 0, or 1 without memory. In each array NAME, sentence s begins at index NAME_begins[s].
+/* Translates sentences; returns 0, or 1 if there is no memory. In each array NAME, sentence s begins
+ * at index NAME_begins[s] (in `words`, at begins[s]).
  * `prefixes`: tokens with which translations begin, perhaps with </s> at the end; NULL: none.
  * `numbers`: the sentences' numbers, for sampling; NULL: counted from 0. `required`: constraints,
  * each ended by 0; NULL: none. `listed`: tokens that translations may have, ascending, among them
