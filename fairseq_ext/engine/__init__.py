@@ -5,6 +5,7 @@
 :mod:`~fairseq_ext.engine.library` runs it with the C code in ``native/``. In a bundle
 (:mod:`fairseq_ext.model.program_file`), :mod:`~fairseq_ext.engine.recipes` say how to compute the
 program's arrays from the named weights, which :mod:`~fairseq_ext.engine.tensors` reads.
+:mod:`~fairseq_ext.engine.devices` runs the same programs in torch, on a GPU for example.
 """
 
 BEGIN, PAD, END, UNKNOWN = SPECIAL = range(4)
@@ -16,7 +17,7 @@ NUMBERS = tuple(NATIVE.values())
 TORCH = "torch"
 ENGINES = {**NATIVE, TORCH: TORCH}
 """Choices of ``--engine`` other than :data:`FAIRSEQ`, each with the number format of its weights.
-:data:`TORCH` leaves the weights in their format and on their device."""
+With :data:`TORCH`, weights keep the model's format and stay on the model's device."""
 
 FAIRSEQ, DEFAULT = "fairseq", "native"
 

@@ -64,7 +64,7 @@ def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table
             places[places == len(table.keys)] = 0
             values = np.where(table.keys[places] == keys, table.values[places], 0)
             sums = np.add.reduceat(values, np.cumsum(widths) - widths)
-            sums[sums == 0] = 1  # for words none of whose pairs was kept
+            sums[sums == 0] = 1  # target words of which no pair was kept
             np.add.at(counts, places, values / np.repeat(sums, widths))
         table = _normalized(Table(table.keys, counts), target.vocabulary)
     return table
@@ -83,7 +83,7 @@ def _first(source: Side, target: Side, limit: int) -> Table:
 
 
 def _merged(tables: list[Table], limit: int, vocabulary: int) -> Table:
-    """Add up counts; if there are more than ``limit`` pairs, keep the ``limit / 2`` best."""
+    """Add up counts; of more than ``limit`` pairs, keep the ``limit / 2`` most probable ones."""
     keys, places = np.unique(np.concatenate([table.keys for table in tables]), return_inverse=True)
     counts = np.bincount(places, np.concatenate([table.values for table in tables]), len(keys))
     if len(keys) > limit:
@@ -101,7 +101,11 @@ def _normalized(counts: Table, vocabulary: int) -> Table:
 
 
 def _blocks(source: Side, target: Side) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the keys of word pairs, and each target word's number of pairs, by sentence blocks."""
+    """Yield the word pairs of blocks of consecutive sentences.
+
+    For each block, yield the keys of its pairs, sorted by target word, and the number of pairs of
+    each target word: the words of its source sentence, and the empty word.
+    """
     sizes = np.diff(source.begins) * np.diff(target.begins)
     ends = np.cumsum(sizes)
     first = 0

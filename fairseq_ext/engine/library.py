@@ -59,7 +59,11 @@ def available_paths() -> tuple[str, ...]:
 
 
 def active_path() -> str:
-    """Return the code path in use: ``FAIRSEQ_EXT_ENGINE``, or the last available one."""
+    """Return the code path in use: ``FAIRSEQ_EXT_ENGINE``, or the fastest of the available ones.
+
+    Raises:
+        ConfigError: the engine was not built, or the processor cannot run the path.
+    """
     paths = available_paths()
     if not paths:
         raise ConfigError(
@@ -87,8 +91,11 @@ class Found(NamedTuple):
 class Machine:
     """A program with its packed weights and an optional shortlist of target tokens.
 
-    Weights are packed in the format ``numbers``, unless they are in ``packed`` already. ``path`` is
-    one of :data:`PATHS`; None for :func:`active_path`.
+    Weights are packed in the format ``numbers``; if ``packed`` has them already, ``numbers`` has no
+    effect. ``path`` is one of :data:`PATHS`; None for :func:`active_path`.
+
+    Raises:
+        ConfigError: the program or the shortlist does not fit the weights.
     """
 
     def __init__(
@@ -125,10 +132,10 @@ class Machine:
         ]
 
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
-        """Cut the sentences with these ``lists`` of tokens into slices, and yield the slices.
+        """Yield slices of the sentences with these ``lists``, to be translated one after another.
 
-        The output weights of a slice's listed tokens are copied, into at most :data:`COPIES` bytes
-        unless the slice is a single sentence.
+        For each sentence, the output weights of its listed tokens are copied. The copies for a
+        slice take at most :data:`COPIES` bytes, unless the slice is a single sentence.
         """
         first = count = 0
         for place, tokens in enumerate(lists):
@@ -177,6 +184,12 @@ class Worker:
                 in ``</s>`` is a complete translation.
             numbers: the sentences' numbers, on which samples depend; None counts from 0.
             constraints: ids of the tokens that each translation must have; 0 ends a constraint.
+
+        Raises:
+            DataError: a sentence, prefix or constraint has wrong tokens, or no translation has all
+                constraints of its sentence.
+            ConfigError: the rules do not go with the constraints or the shortlist.
+            MemoryError: the sentences need too much memory.
         """
         machine = self._machine
         check_prefixes(prefixes, machine.target_vocabulary)
@@ -196,7 +209,7 @@ class Worker:
     def _together(
         self, sentences: Rows, rules: Rules, numbers: Sequence[int], *rows: Sequence[Any] | None
     ) -> list[list[Found]]:
-        """Translate sentences in one C call; ``rows``: prefixes, constraints and allowed tokens."""
+        """Translate sentences in one C call; ``rows``: prefixes, constraints and listed tokens."""
         words, begins = joined(sentences)
         program = self._machine.program
         check_sentences(words, begins, program, self._machine.source_vocabulary)
@@ -259,7 +272,8 @@ class Team:
         """Translate like :meth:`Worker.translate`; several threads may call this."""
         count = max(1, min(len(self._workers), len(sentences)))
         numbers = range(len(sentences)) if numbers is None else numbers
-        parts = [slice(first, None, count) for first in range(count)]  # take about equal times
+        # Neighbours often have similar lengths, so the parts take about equal times.
+        parts = [slice(first, None, count) for first in range(count)]
         translations: list[list[Found]] = [[]] * len(sentences)
         with self._free.held():
             if self._process != os.getpid():  # a forked child has no other threads
@@ -278,7 +292,10 @@ class Team:
 
 
 def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, size: int) -> None:
-    """Refuse source sentences that a program cannot read, because the C code checks nothing."""
+    """Refuse source sentences that a program cannot read, because the C code checks nothing.
+
+    ``words`` and ``begins`` come from :func:`joined`; ``size`` is the source vocabulary's.
+    """
     lengths, longest = np.diff(begins), program.longest_source
     if len(lengths) and (lengths.min() < 1 or lengths.max() > longest):
         raise DataError(
@@ -315,7 +332,7 @@ def check_constraints(constraints: Rows, sentences: Rows, rules: Rules, machine:
 
 
 def joined(lists: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate lists as int32; also return the start of each list and the end of the last."""
+    """Concatenate lists of ids as int32; also return each list's start, and the end of the last."""
     begins = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(numbers) for numbers in lists], out=begins[1:])
     parts = [np.asarray(numbers, getattr(numbers, "dtype", np.int64)) for numbers in lists]

@@ -51,7 +51,7 @@ class Code(enum.IntEnum):
     FILTER = 19, (1, 1, 3, 0)
     LSTM = 20, (3, 0, 0, 0)
 
-    operands: tuple[int, int, int, int]  # inputs, weights, integers and floats
+    operands: tuple[int, int, int, int]  # numbers of inputs, weights, integers and floats
 
     def __new__(cls, number: int, operands: tuple[int, int, int, int]) -> "Code":
         code = int.__new__(cls, number)
@@ -101,9 +101,9 @@ NOTHING = Columns(-1, 0, 0)
 
 
 class Operation(NamedTuple):
-    """One operation; the meaning of the operands depends on the code.
+    """One operation, which writes ``out``; machine.h says what the operands of each code mean.
 
-    ``weights`` are indices of :attr:`Program.matrices`.
+    ``weights`` are indices into :attr:`Program.matrices`.
     """
 
     code: Code
@@ -162,7 +162,7 @@ class Signs:
     levels: np.ndarray  # [N], fp32
     inputs: int  # K
     reading: Reading = FLOATS
-    name: str | None = None  # of the weight with these signs
+    name: str | None = None  # name, in the model, of the weight with these signs
     plus: np.ndarray | None = None  # bits like `values`; bit 1 stands for 1; None if binary
     plain = False
 
@@ -291,7 +291,7 @@ LIMITS = ("longest_source", "longest_target", "caches")
 
 
 def encode_program(program: Program) -> dict[str, Any]:
-    """Encode the program of one model, without its weights."""
+    """Encode the program of one model, without its weights, as dictionaries, lists and numbers."""
     (layer,) = program.outputs
     return {
         "symbols": program.symbols,
@@ -309,7 +309,8 @@ def encode_program(program: Program) -> dict[str, Any]:
 def decode_program(encoded: dict[str, Any]) -> Program:
     """Decode the result of :func:`encode_program`; check only types.
 
-    It may raise DataError, LookupError, TypeError, ValueError or OverflowError.
+    The program has no weights, and :mod:`fairseq_ext.engine.verify` has to check it. Wrong types
+    raise DataError, LookupError, TypeError, ValueError or OverflowError.
     """
     weight, bias = map(whole_number, encoded["output"])
     return Program(

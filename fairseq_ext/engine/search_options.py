@@ -43,9 +43,9 @@ class Rules:
     no_repeat_ngram_size: int = 0  # no n-gram of this size occurs twice; 0: no limit
     sampling: bool = False  # whether to draw tokens instead of searching
     top_k: int = 0  # draw only among this many most probable tokens; 0: all
-    top_p: float = 0.0  # draw only among the most probable tokens with this total; 0: all
+    top_p: float = 0.0  # draw only among the most probable tokens, up to this total; 0: all
     epsilon: float = 0.0  # draw only tokens of at least this probability, or the most probable one
-    seed: int = 1  # of the samples, 0 to 2^64 - 1
+    seed: int = 1  # seed of the samples, 0 to 2^64 - 1
     attention: bool = False  # whether to return the attention
     unordered: bool = False  # whether constraints may be met in any order
     listed: bool = True  # whether to search only the tokens of the machine's shortlist, if any

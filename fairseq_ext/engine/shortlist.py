@@ -67,7 +67,11 @@ def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequenc
 
 
 def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shortlist:
-    """Read a shortlist's file; ``source`` and ``target`` are the symbols of the dictionaries."""
+    """Read a shortlist's file; ``source`` and ``target`` are the symbols of the dictionaries.
+
+    Raises:
+        DataError: the file is damaged, or has symbols of other dictionaries.
+    """
     try:
         lines = files.require_file(path, "shortlist").read_bytes().decode("utf-8").split("\n")
     except UnicodeDecodeError as error:

@@ -165,7 +165,8 @@ def _panels(values: np.ndarray, pool: Pool, together: int = 1) -> np.ndarray:
     outputs, inputs = values.shape
     count, groups = -(-outputs // PANEL), -(-inputs // together)
     panels = pool.take((count, groups, PANEL, together), values.dtype)
-    # The numbers of a column must not all fall into the same set of the processor's cache.
+    # An odd number of cache lines per row: the numbers of a column must not all fall into the same
+    # set of the processor's cache.
     line = LINE // values.itemsize
     width = (-(-inputs // line) | 1) * line
     rows = np.zeros((PANEL, width), values.dtype)

@@ -198,7 +198,9 @@ class Writer(Program):
             heads: number of heads H.
             scale: factor of the products; None for ``1 / √D``.
             shown: whether the weights over the source are the alignment.
-            binary: a key of :data:`WEIGHTS`; unless None, :meth:`binarize` the values by head.
+            binary: how to binarize the attention weights, a key of
+                :data:`fairseq_ext.engine.program.WEIGHTS`. Unless it is None, the caller passes
+                values that :meth:`binarize` has binarized, with ``heads`` groups.
         """
         scale = (q.width // heads) ** -0.5 if scale is None else scale
         out = self.like(q, values.width) if out is None else out
@@ -281,9 +283,10 @@ class Writer(Program):
     ) -> Columns:
         """Write a GRU's states at every word of each sentence to the columns ``out``.
 
-        ``gates`` are the terms of the gates that come from the inputs, ``W x + b`` (3H columns),
-        and ``weight`` ``[3H, H]`` multiplies the previous state. With ``cells``, compute an LSTM
-        instead, with 4H columns of gates; its rows are ``[state; cell]``.
+        ``gates`` are the terms of the gates that come from the inputs, ``W x + b`` (3H columns).
+        The terms that come from the previous state s are ``U s + b'``, in which U is ``weight``
+        ``[3H, H]`` and b' is ``bias``. ``backwards`` reads the last word first. With ``cells``,
+        compute an LSTM instead, with 4H columns of gates; its rows are ``[state; cell]``.
         """
         weights = (self.matrix(weight), self.matrix(bias, plain=True))
         how = programs.BACKWARDS * backwards | programs.CELLS * cells
@@ -301,11 +304,19 @@ class Writer(Program):
         return self.write(Code.RECALL, out, (x, initial))
 
     def gru(self, inputs: Columns, hiddens: Columns, state: Columns, out: Columns) -> Columns:
-        """Compute a GRU's next state from the input's and the state's terms of gates r, z, n."""
+        """Compute a GRU's next state (H columns) from ``state`` and the terms of its gates r, z, n.
+
+        ``inputs`` and ``hiddens`` are the terms that come from the input and from the state,
+        3H columns each.
+        """
         return self.write(Code.GRU, out, (inputs, hiddens, state))
 
     def lstm(self, inputs: Columns, hiddens: Columns, cell: Columns, out: Columns) -> Columns:
-        """Compute an LSTM's next ``[state; cell]`` like :meth:`gru`; the gates are i, f, g, o."""
+        """Compute an LSTM's next ``[state; cell]`` (2H columns) from ``cell`` and gates i, f, g, o.
+
+        ``inputs`` and ``hiddens`` are the terms that come from the input and from the state,
+        4H columns each.
+        """
         return self.write(Code.LSTM, out, (inputs, hiddens, cell))
 
     def finish(self, x: Columns, weight: np.ndarray, bias: np.ndarray | None = None) -> None:

@@ -78,24 +78,25 @@ def rounded(count: int) -> int:
 def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
     """Allocate the tensors of a search's state by name, filled with 0.
 
-    ``line [b, w, t]`` is the row that hypothesis w descends from at step t, so that the data of
-    past steps, ``[B, T, W, …]``, never has to move. Finished hypotheses have the indices 0 to W - 1
-    of an axis of size W + 1; index W, where all other hypotheses are written, is never read. All
-    entries of an empty sentence are 0. With ``attention``, there is a tensor of attention weights.
+    ``line [b, w, t]`` is the row from which hypothesis w of sentence b descends at step t, so that
+    the data of past steps, ``[B, T, W, …]``, never has to move. Finished hypotheses have the
+    indices 0 to W - 1 of an axis of size W + 1; index W, where all other hypotheses are written, is
+    never read. If there are fewer than B sentences, the entries of the others are 0. With
+    ``attention``, there is a tensor of attention weights.
     """
     b, s, t, w = sizes
     program, dtype = model.program, model.dtype
     integer, number = torch.int64, torch.float32
     shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
         "step": ((1,), integer),
-        "open": ((b,), torch.bool),
-        "real": ((b, s), torch.bool),
-        "limit": ((b,), integer),
-        "forced": ((b, t), integer),  # the prefix's token + 1, or 0
+        "open": ((b,), torch.bool),  # whether the sentence's search goes on
+        "real": ((b, s), torch.bool),  # whether a source token is not a pad
+        "limit": ((b,), integer),  # largest length of a translation, without </s>
+        "forced": ((b, t), integer),  # the prefix's token + 1; 0 after the prefix
         "line": ((b, w, t), integer),
-        "tokens": ((b, t, w), integer),
-        "totals": ((b, t, w), number),
-        "count": ((b,), integer),
+        "tokens": ((b, t, w), integer),  # the input of step t
+        "totals": ((b, t, w), number),  # the sum of the log-probabilities before step t
+        "count": ((b,), integer),  # number of finished hypotheses
         "ended lines": ((b, w + 1, t), integer),
         "ended steps": ((b, w + 1), integer),
         "ended totals": ((b, w + 1), number),
@@ -136,7 +137,7 @@ def fill(state: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
 
 
 def move(target: dict[str, Tensor], source: dict[str, Tensor], sentences: Tensor) -> None:
-    """Copy the sentences with the indices ``sentences`` ``[n]`` into another state, reset first."""
+    """Reset the state ``target``, and copy sentences with the indices ``[n]`` to its beginning."""
     empty(target)
     step = {"step": source["step"]}
     rest = source.keys() - step
@@ -149,9 +150,9 @@ def move(target: dict[str, Tensor], source: dict[str, Tensor], sentences: Tensor
 def advance(
     rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Sequence[Tensor]
 ) -> None:
-    """Take one step of beam search in place, by the equations of ``native/search.c``.
+    """Take one step of beam search as ``native/search.c`` does, and update the state in place.
 
-    ``logits`` are each model's logits for the next tokens, ``[B, W, V]``. Sampling is not possible.
+    ``logits`` are each model's logits for the next tokens, ``[B, W, V]``. There is no sampling.
     """
     step, beam, line = state["step"], rules.beam, state["line"]
     totals = state["totals"].index_select(1, step).squeeze(1)
@@ -174,7 +175,7 @@ def advance(
 
 
 def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
-    """Store the newest tokens and total scores ``[B, W]`` of all hypotheses before a step."""
+    """Store the newest tokens ``[B, W]`` and total scores ``[B, W]`` with which a step begins."""
     step, line = state["step"], state["line"]
     rows = torch.arange(line.size(1), device=line.device).view(1, -1, 1)
     line.index_copy_(2, step, rows.expand(len(line), -1, 1))
@@ -232,7 +233,8 @@ def ranked(
 def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tensor) -> None:
     """Set logits ``[B, W, V]`` of tokens that would repeat an n-gram of ``size`` tokens to -∞.
 
-    N-grams with the start symbol do not count. The logit of ``pad`` may become -∞ as well.
+    N-grams with the start symbol do not count. The logit of ``pad`` may become -∞ as well, because
+    positions without a repetition bar ``pad``.
     """
     step, line = state["step"], state["line"]
     words = state["tokens"].transpose(1, 2).gather(1, line)  # each hypothesis's words [B, W, T]
@@ -315,7 +317,11 @@ class Executor:
         numbers: Sequence[int] | None = None,
         constraints: Rows | None = None,
     ) -> list[list[Found]]:
-        """Translate like :meth:`fairseq_ext.engine.library.Worker.translate`, without samples."""
+        """Translate like :meth:`fairseq_ext.engine.library.Worker.translate`, by beam search only.
+
+        ``numbers``, ``constraints`` and the options of sampling have no effect; the generator
+        refuses them before.
+        """
         if not sentences:
             return []
         check_sentences(*joined(sentences), self._model.program, self._source_vocabulary)

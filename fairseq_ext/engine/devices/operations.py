@@ -73,14 +73,21 @@ def signs_of(x: Tensor) -> Tensor:
 
 
 def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
-    """Compute ``(1 - z) n + z s`` from the input's and the state's terms of r, z and n."""
+    """Compute a GRU's next state ``(1 - z) n + z s`` ``[…, H]`` from the state s before.
+
+    ``inputs`` ``W x + b`` and ``hiddens`` ``U s + b'`` are the terms of the gates r, z and n,
+    ``[…, 3 H]``.
+    """
     of_inputs, of_hiddens = inputs.chunk(3, -1), hiddens.chunk(3, -1)
     r, z = (torch.sigmoid(of_inputs[i] + of_hiddens[i]) for i in (0, 1))
     return torch.lerp(torch.tanh(of_inputs[2] + r * of_hiddens[2]), state, z)
 
 
 def lstm_state(inputs: Tensor, hiddens: Tensor, cell: Tensor) -> Tensor:
-    """Compute ``[h; c]`` from the last cell and the gates ``i, f, g, o = inputs + hiddens``."""
+    """Compute an LSTM's next ``[h; c]`` ``[…, 2 H]`` from the cell before, ``[…, H]``.
+
+    The sum of ``inputs`` and ``hiddens``, ``[…, 4 H]``, has the gates i, f, g and o.
+    """
     i, f, g, o = (inputs + hiddens).chunk(4, -1)
     cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
     return torch.cat((torch.sigmoid(o) * torch.tanh(cell), cell), -1)
@@ -118,11 +125,11 @@ class Frame:
     """
 
     model: Model
-    tokens: Tensor  # of the source [B, S], or the newest ones [B, W]
-    positions: Tensor  # of these tokens, [S] or [1]
+    tokens: Tensor  # source tokens [B, S], or the newest token of each hypothesis [B, W]
+    positions: Tensor  # the positions of `tokens`, [S] or [1]
     real: Tensor  # true for source tokens that are not pads: [B, S]
-    state: dict[str, Tensor] | None = None  # the decoder's, by `allocate`
-    registers: dict[int, Tensor] = field(default_factory=dict)  # by number
+    state: dict[str, Tensor] | None = None  # the decoder's state, made by `allocate`
+    registers: dict[int, Tensor] = field(default_factory=dict)  # the registers by number
     shown: list[Tensor] = field(default_factory=list)  # weights for the alignment: [B, W, S]
 
     def read(self, place: Columns) -> Tensor:
