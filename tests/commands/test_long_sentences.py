@@ -75,6 +75,7 @@ def test_no_perplexity_of_blocks_that_are_all_too_long() -> None:
         (["--quant-noise-pq", "1"], "`--quant-noise-pq` must be at least 0 and below 1, but is 1"),
         (["--clip-norm", "nan"], "`--clip-norm` must be at least 0, but is nan"),
         (["--adam-betas", "1"], "`--adam-betas` must be two numbers"),
+        (["--adam-betas", "(0.9,"], "below 1 such as '(0.9, 0.98)', but is (0.9,."),
         (["--adam-betas", "(0.9, 1.5)"], "below 1 such as '(0.9, 0.98)', but is (0.9, 1.5)"),
         (
             ["--lr-scheduler", "manual", "--update2lr", "{3: 0.1}"],

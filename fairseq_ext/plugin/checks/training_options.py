@@ -70,7 +70,7 @@ def _numbers(cfg: Any) -> Iterator[str]:
         if share is not None and not 0 <= share <= 1:
             yield f"`--{name.replace('_', '-')}` must be from 0 to 1, but is {share:g}."
     text = getattr(cfg.optimizer, "adam_betas", None)
-    betas = literal(text) if isinstance(text, str) else (0, 0)
+    betas = _value(text) if isinstance(text, str) else (0, 0)
     is_pair = isinstance(betas, tuple | list) and len(betas) == 2
     if not is_pair or not all(isinstance(b, int | float) and 0 <= b < 1 for b in betas):
         yield (
@@ -79,10 +79,7 @@ def _numbers(cfg: Any) -> Iterator[str]:
         )
     for name in ("epoch2lr", "update2lr"):  # of `--lr-scheduler manual`
         text = str(getattr(cfg.lr_scheduler, name, "{}")).replace(" ", "")
-        try:
-            rates = literal(text)
-        except LiteralError:
-            rates = None
+        rates = _value(text)
         if not isinstance(rates, dict) or not all(
             isinstance(numbers, str)
             and NUMBERS.fullmatch(numbers)
@@ -93,6 +90,14 @@ def _numbers(cfg: Any) -> Iterator[str]:
                 f"`--{name}` must be rates by quoted numbers such as \"{{'1-3': 0.1, '4': 0.01}}\""
                 f", but is {text}."
             )
+
+
+def _value(text: str) -> Any:
+    """Evaluate a literal; None if the text is not one."""
+    try:
+        return literal(text)
+    except LiteralError:
+        return None
 
 
 def _precision(cfg: Any) -> Iterator[str]:
