@@ -1,8 +1,8 @@
 """The only entry point of this plugin, :func:`register`.
 
-fairseq calls it because of an option: ``--user-dir user_dir`` in a clone, or
-``--user-dir "$(fairseq-ext user-dir)"`` in an installation. Our commands, and the processes that
-they start, call it themselves. An import alone registers nothing.
+fairseq calls it if its command line has the option ``--user-dir``: ``--user-dir user_dir`` in a
+clone, or ``--user-dir "$(fairseq-ext user-dir)"`` in an installation. Our commands, and the
+processes that they start, call it themselves. Importing this package registers nothing.
 """
 
 import functools
@@ -10,13 +10,15 @@ import functools
 
 @functools.cache
 def register() -> None:
-    """Repair fairseq for today's Python and torch, then register every architecture.
+    """Repair fairseq for today's Python and torch, then register everything that this package adds.
 
-    Calling it again does nothing.
+    These are architectures, a task, losses and schedules. From then on, uncaught errors of this
+    package are printed as one line instead of a traceback. A second call does nothing.
 
     Raises:
-        EnvironmentProblem: fairseq or torch is missing, two distributions provide fairseq, or a
-            model name of ours is taken.
+        EnvironmentProblem: fairseq or torch is missing, two distributions provide fairseq, a patch
+            does not fit the installed fairseq, or another plugin has registered the name of one of
+            our models.
     """
     from fairseq_ext.plugin import installation
     from fairseq_ext.utils import error_messages, extras

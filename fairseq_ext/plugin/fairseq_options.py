@@ -9,14 +9,14 @@ def add(group: Any, options: Mapping[str, tuple[Any, Any, str]]) -> None:
     """Add options to fairseq's commands and its configuration, unless they have been added before.
 
     fairseq-hydra-train checks a YAML file before it loads the plugin, so it accepts such an option
-    only on the command line, after a plus sign. The constructor of ``group`` does not take them;
-    set the attribute instead.
+    only on the command line, after a plus sign (``+optimization.bf16_products=True``). The
+    constructor of ``group`` does not take the new fields; set the attribute of an object instead.
 
     Args:
         group: the dataclass of fairseq's options that gets the fields, such as
             ``GenerationConfig``.
-        options: by the name of a field, its type, default and help text. With hyphens, the name is
-            that of the option.
+        options: the type, default and help text of each new field, by the field's name. The
+            command-line option has the same name, with hyphens instead of underscores.
     """
     from fairseq.dataclass.initialize import hydra_init
 

@@ -19,7 +19,11 @@ def fairseq_distributions() -> list[str]:
 
 
 def check_single_fairseq() -> None:
-    """Refuse an environment in which two distributions have written into one ``fairseq`` folder."""
+    """Refuse an environment in which two distributions have written into one ``fairseq`` folder.
+
+    Raises:
+        EnvironmentProblem: both are installed; the message has the command that reinstalls one.
+    """
     names = fairseq_distributions()
     if len(names) > 1:
         raise EnvironmentProblem(

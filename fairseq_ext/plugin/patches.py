@@ -2,14 +2,17 @@
 
 fairseq is not maintained any more, torch and numpy have changed, and some of fairseq's commands
 accept options that do not work. Each row is a :class:`~fairseq_ext.plugin.table.Patch`. The folder
-of its module is its kind: a ``repair`` of fairseq, ``security`` against untrusted files, a
-``feature`` of this plugin, or a ``check`` that turns a user's mistake into an error of one line.
+of the patch's module decides its kind: a ``repair`` of fairseq, ``security`` against untrusted
+files, a ``feature`` of this plugin, or a ``check`` that turns a user's mistake into an error of one
+line.
 
-A function is decorated with the name of its patch. The last paragraph in the docstring of a patch's
-first function begins with “Problem:” and tells what happens without the patch.
+The decorator of each function names the patch to which the function belongs. The last paragraph in
+the docstring of a patch's first function begins with “Problem:” and tells what happens without the
+patch.
 
-Rows are applied in order. If two rows wrap the same function, the later row is called first.
-``fairseq-ext doctor --patches`` prints the rows of each function.
+Rows are applied in order. If two rows wrap the same function, the later row is called first: it is
+*outside*, and the earlier row is *inside*. ``fairseq-ext doctor --patches`` prints the rows of each
+function.
 """
 
 import importlib
@@ -41,11 +44,11 @@ MODULES = (
     "checks.divergence",
     "checks.hydra",
 )
-FIRST = "no string is evaluated"  # it also notices modules that are imported later
+FIRST = "no string is evaluated"  # before other patches import modules of fairseq, which it changes
 LAST = (
     "interruption",  # outside all others: its message comes after they have cleaned up
     "trainers of other programs",  # outside all others around loading and saving
-    "fairseq-hydra-train",  # outermost: calls all the others if they came too late
+    "fairseq-hydra-train",  # outermost: runs the others if the plugin was loaded too late for them
 )
 
 
@@ -61,7 +64,11 @@ _active: set[str] = set()  # global, because patches change the whole process
 
 
 def apply() -> None:
-    """Apply every patch, each once per process."""
+    """Apply every patch, each once per process.
+
+    Raises:
+        EnvironmentProblem: fairseq lacks a function or class that a patch changes.
+    """
     for patch in PATCHES:
         if patch.name not in _active:
             table.apply(patch)

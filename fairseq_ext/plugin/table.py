@@ -33,9 +33,9 @@ class Layer:
     """``module:function`` or ``module:Class.method``. If a module has imported a function by
     ``from … import``, name the module that *uses* it."""
     wrapper: Callable
-    """A function that takes the original, a function or a value, and returns its replacement, or
-    an action. It must belong to a module: its qualified name shows whether it has already been
-    applied."""
+    """A function that takes the original (a function or a value) and returns its replacement; for
+    an action, the function to call. Define it at the top level of a module: :func:`wrap` recognizes
+    by its qualified name whether it has already been applied."""
     patch: str = ""
     """The name of the patch that the layer belongs to."""
 
@@ -76,7 +76,8 @@ def acting(patch: str) -> Callable[[Callable], Layer]:
 class Patch:
     """One row of the table: a change to fairseq, with its reason.
 
-    Nothing here imports fairseq, so that the table can be printed without it.
+    The modules of patches import fairseq only inside functions, so that the table can be printed
+    without fairseq.
     """
 
     name: str  # the short name that `fairseq-ext doctor` prints
@@ -85,7 +86,7 @@ class Patch:
 
     @property
     def kind(self) -> str:
-        """The kind of the patch, by its functions' folder (:data:`KINDS`); else ``feature``."""
+        """The kind of the patch, which the folder of its functions decides (:data:`KINDS`)."""
         return KINDS.get(self.layers[0].wrapper.__module__.split(".")[2], "feature")
 
 
@@ -108,7 +109,14 @@ def patches_of(module: ModuleType) -> list[Patch]:
 
 
 def apply(patch: Patch, start: str = "") -> None:
-    """Apply a patch, but only to functions whose dotted names begin with ``start``."""
+    """Apply a patch to those of its targets that begin with ``start``, by default to all of them.
+
+    ``start`` is a module with a colon, such as ``fairseq_cli.train:``. The actions of a patch are
+    called only without it.
+
+    Raises:
+        EnvironmentProblem: a target does not exist in the installed fairseq.
+    """
     try:
         for layer in patch.layers:
             if not layer.targets and not start:

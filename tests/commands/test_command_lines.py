@@ -66,7 +66,7 @@ TRAIN = {
     "value-of-a-switch": (("--left-pad-source", "False"), "The option before it is a switch"),
     "sharded-composite": (
         ("--zero-sharding", "os", "--optimizer", "composite"),
-        "`--zero-sharding os` does not go with `--optimizer composite`.",
+        "`--zero-sharding os` does not go with `--optimizer composite`; leave one out.",
     ),
     "sharded-model": (("--ddp-backend", "fully_sharded"), "`--ddp-backend fully_sharded` needs"),
     "not-binary": (("--binary-weights", "qkv"), "`--binary-weights` is an option of"),
@@ -76,7 +76,7 @@ TRAIN = {
     "rates": (("--lr", "1e-3,x"), "`--lr` must be numbers, as in 1,2, but is '1e-3,x'."),
     "language-model": (
         ("--task", "language_modeling"),
-        "`--task language_modeling` does not go with `--arch gru_tiny`; give another one.",
+        "`--task language_modeling` does not go with `--arch gru_tiny`; give another task or",
     ),
     "multilingual": (
         ("--task", "multilingual_translation"),
@@ -95,7 +95,7 @@ TRAIN = {
     "total": (("--lr-scheduler", "polynomial_decay"), "`--total-num-update` is missing, but"),
     "not-refining": (
         ("--task", "translation_lev"),
-        "`--task translation_lev` does not go with `--arch gru_tiny`; give another one.",
+        "`--task translation_lev` does not go with `--arch gru_tiny`; give another task or",
     ),
     "criterion": (
         ("--criterion", "sentence_prediction"),
@@ -163,12 +163,12 @@ GENERATE = {
     "codes": (("--bpe", "subword_nmt"), "`--bpe-codes` is missing"),
     "no-beam": (("--beam", 0), "`--beam` and `--nbest` must be at least 1."),
     "groups": (("--diverse-beam-groups", 3), "groups` must divide `--beam` (5), but is 3."),
-    "sharded": (("--checkpoint-shard-count", 2), "`--checkpoint-shard-count` cannot be used"),
+    "sharded": (("--checkpoint-shard-count", 2), "`--checkpoint-shard-count` does not work with"),
     "refining": (
         ("--task", "translation_lev"),
         "the architecture `gru_tiny`, but this command needs a non-autoregressive model.",
     ),
-    "no-language-model": (("--lm-path", MODEL), "must name a language model, but this is another"),
+    "no-language-model": (("--lm-path", MODEL), "must name a language model, but its file has"),
     "too-short": (("--max-len-b", 0), "`--max-len-b` must be at least `--min-len` (1), but is 0"),
     "no-number": (("--lenpen", "nan"), "`--lenpen` must be a number, but is nan instead."),
     "option": (("--bean", 3), "unrecognized arguments: --bean 3; did you mean `--beam`?"),
@@ -320,7 +320,8 @@ def test_a_file_to_start_from_must_be_there_at_the_first_start(copy_data, copy_m
     folder = tmp_path / "run"
     for option in ("--continue-once", "--finetune-from-model"):
         done = fairseq("train", *training(copy_data, folder, option, tmp_path / "no.pt"), ok=False)
-        assert message(done) == f"`{option}` names {tmp_path}/no.pt, which does not exist."
+        fault = f"`{option}` names {tmp_path}/no.pt, which does not exist; name a checkpoint file"
+        assert fault in message(done)
         assert not folder.exists()
         start = shutil.copy(copy_model, tmp_path / "start.pt")
         words = (option, start, "--max-update", 6)

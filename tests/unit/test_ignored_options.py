@@ -98,7 +98,8 @@ def test_the_factor_of_a_rate_that_never_falls_is_named(schedule, is_named, monk
 def test_an_option_that_fails_is_refused(command, name, monkeypatch):
     words = [f"/bin/fairseq-{command}", "bin", f"--{name.replace('_', '-')}"]
     monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(ConfigError, match=f"`{words[2]}` cannot be used here; leave it out"):
+    fault = f"`{words[2]}` does not work with fairseq-{command}; leave it out"
+    with pytest.raises(ConfigError, match=fault):
         arguments.name_ignored(parser(command), Namespace(task="translation"))
 
 
@@ -108,7 +109,7 @@ def test_a_language_that_the_data_folder_does_not_have_is_refused(tmp_path: Path
     for side in ("src", "tgt"):
         write_lines(tmp_path / f"dict.{side}.txt", ["a 3", "b 2"])
     assert tasks.setup_task(Namespace(task="translation", data=str(tmp_path), source_lang="src"))
-    with pytest.raises(ConfigError, match="is of src-tgt, so `--target-lang de` is wrong"):
+    with pytest.raises(ConfigError, match="holds src-tgt, so `--target-lang de` is wrong"):
         tasks.setup_task(Namespace(task="translation", data=str(tmp_path), target_lang="de"))
 
 

@@ -2,7 +2,7 @@
 
 fairseq's parsers share groups of options, so a command also accepts options that it never reads:
 fairseq-generate takes `--save-interval`, and fairseq-preprocess `--fp16`. :func:`ignored` lists
-them. Some options need another option (:data:`ONLY_WITH`), are turned off by one
+them. Some options need another option (:data:`ONLY_WITH`), are turned off by another one
 (:data:`NOT_WITH`), or work only in some tasks (:data:`ONLY_TASKS`).
 ``tests/commands/test_option_effects.py`` compares, for every option of the parsers, runs with and
 without it.
@@ -39,13 +39,15 @@ GENERATE_READS = (
     *("log_format", "log_interval", "no_progress_bar", "data_buffer_size", "dataset_impl"),
     *("gen_subset", "num_workers", "required_batch_size_multiple", "shard_id"),
 )
+"""Further options of these groups that fairseq-generate reads, but fairseq-interactive does not."""
 DECODING_IGNORES = (
     *("criterion", "force_anneal", "lenpen_mt", "load_alignments", "lr_shrink", "optimizer"),
     *("no_beamable_mm", "no_early_stop", "no_seed_provided", "sacrebleu", "upsample_primary"),
     *("warmup_updates", "eval_bleu", "eval_bleu_args", "eval_bleu_detok", "eval_bleu_detok_args"),
     *("eval_tokenized_bleu", "eval_bleu_remove_bpe", "eval_bleu_print_samples"),
 )
-"""Options outside the shared training groups that both commands accept but never read."""
+"""Options outside these groups that fairseq-generate and fairseq-interactive accept but never read.
+"""
 INTERACTIVE_IGNORES = (
     *("lm_path", "max_target_positions", "num_batch_buckets", "prefix_size", "print_step"),
     *("quiet", "results_path", "scoring", "truncate_source"),
@@ -58,13 +60,13 @@ TRAIN_IGNORES = (
 OFF = (None, False, 0, -1, "")  # values that leave an option switched off
 REFUSED: dict[str, tuple[str, ...]] = {
     "train": ("use_plasma_view",),  # needs a pyarrow from before plasma was removed
-    # shards are of fairscale; of model-parallel parts fairseq would use only the last one
+    # `--checkpoint-shard-count` needs fairscale; without it, fairseq would keep only the last part
     "generate": ("lr_scheduler", "retain_iter_history", "checkpoint_shard_count"),
     "interactive": (
         *("lr_scheduler", "retain_iter_history", "checkpoint_shard_count", "score_reference"),
     ),
 }
-"""Options that make each command end in a Python error."""
+"""Options with which each command would end in a Python error; the plugin refuses them."""
 ONLY_WITH: dict[str, tuple[str, ...]] = {
     name: tuple(prerequisites.split())
     for prerequisites, names in {
@@ -160,7 +162,7 @@ def _parse_args_and_arch(
         if error.args:
             raise
         raise ConfigError(
-            "`--arch` is missing; give for example `--arch gru_attention`, or one of those "
+            "`--arch` is missing; give for example `--arch gru_attention`, or another architecture "
             "that `--help` lists."
         ) from error
     args = parsed[0] if isinstance(parsed, tuple) else parsed
@@ -168,9 +170,11 @@ def _parse_args_and_arch(
         name_ignored(parser, args)
     arch, name = getattr(args, "arch", None), getattr(args, "task", None)
     model, task = ARCH_MODEL_REGISTRY.get(arch), TASK_REGISTRY.get(name)
-    is_default = arch == parser.get_default("arch")  # in fairseq-generate wav2vec2
+    is_default = arch == parser.get_default("arch")  # fairseq-generate's is wav2vec2
     if model and task and not is_default and misfit(task, model):
-        raise ConfigError(f"`--task {name}` does not go with `--arch {arch}`; give another one.")
+        raise ConfigError(
+            f"`--task {name}` does not go with `--arch {arch}`; give another task or architecture."
+        )
     return parsed
 
 
@@ -182,7 +186,7 @@ def _add_preprocess_args(original: Callable, parser: ArgumentParser) -> Any:
 
 
 def _error(parser: ArgumentParser, message: str) -> NoReturn:
-    """Report a wrong option in one line; if it belongs to other architectures, name these."""
+    """Report a wrong option in one line; if it belongs to other architectures, name them."""
     from fairseq_ext.base import models
 
     if message.startswith("unrecognized arguments: "):
@@ -192,7 +196,7 @@ def _error(parser: ArgumentParser, message: str) -> NoReturn:
         if name is not None:
             architectures = ", ".join(owners[name])
             message = (
-                f"`--{name}` is an option of {architectures} alone; leave it out, or give their "
+                f"`--{name}` is an option of {architectures} only; leave it out, or give such an "
                 "`--arch`."
             )
     Parser.error(parser, message)
@@ -218,7 +222,10 @@ def _compose(original: Callable, *arguments: Any, overrides: list[str], **option
 
 @functools.cache
 def ignored(command: str) -> frozenset[str]:
-    """Return the attribute names of the options that a command accepts but never reads."""
+    """Return the attribute names of the options that a command accepts but never reads.
+
+    ``command`` is one of :data:`COMMANDS`.
+    """
     from fairseq.dataclass import configs
 
     common = set(configs.CommonConfig.__dataclass_fields__) - {"_name"}
@@ -236,7 +243,11 @@ def ignored(command: str) -> frozenset[str]:
 
 
 def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
-    """Print one line for each option of this process' command line that has no effect."""
+    """Print one line for each option of this process's command line that has no effect.
+
+    Raises:
+        ConfigError: the command cannot work with an option (:data:`REFUSED`).
+    """
     from fairseq_ext.base import models
 
     command = Path(sys.argv[0]).name.removeprefix("fairseq-")
@@ -254,7 +265,7 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
             if name in names and getattr(args, other, None) not in OFF
         ]
         if name in REFUSED.get(command, ()) and task != ONLY_TASKS.get(name):
-            raise ConfigError(f"`{option}` cannot be used here; leave it out.")
+            raise ConfigError(f"`{option}` does not work with fairseq-{command}; leave it out.")
         reason = f"without {missing[name]}" if name in missing else ""
         if name in ignored(command):
             reason = "here"
@@ -271,7 +282,7 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
 
 
 def _options_given(parser: ArgumentParser, words: Sequence[str]) -> dict[str, str]:
-    """Return the options in ``words``, even abbreviated ones, by the attributes that they set."""
+    """Return the options in ``words``, also abbreviated ones, by the attribute that each sets."""
     options: dict[str, str] = {}
     actions = parser._option_string_actions
     for word in (word.partition("=")[0] for word in words if word.startswith("--")):

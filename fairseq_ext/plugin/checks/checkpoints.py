@@ -67,7 +67,10 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
         if not PathManager.isfile(path):
             # fairseq would silently start from random weights
             fault = "is not a file" if PathManager.exists(path) else "does not exist"
-            raise ConfigError(f"`--{option.replace('_', '-')}` names {path}, which {fault}.")
+            raise ConfigError(
+                f"`--{option.replace('_', '-')}` names {path}, which {fault}; name a checkpoint "
+                "file, or leave the option out."
+            )
     with safe_load.about(path) if Path(path).exists() else nullcontext():
         try:
             loaded = original(cfg, trainer, **options)
@@ -140,7 +143,7 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
     if theirs and ours and theirs != ours:
         raise ConfigError(
             f"{filename} was trained with `--lr-scheduler {theirs}`, but `{ours}` was asked for. "
-            "Give the former one, or `--reset-lr-scheduler` to use the latter."
+            f"Give the old one again, or `--reset-lr-scheduler` to use `{ours}` without its state."
         )
 
 
@@ -178,7 +181,7 @@ def _save_dictionaries(
 
 
 def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool = True) -> None:
-    """Require that a translation task uses a checkpoint's dictionaries; skip any other task.
+    """Require that a translation task has a checkpoint's dictionaries; accept any other task.
 
     ``record`` has the symbols that the checkpoint ``path`` was trained with, by side. If it is
     None, nothing is compared, and ``warn`` decides whether to log a warning.
@@ -192,8 +195,8 @@ def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool =
     if record is None:
         if warn and not published.is_prepared(path):  # prepared models have dictionaries
             logger.warning(
-                f"{path} does not say with which dictionaries it was trained, so that they are "
-                "not compared with those of the data"
+                f"{path} does not say with which dictionaries it was trained, so the dictionaries "
+                "of the data cannot be compared with them"
             )
         return
     for side, symbols in zip(SIDES, pair, strict=True):

@@ -23,7 +23,9 @@ from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 @around("fairseq.distributed.utils:call_main", patch="options that do not work")
 def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
-    """Check `fairseq-train`, `-interactive` and `-validate` before they start any process.
+    """Check the options of a command before it starts any process.
+
+    The commands are fairseq-train, fairseq-interactive, fairseq-validate and fairseq-eval-lm.
 
     Problem: fairseq accepts options that cannot work, then fails with a traceback or ignores them.
     """
@@ -37,7 +39,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
         _check_input(cfg.interactive.input)
     for log in map(logging.getLogger, ("fairseq_cli.train", "fairseq.logging.progress_bar")):
         for handler in [file for file in log.handlers if isinstance(file, logging.FileHandler)]:
-            log.removeHandler(handler)  # an earlier job of a sweep has opened its log file
+            log.removeHandler(handler)  # of the log file of an earlier job of a sweep
             handler.close()
     with files.no_empty_folder(cfg.checkpoint.save_dir):
         if command == "fairseq_cli.train" and cfg.common.log_file is not None:
@@ -48,7 +50,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 
 @around("fairseq.trainer:Trainer.__init__", patch="options that do not work")
 def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
-    """Check the options here too, because processes of `fairseq-hydra-train` skip `call_main`."""
+    """Check the options again: processes that `fairseq-hydra-train` starts skip `call_main`."""
     _refuse_broken(cfg, "fairseq_cli.train")
     if cfg.optimization.use_bmuf and cfg.distributed_training.distributed_world_size == 1:
         raise ConfigError(
@@ -79,7 +81,7 @@ def _refuse_broken(cfg: Any, command: str) -> None:
 def _build_generator(
     original: Callable, self: Any, models: list[Any], args: Any, *rest: Any, **options: Any
 ) -> Any:
-    """Check options against the models, here because no earlier call has both."""
+    """Check options against the models; no function that is called earlier gets both."""
     from fairseq.models import FairseqLanguageModel
 
     reasons = [reason for model in models if (reason := option_checks.no_alignment(model))]
@@ -89,7 +91,9 @@ def _build_generator(
         )
     language_model = (options.get("extra_gen_cls_kwargs") or {}).get("lm_model")
     if language_model is not None and not isinstance(language_model, FairseqLanguageModel):
-        raise ConfigError("`--lm-path` must name a language model, but this is another model.")
+        raise ConfigError(
+            "`--lm-path` must name a language model, but its file has a model of another kind."
+        )
     return original(self, models, args, *rest, **options)
 
 
@@ -99,7 +103,7 @@ def _build_generator(
     patch="options that do not work",
 )
 def _search(original: Callable, self: Any, models: list[Any], sample: Any, **options: Any) -> Any:
-    """Name what a search with `--constraints` lacks, where fairseq fails without a reason."""
+    """Say why a search with `--constraints` fails, where fairseq gives no reason."""
     if options.get("constraints") is None:
         return original(self, models, sample, **options)
     if 2 * self.beam_size > self.vocab_size:
@@ -110,7 +114,7 @@ def _search(original: Callable, self: Any, models: list[Any], sample: Any, **opt
     try:
         return original(self, models, sample, **options)
     except AssertionError as error:
-        if not re.fullmatch(r"(\d+ < \d+)?", str(error)):  # it has a reason
+        if not re.fullmatch(r"(\d+ < \d+)?", str(error)):  # an error that gives its reason
             raise
         raise DataError(
             "no translation has all constraints of its sentence; raise `--max-len-b`, or require "
@@ -123,14 +127,13 @@ def _check_input(path: str) -> None:
         # refuse invalid UTF-8, as in files; in some locales it would become unknown words
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
     elif path != "-" and not Path(path).is_fifo() and not Path(path).is_char_device():
-        checks.check_text(
-            path, empty_lines=True, max_tokens=None, controls=False
-        )  # not a pipe, which can be read only once
+        # a pipe is not checked in advance, because it can be read only once
+        checks.check_text(path, empty_lines=True, max_tokens=None, controls=False)
 
 
 @around("fairseq_cli.interactive:buffered_read", patch="control symbols as words")
 def _buffered_read(original: Callable, path: str, size: int) -> Iterator[list[str]]:
-    """Refuse `<s>`, `</s>` and `<pad>` as words in standard input or a pipe, as is done in files.
+    """Refuse `<s>`, `</s>` and `<pad>` as words, also in standard input and in pipes.
 
     Problem: fairseq-interactive takes `<s>`, `</s>` and `<pad>` in a text for the beginning, the
     end and the padding of a sentence.

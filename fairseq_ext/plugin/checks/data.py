@@ -1,4 +1,4 @@
-"""Check data folders, dictionaries and lengths when tasks read them; stop if data change later."""
+"""Check data folders, dictionaries and lengths when tasks read them; stop if files change later."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,10 @@ from fairseq_ext.utils.files import FileVersions
 
 @around("fairseq.tasks:setup_task", patch="data folders")
 def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
-    """Refuse a folder without binary data, and a lone language option that the folder contradicts.
+    """Refuse a folder without binary data, and a language that contradicts the folder.
+
+    If only one of `--source-lang` and `--target-lang` is given, fairseq ignores it, and takes both
+    languages from the folder.
 
     Problem: A missing folder, split or language, a damaged index or a broken dictionary ends in
     a traceback; a token outside the dictionary crashes the embedding.
@@ -31,11 +34,10 @@ def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
             f"{cfg.data} has no binary data; give the `--destdir` of fairseq-preprocess."
         ) from error
     for name, language in requested.items():
-        # fairseq takes both languages from the folder if one of them is not given.
         if language and getattr(task.cfg, name, language) != language:
             option = f"--{name.replace('_', '-')} {language}"
             pair = f"{task.cfg.source_lang}-{task.cfg.target_lang}"
-            raise ConfigError(f"{cfg.data} is of {pair}, so `{option}` is wrong; leave it out.")
+            raise ConfigError(f"{cfg.data} holds {pair}, so `{option}` is wrong; leave it out.")
     return task
 
 
@@ -73,7 +75,7 @@ def _load_dataset(
 
     folders = split_paths(self.cfg.data)
     shard = (epoch - 1) % len(folders) if split == self.cfg.train_subset else 0
-    # Before the data are mapped: what is written to a mapped file changes the sentences, too.
+    # Taken before fairseq maps the files into memory: later writes would change the sentences.
     versions = FileVersions(Path(folders[shard]).glob(f"{split}[.0-9]*"))
     original(self, split, epoch, *rest, **options)
     vars(self).setdefault("data_versions", {})[split] = versions
@@ -105,9 +107,9 @@ def _require_unchanged(original: Callable, self: Any, *arguments: Any, **options
 
 
 def _require_alignments(task: Any, split: str) -> None:
-    """Refuse a split whose alignments are missing or too few.
+    """Refuse training data without alignments, and a split with not one alignment per sentence.
 
-    A validation set may lack them; its loss then leaves out the alignments.
+    A validation set may have no alignments; its loss then leaves them out.
     """
     cfg, dataset = task.cfg, task.datasets[split]
     alignments = getattr(dataset, "align_dataset", None)
@@ -133,7 +135,7 @@ def _filter_indices_by_size(
 ) -> Any:
     """Refuse a sentence that is too long, unless it may be skipped and others remain in the split.
 
-    Sentences that are not from a split, as in interactive use, may all be skipped.
+    In interactive use, where sentences are not from a split, all of them may be skipped.
 
     Problem: fairseq prints numpy's types instead of lengths, and if all sentences of a split are
     too long, it calls the split empty.
@@ -150,7 +152,7 @@ def _filter_indices_by_size(
             f"sentence {number + 1} has {sizes} tokens, but at most {max_positions} are allowed, "
             f"and {len(skipped):,} of {len(indices):,} sentences are too long. "
             f"{'Lower `--tokens-per-sample`, or raise' if in_blocks else 'Raise'} the limits "
-            "(`--max-source-positions` and `--max-target-positions`, of the model too, or "
-            "`--max-tokens`), or leave them out with `--skip-invalid-size-inputs-valid-test`."
+            "(`--max-source-positions` and `--max-target-positions`, which the model has too, or "
+            "`--max-tokens`), or skip such sentences with `--skip-invalid-size-inputs-valid-test`."
         )
     return original(self, indices, dataset, max_positions, ignore_invalid_inputs)
