@@ -152,7 +152,7 @@ def test_a_killed_process_ends_the_job_with_one_line(copy_data, tmp_path):
         finally:
             launcher.kill()
     output = errors.read_text()
-    assert "process 1 of this job was ended by SIGKILL, perhaps for want of memory; " in output
+    assert "process 1 of this job was ended by SIGKILL, perhaps because memory ran out; " in output
     assert output.count("fairseq-ext: error: ") == 1
     assert "Traceback" not in output
 
@@ -177,7 +177,7 @@ def test_what_torch_reports_becomes_one_line(reported, monkeypatch):
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 2)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
-    with pytest.raises(EnvironmentProblem, match=r"^process 2 of 4 ended, because another"):
+    with pytest.raises(EnvironmentProblem, match=r"^process 2 of 4 ended because another"):
         run()
 
 

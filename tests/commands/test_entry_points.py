@@ -176,7 +176,7 @@ def test_interruption(copy_data, conf, tmp_path, number, command):
     status, output, _ = harness.interrupted(words, tmp_path, "training", number, group=group)
     assert status != 0
     (message,) = [line for line in output.splitlines() if "fairseq-ext: " in line]
-    assert message.endswith("No checkpoint was saved yet: the same command starts again.")
+    assert message.endswith("yet: the same command starts from the beginning.")
     assert f"stopped by {number.name}." in message
     *_, after = output.partition("Traceback")
     assert ("SignalException" in after) == (command == "torchrun")

@@ -79,11 +79,11 @@ def test_no_perplexity_of_blocks_that_are_all_too_long() -> None:
         (["--adam-betas", "(0.9, 1.5)"], "below 1 such as '(0.9, 0.98)', but is (0.9, 1.5)"),
         (
             ["--lr-scheduler", "manual", "--update2lr", "{3: 0.1}"],
-            "`--update2lr` must be rates by quoted numbers",
+            "`--update2lr` must give a rate for each quoted number or range of updates",
         ),
         (
             ["--lr-scheduler", "manual", "--epoch2lr", "{'1-': 0.1}"],
-            "`--epoch2lr` must be rates by quoted numbers",
+            "`--epoch2lr` must give a rate for each quoted number or range of epochs",
         ),
         (
             ["--lr-scheduler", "manual", "--epoch2lr", "{'1': 'x'"],

@@ -97,7 +97,7 @@ def _message(trainer: Any, update: int, fault: str) -> str:
     common = trainer.cfg.common
     precision = ", or `--bf16` or fp32" if common.fp16 or common.amp else ""
     last = last_checkpoint(trainer.cfg.checkpoint)
-    start = f"{last} is as it was: go on from there" if last else "No checkpoint was saved: begin"
+    start = f"{last} is unchanged: continue from it" if last else "No checkpoint was saved: begin"
     return (
         f"training diverged at update {update}: {fault}; {history}. {start} with a lower `--lr`, "
         f"more `--warmup-updates` or `--clip-norm 1`{precision}."

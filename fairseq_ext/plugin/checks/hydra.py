@@ -1,8 +1,8 @@
 """Make ``fairseq-hydra-train`` work, and make it refuse what ``fairseq-train`` refuses.
 
 fairseq-hydra-train imports ``common.user_dir``, and with it this plugin, inside ``call_main``. Most
-checks wrap ``call_main`` and would come too late: refusals, locks, interruption, errors in one
-line. So the first function that runs after the import calls the patched ``call_main`` with the same
+checks (refusals, locks, interruption, errors in one line) wrap ``call_main`` and would come too
+late. So the first function that runs after the import calls the patched ``call_main`` with the same
 configuration. When that training is over, the call that began without the checks is abandoned.
 
 A named architecture is a set of defaults. fairseq-hydra-train fills in the model's own defaults
@@ -87,7 +87,10 @@ def _in_one_line() -> Iterator[None]:
 
 
 def complete(cfg: Any) -> None:
-    """Refuse unknown names, and add to ``cfg`` what the parser of fairseq-train adds."""
+    """Refuse unknown names, and add the values to ``cfg`` that the parser of fairseq-train adds.
+
+    These are ``fp16`` or ``bf16`` for their memory-efficient forms, and the architecture's sizes.
+    """
     require_names(cfg)
     for precision in ("fp16", "bf16"):
         if cfg.common[f"memory_efficient_{precision}"]:

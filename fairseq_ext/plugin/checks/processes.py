@@ -37,7 +37,7 @@ ENOUGH = 4096
 
 @acting("open files")
 def allow_open_files() -> None:
-    """Raise this process's limit on open files as far as needed and allowed.
+    """Raise this process's limit on open files to :data:`ENOUGH`, or as far as the system allows.
 
     Problem: When a worker that loads data cannot open more files, fairseq waits for it forever.
     """
@@ -83,7 +83,7 @@ def locked(folder: str | Path) -> Iterator[None]:
 
 @around("fairseq.checkpoint_utils:verify_checkpoint_directory", patch="processes of a training")
 def _lock_first(original: Callable, save_dir: str) -> None:
-    """Take the lock before training does anything to its folder.
+    """Lock ``save_dir`` before training changes anything in it.
 
     Problem: A second training in the same folder deletes files that the first is writing, and each
     overwrites the other's checkpoints; when one process of a job is killed, the others end in
@@ -117,7 +117,7 @@ def _work(original: Callable, *arguments: Any, **options: Any) -> Any:
             return original(*arguments, **options)
     except ProcessExitedException as error:  # fairseq-train itself had started that process
         how = f"by {error.signal_name}" if error.signal_name else f"(status {error.exit_code})"
-        memory = ", perhaps for want of memory" if error.signal_name == "SIGKILL" else ""
+        memory = ", perhaps because memory ran out" if error.signal_name == "SIGKILL" else ""
         raise EnvironmentProblem(
             f"process {error.error_index} of this job was ended {how}{memory}; the others "
             f"were stopped. {CURE}"
@@ -128,13 +128,13 @@ def _work(original: Callable, *arguments: Any, **options: Any) -> Any:
             raise
         rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
         raise EnvironmentProblem(
-            f"process {rank} of {size} ended, because another one does not answer any more: "
-            f"it was killed, or failed with a message of its own. {CURE}"
+            f"process {rank} of {size} ended because another process no longer answers: that one "
+            f"was killed, or it failed and printed a message of its own. {CURE}"
         ) from error
 
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
-if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as `nohup` makes it
+if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # `nohup` makes the process ignore it
     SIGNALS.append(signal.SIGHUP)
 PATIENCE = 10.0  # seconds to wait for a process of the job to end before it is killed
 TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train")
@@ -232,7 +232,7 @@ def _end(cfg: Any, number: signal.Signals) -> NoReturn:
 def _how_it_goes_on(checkpoint: Any) -> str:
     last = last_checkpoint(checkpoint)
     if last is None:
-        return "No checkpoint was saved yet: the same command starts again."
+        return "No checkpoint was saved yet: the same command starts from the beginning."
     if checkpoint.restore_file != "checkpoint_last.pt":
         return f"The same command without `--restore-file` continues from {last}."
     return f"The same command continues from {last}."

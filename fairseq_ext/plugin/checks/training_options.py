@@ -27,7 +27,10 @@ NUMBERS = re.compile(r"[0-9]+(,[0-9]+)*|[0-9]+-[0-9]+")
 
 
 def refuse(cfg: Any) -> None:
-    """Raise :class:`ConfigError` for options that fairseq-train accepts but that cannot work."""
+    """Raise :class:`ConfigError` for options that fairseq-train accepts but that cannot work.
+
+    Each of the functions below yields one message per fault; the first message is raised.
+    """
     checks = (_numbers, _precision, _packages, _sharding, _criterion, _bleu, _metric, _model, _data)
     for faults in checks:
         for fault in faults(cfg):
@@ -87,8 +90,9 @@ def _numbers(cfg: Any) -> Iterator[str]:
             for numbers, rate in rates.items()
         ):
             yield (
-                f"`--{name}` must be rates by quoted numbers such as \"{{'1-3': 0.1, '4': 0.01}}\""
-                f", but is {text}."
+                f"`--{name}` must give a rate for each quoted number or range of "
+                f"{'epochs' if name == 'epoch2lr' else 'updates'} such as "
+                f"\"{{'1-3': 0.1, '4': 0.01}}\", but is {text}."
             )
 
 
@@ -101,7 +105,7 @@ def _value(text: str) -> Any:
 
 
 def _precision(cfg: Any) -> Iterator[str]:
-    """Find ``--fp16`` and ``--amp`` on a CPU; their master weights and loss scaler need CUDA."""
+    """Find ``--fp16`` and ``--amp`` on a CPU: their master weights and loss scaler need CUDA."""
     import torch
 
     for option in ("fp16", "amp"):
@@ -162,12 +166,12 @@ def _sharding(cfg: Any) -> Iterator[str]:
     if half and not memory_efficient and not common.fp16_no_flatten_grads:
         yield (
             "`--zero-sharding os` must have `--fp16-no-flatten-grads` in half precision: without "
-            "it all weights are one piece, which is not shared out."
+            "it all weights are one tensor, which cannot be distributed."
         )
     if cfg.optimization.use_bmuf:
-        yield "`--zero-sharding os` does not go with `--use-bmuf`."
+        yield "`--zero-sharding os` does not go with `--use-bmuf`; leave one out."
     if getattr(cfg.optimizer, "_name", None) == "composite":
-        yield "`--zero-sharding os` does not go with `--optimizer composite`."
+        yield "`--zero-sharding os` does not go with `--optimizer composite`; leave one out."
 
 
 def _criterion(cfg: Any) -> Iterator[str]:
@@ -292,8 +296,8 @@ def _data(cfg: Any) -> Iterator[str]:
         return
     if dataset.combine_valid_subsets and dataset.valid_subset != "valid":
         yield (
-            "`--combine-valid-subsets` must have `--valid-subset valid`, the name of what it "
-            f"combines, but that is `{dataset.valid_subset}`."
+            "`--combine-valid-subsets` must have `--valid-subset valid`, because it combines "
+            f"valid, valid1 and so on; but `--valid-subset` is `{dataset.valid_subset}`."
         )
     if dataset.train_subset in dataset.valid_subset.split(","):
         yield (

@@ -26,7 +26,7 @@ _saving: list[Future] = []
 
 
 def wait() -> None:
-    """Wait until everything is saved; raise an error that occurred since the last call."""
+    """Wait until the last checkpoint is on the disk; raise the error if saving it has failed."""
     while _saving:
         _saving.pop().result()
 

@@ -19,7 +19,8 @@ def _add_option() -> None:
     from fairseq.dataclass.configs import GenerationConfig
 
     help_text = (
-        f"{HELP}. Where the engine lacks an option or a model, fairseq translates; the log says why"
+        f"{HELP}. If the engine does not support an option or a model, fairseq's generator "
+        "translates, and the log says why"
     )
     choice = ChoiceEnum([FAIRSEQ, *ENGINES])
     path = Optional[str]  # noqa: UP045 (fairseq reads it)

@@ -17,8 +17,9 @@ KEYS = 1 << 16  # number of different sort keys of 16 bits; numpy sorts 16-bit i
 LONGEST = KEYS - 1  # greatest length in tokens that fits in a sort key
 PART = 1 << 18  # number of sentences to divide into batches at a time
 OPEN = 3
-"""Number of batches at a part's end to make again with the next part, as they may not be full: one
-rounded to a multiple of sentences, its rest, and the sentences that the patch "last batch" adds."""
+"""Number of batches at the end of a part that are made again together with the next part, because
+they may not be full: a batch cut to a multiple of ``--required-batch-size-multiple`` sentences, the
+batch of the sentences cut off, and the batch that the patch "last batch" adds."""
 
 
 @around("fairseq.data.indexed_dataset:_warmup_mmap_file", patch="fast start on large corpora")

@@ -1,7 +1,8 @@
-"""Make updates take less time and memory, with the same results.
+"""Make updates take less time and memory.
 
-The loss reads the model's features and computes the output layer itself, in chunks; the other
-patches say what they change.
+Results change only by rounding and by the random numbers of dropout, unless ``--bf16-products``
+asks for more. The loss reads the model's features and computes the output layer itself, in chunks;
+the docstrings of the other patches say what they change.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-# torch.jit.script looks up the names in fairseq's dropout in this module
+# torch.jit.script compiles the source of fairseq's dropout with the names of this module
 import torch.nn.functional as F  # noqa: F401
 from torch import Tensor
 
@@ -61,7 +62,7 @@ def obstacle(criterion: Any, model: Any) -> str | None:
 def leave_output_to_loss(
     original: Callable, self: Any, model: Any, sample: dict[str, Any], reduce: bool = True
 ) -> Any:
-    """Compute the loss in chunks of tokens, and sum one gradient for tied embeddings.
+    """Compute the loss in chunks of tokens, and add the gradients of tied embeddings in one tensor.
 
     Problem: The logits, log-probabilities and gradients of a whole batch are matrices of tokens
     × vocabulary, which cost memory and time. So do tied embeddings, because torch makes a gradient
@@ -114,7 +115,7 @@ MIXIN = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
 
 @around(f"{MIXIN}._sync_fp16_grads_to_fp32", patch="fp32 copies at once")
 def copy_gradients_at_once(original: Callable, self: Any) -> None:
-    """Copy all gradients to their fp32 copies in one call.
+    """Copy all gradients to the gradients of the fp32 weights in one call.
 
     Problem: With --fp16 and --bf16 fairseq copies gradients and weights one by one, and a GPU waits
     while the host starts hundreds of copies in every update.
@@ -138,9 +139,9 @@ def copy_weights_at_once(original: Callable, self: Any) -> None:
 
 
 def _fp32_copies(optimizer: Any, weights: list[Tensor], part: str) -> list[Tensor] | None:
-    """Return the ``data`` or ``grad`` of the weights' fp32 copies, in the weights' shapes.
+    """Return the weights' fp32 copies in the weights' shapes: their ``part``, ``data`` or ``grad``.
 
-    None if some are missing, or are on several devices.
+    Return None if some are missing, or if the copies are on several devices.
     """
     copies = optimizer.fp32_params
     if not optimizer.has_flat_params:
@@ -158,7 +159,7 @@ def _fp32_copies(optimizer: Any, weights: list[Tensor], part: str) -> list[Tenso
 
 
 def total_norm(gradients: list[Tensor], chunk_size: int = 0) -> Tensor:
-    """Compute the L2 norm of all gradients together, in fp32; some of them may be sparse.
+    """Compute the L2 norm of all gradients together as a scalar in fp32; some may be sparse.
 
     ``chunk_size``, which fairseq passes, has no effect.
     """
@@ -243,7 +244,7 @@ def add_bf16_products() -> None:
     from fairseq.dataclass.configs import OptimizationConfig
 
     text = (
-        "on a CPU, round the factors and results of large products with weights to bf16 in "
+        "on a CPU, round the factors and results of large matrix products with weights to bf16 in "
         "training; weights, products within attention, all other operations, validation and "
         "checkpoints stay in fp32"
     )
@@ -288,5 +289,5 @@ def warn_of_slow_bf16(original: Callable, self: Any, cfg: Any, *args: Any, **kwa
     if ratio > 1:
         logger.warning(
             f"{option}: on this processor matrix products take {ratio:.1f} times as long as in "
-            "fp32; without the option training is faster, and more exact."
+            "fp32; without the option training is faster, and more accurate."
         )

@@ -1,4 +1,4 @@
-"""Add ``left`` to the bar and the log of fairseq-train: the time that the training still takes."""
+"""Add ``left`` to the bar and the log of fairseq-train: the time until the training will end."""
 
 import math
 import time
@@ -11,11 +11,14 @@ PRIORITY = 2000  # higher than fairseq's priorities, so that it is printed last
 
 
 def updates_left(cfg: Any, epoch_itr: Any, done: int) -> float:
-    """Count the updates left when ``train`` begins; infinite if no option limits the training."""
+    """Count the updates left at the start of an epoch; infinite if no option limits the training.
+
+    ``done`` is the number of updates so far. ``--max-update`` and ``--max-epoch`` set the limit.
+    """
     max_update, epochs = cfg.optimization.max_update, cfg.optimization.max_epoch
     left = max_update - done if max_update else math.inf
     if epochs:
-        # One update frequency per epoch; the last one is also for all later epochs.
+        # `--update-freq` has a value for each epoch; the last value is also for all later epochs.
         frequencies = cfg.optimization.update_freq
         freq = frequencies[min(epoch_itr.next_epoch_idx, len(frequencies)) - 1]
         per_epoch = math.ceil(len(epoch_itr) / freq)
