@@ -250,6 +250,8 @@ def test_an_epoch_continues_on_other_processes() -> None:
         assert sorted(visited + after) == list(range(24))
     with pytest.raises(ConfigError, match="12 batches of this epoch, which 5 processes cannot"):
         shard_of(24, 0, 5).load_state_dict(state)
+    with pytest.raises(ConfigError, match="which `--grouped-shuffling` has ordered for"):
+        shard_of(24, 0, 3, grouped_shuffling=True).load_state_dict(state)
 
 
 @pytest.mark.skipif(int(np.__version__.split(".")[0]) < 2, reason="numpy 1 adds in int64")

@@ -125,11 +125,14 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
     """
     before, done = state_dict.get("processes"), state_dict.get("iterations_in_epoch", 0)
     if before is not None and before != self.num_shards and done:
-        if before * done % self.num_shards or getattr(self, "grouped_shuffling", False):
+        is_grouped = getattr(self, "grouped_shuffling", False)
+        if is_grouped or before * done % self.num_shards:
+            reason = f"which {self.num_shards} processes cannot have read together"
+            if is_grouped:
+                reason = "which `--grouped-shuffling` has ordered for that number of processes"
             raise ConfigError(
-                f"{before} processes have read {before * done} batches of this epoch, which "
-                f"{self.num_shards} processes cannot have read together. Continue on {before}, "
-                "or give `--reset-dataloader` to begin the epoch again."
+                f"{before} processes have read {before * done} batches of this epoch, {reason}. "
+                f"Continue on {before}, or give `--reset-dataloader` to begin the epoch again."
             )
         done = before * done // self.num_shards
         state_dict = {**state_dict, "iterations_in_epoch": done}
