@@ -109,7 +109,7 @@ def test_early_stopping_continues_to_count(copy_data, tmp_path):
     assert training_state(stock / LAST)["updates"] > 9
     before = fingerprint(complete)
     log = train(copy_data, complete, *options)
-    assert "has finished (validation has not improved 2 times running" in log
+    assert "has finished (2 validations in a row brought no improvement" in log
     assert fingerprint(complete) == before
 
 
@@ -147,7 +147,7 @@ def test_an_average_begins_at_a_checkpoint_without_one(uninterrupted, tmp_path):
 
     tuning = ("--finetune-from-model", complete / "checkpoint_3_21.pt", "--max-update", 1)
     log = train(data, tmp_path / "tuned", *options, *average, *tuning)
-    assert "`--store-ema` begins at its weights" in log
+    assert "`--store-ema` begins with its weights" in log
     assert same_state(load(tmp_path / "tuned" / LAST)["extra_state"]["ema"], expected)
     killed = resumed(
         complete, "checkpoint_3_21.pt", tmp_path / "killed", data, *options, *average, "--ema-fp32"

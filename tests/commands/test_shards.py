@@ -78,7 +78,7 @@ def test_commands_refuse_shards(generate: tuple[object, ...], tmp_path: Path) ->
     out = tmp_path / "out"
     for options, output in (
         (("--num-shards", 2, "--shard-id", 2, "--results-path", out), "from 0 to 1"),
-        (("--num-shards", 2, "--distributed-world-size", 2), "both split the set; give one"),
+        (("--num-shards", 2, "--distributed-world-size", 2), "both split the set; leave one out"),
     ):
         done = fairseq(*generate, *options, ok=False)
         assert output in done.stderr

@@ -1,4 +1,4 @@
-"""Put every sentence into a batch, read old binarized data, and end the loading thread at exit."""
+"""Repair batches and binarized data: lost sentences, old layouts, large files, threads at exit."""
 
 import atexit
 import contextlib
@@ -17,7 +17,7 @@ from fairseq_ext.plugin.table import around, replacing
 
 @around("fairseq.data.data_utils:batch_by_size", patch="last batch")
 def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    """Add one more batch for the sentences that fairseq would drop at the end.
+    """Make batches like fairseq, and one more for the sentences that fairseq would drop at the end.
 
     Problem: fairseq drops the end of every split whose size is not a multiple of
     --required-batch-size-multiple (8): 10 test lines give 8 translations.
@@ -33,9 +33,9 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
 
 @around("fairseq.data.iterators:EpochBatchIterator.__init__", patch="batches of each epoch")
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Fill the last group with empty batches; start new workers if each epoch changes the data.
+    """Fill the last group with empty batches, which fairseq skips; renew workers if data change.
 
-    fairseq skips empty batches.
+    Data change in each epoch if the data set has a method ``set_epoch`` of its own.
 
     Problem: --grouped-shuffling makes groups of one batch per process and drops the last one in
     every epoch if it is incomplete; with --num-workers, `masked_lm` keeps the masks of the first
@@ -90,7 +90,8 @@ def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
     """Compute the byte positions of sentences in int64 when the parts of workers are merged.
 
     Problem: Under numpy 2, fairseq-preprocess with several --workers sums sizes in int32: above
-    some 40 million sentences, the index points to wrong ones, or the job ends in OverflowError.
+    some 40 million sentences, the index points to wrong places in the data, or the job ends in
+    OverflowError.
     """
     index = original(cls, path, dtype)
     index._get_pointers = lambda sizes: starts(sizes, np.dtype(dtype).itemsize)
@@ -101,7 +102,7 @@ def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
 def not_cached(original: Callable, path: str) -> str | None:
     """Return ``lazy`` instead of ``cached`` for data of the old layout.
 
-    So sentences are read from the file, not from a cache that is still empty.
+    Then sentences are read from the file, not from a cache that is still empty.
 
     Problem: Training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError, because
     fairseq reads a batch before it caches the sentences; without the cache, workers move each
@@ -167,10 +168,10 @@ PATIENCE = 5.0  # seconds to wait until the current batch is made
 
 
 def stop(thread: Callable[[], Any]) -> None:
-    """End a ``BackgroundConsumer``, given a weak reference to it.
+    """End fairseq's loading thread (``BackgroundConsumer``); ``thread`` is a weak reference to it.
 
-    The thread ends when it has made a given number of items, so this number is set to 0. The queue
-    is emptied because the thread waits while it is full.
+    The thread ends when it has made a given number of batches, so this number is set to 0. The
+    queue is emptied because the thread waits while the queue is full.
     """
     consumer = thread()
     if consumer is None:

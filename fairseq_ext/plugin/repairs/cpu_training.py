@@ -1,4 +1,4 @@
-"""Train on CPUs in several processes (``torchrun`` or spawned) and in low precision.
+"""Train on CPUs in several processes (``torchrun`` or spawned), in bf16, with sharded optimizers.
 
 fairseq counts CUDA devices to find the number of processes, and assumes a TPU for ``--bf16``.
 """
@@ -18,9 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 def join_processes(training: Any) -> None:
-    """Set in ``cfg.distributed_training`` how this CPU process finds the job's other processes.
+    """Set the options by which this process on a CPU finds the job's other processes.
 
-    The processes are started by ``torchrun``, or spawned because of ``--distributed-world-size``.
+    ``training`` is ``cfg.distributed_training``. The processes are started by ``torchrun``, or
+    spawned by :func:`start_on_cpu` because of ``--distributed-world-size``.
     """
     from torch.distributed.elastic.utils.distributed import get_free_port
 
@@ -43,15 +44,19 @@ def join_processes(training: Any) -> None:
 def require_one_job(training: Any) -> None:
     """Refuse processes of ``torchrun`` that would train separate models in the same folder.
 
-    fairseq ignores ``torchrun`` if ``--distributed-world-size``, by default the number of GPUs, is
-    1.
+    fairseq ignores ``torchrun`` if ``--distributed-world-size`` is 1. Its default is the number of
+    GPUs.
+
+    Raises:
+        ConfigError: ``torchrun`` has started several processes, but the option is 1.
     """
     launched = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
     if launched > 1 and training.distributed_world_size == 1:
         raise ConfigError(
             f"torchrun has started {launched} processes, but `--distributed-world-size` is 1 (one "
-            f"for each GPU of this machine). Give `--distributed-world-size {launched}` and each "
-            "process a GPU of its own, `--cpu`, or a smaller `--nproc-per-node`."
+            f"for each GPU of this machine). Give `--distributed-world-size {launched}` if each "
+            "process has a GPU of its own; otherwise give `--cpu`, or torchrun a smaller "
+            "`--nproc-per-node`."
         )
 
 
@@ -70,7 +75,7 @@ def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> Non
 
 @around("fairseq.distributed.utils:call_main", patch="processes on the CPU")
 def start_on_cpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> None:
-    """Start the processes of a job on CPUs; fairseq starts all other jobs.
+    """Start the processes of a job that runs on CPUs; leave all other jobs to fairseq.
 
     Problem: On the CPU, fairseq divides by the number of CUDA devices (zero) if torchrun has
     started it, starts one process per CUDA device if not, and gives DDP device ids for a CPU

@@ -31,8 +31,8 @@ def count_from_the_first(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Number the sentences of a diverse search by their rows in the batch of its first step.
 
-    Problem: fairseq-generate --diverse-beam-groups ends in an IndexError: it stores the overlap of
-    groups by row of the batch, but looks it up by sentence number.
+    Problem: fairseq-generate --diverse-beam-groups ends in an IndexError: fairseq stores the
+    overlap of groups by row of the batch, but looks it up by sentence number.
     """
     if original_batch_idxs is not None:
         if step == 0:  # the batch still has all its sentences
@@ -57,13 +57,15 @@ def block_repetitions(original: Callable, self: Any, *arguments: Any, **options:
 
 
 def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -> Tensor:
-    """Set tokens that would repeat an n-gram of their hypothesis to ``-inf``; return ``lprobs``.
+    """Forbid the tokens that would repeat an n-gram of their hypothesis; return ``lprobs``.
 
     Args:
-        size: n.
+        size: the length n of the n-grams.
         tokens: ``[B, T]``, the hypotheses with start symbol and padding.
-        lprobs: ``[B, V]``, log-probabilities of the next token, changed in place.
-        sizes: numbers that fairseq passes, the step last.
+        lprobs: ``[B, V]``, log-probabilities of the next token; those of forbidden tokens are set
+            to ``-inf`` in place.
+        sizes: further numbers that fairseq passes; only the last is used, the number of tokens in
+            a hypothesis after the start symbol.
     """
     step = sizes[-1]
     words = tokens[:, 1 : step + 1]  # without the start symbol and padding
@@ -142,7 +144,7 @@ def _generate(original: Callable, cfg: Any) -> Any:
     distributed = cfg.distributed_training
     if distributed.distributed_world_size > 1:
         raise ConfigError(
-            "`--num-shards` and `--distributed-world-size` both split the set; give one."
+            "`--num-shards` and `--distributed-world-size` both split the set; leave one out."
         )
     # fairseq-generate needs no other settings of distributed training
     distributed.distributed_world_size, distributed.distributed_rank = count, shard

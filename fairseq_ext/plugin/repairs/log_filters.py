@@ -1,6 +1,6 @@
 """Remove noise from the log: warnings about fairseq's own code, and repeated lines.
 
-Each warning is filtered by its exact text, so that all others are still shown.
+Each warning is recognized by the exact beginning of its text, so that all others are still shown.
 """
 
 import logging
@@ -84,13 +84,13 @@ _reported: set[object] = set()  # names of logs about which an error was printed
 
 @around("logging:Handler.handleError", patch="logs that cannot be written")
 def _say_once(original: Callable, self: Any, record: logging.LogRecord) -> None:
-    """Say only once that a log cannot be written; logging would say it for each line.
+    """Print one line for each log that cannot be written, not a traceback for each message.
 
     Problem: On a full disk, every log line prints a traceback on stderr.
     """
     error = sys.exc_info()[1]
     silent = not logging.raiseExceptions or sys.stderr is None
-    if silent or not isinstance(error, OSError):  # another error is a fault of the caller
+    if silent or not isinstance(error, OSError):  # other errors are mistakes in calls of the logger
         original(self, record)
     elif (name := getattr(getattr(self, "stream", None), "name", self)) not in _reported:
         _reported.add(name)

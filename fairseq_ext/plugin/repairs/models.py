@@ -40,7 +40,7 @@ def without_copies(original: Callable, self: Any, *args: Any, **options: Any) ->
     """
     try:
         original(self, *args, **options)
-    except AttributeError:  # fairseq cannot copy a layer without biases
+    except AttributeError:  # which fairseq raises as it copies a layer without biases
         if "load_to_BT" not in vars(self):
             raise
     for name in COPIES:
@@ -175,7 +175,7 @@ def restore_half_precision(
     if [tensor.shape for tensor in weights] == [tensor.shape for tensor in saved]:
         for tensor, old in zip(weights, saved, strict=True):
             rounded = old.to(tensor.device, self.fp16_params[0].dtype).float()
-            if torch.equal(rounded, tensor.data):  # else someone has changed the weights
+            if torch.equal(rounded, tensor.data):  # else the model's weights have been changed
                 tensor.data.copy_(old)
     if self.scaler is not None:
         vars(self.scaler).update(state.get("scaler", {}))
@@ -248,7 +248,7 @@ def begin_at_weights(
         nonlocal begins
         state = load(*rest, **options)
         if "ema" not in state["extra_state"]:
-            logger.info(f"{filename} has no average: `--store-ema` begins at its weights")
+            logger.info(f"{filename} has no average: `--store-ema` begins with its weights")
             state["extra_state"]["ema"], begins = state["model"], True
         return state
 

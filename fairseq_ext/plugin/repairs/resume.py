@@ -98,7 +98,8 @@ def group_what_is_left(
     if left and not groups:
         raise ConfigError(
             f"`--skip-remainder-batch` drops all {left} batches that are left of this epoch, "
-            f"because `--update-freq` is {chunk_size}. Lower it, or drop the first option."
+            f"because `--update-freq` is {chunk_size}. Lower `--update-freq`, or leave "
+            "`--skip-remainder-batch` out."
         )
     chunks = _chunk_iterator(iterable, chunk_size, skip_remainder_batch)
     start = math.ceil(done / chunk_size)
@@ -145,8 +146,8 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
 def early_stopping_state() -> dict[str, Any]:
     """Return fairseq's state for ``--patience``: ``best`` and ``num_runs``.
 
-    ``best`` is the best value of a validation (None at first), ``num_runs`` the number of
-    validations since then.
+    ``best`` is the best value that a validation has given so far (None at first), and ``num_runs``
+    the number of validations since that one.
     """
     for command in running("fairseq_cli.train"):
         counter = command.should_stop_early
@@ -168,7 +169,10 @@ def save_early_stopping(
 
 
 def aim(cfg: Any) -> str:
-    """Describe the value that ``cfg.checkpoint`` counts as the best, such as ``lowest loss``."""
+    """Describe which value of a metric counts as the best, such as ``lowest loss``.
+
+    ``cfg`` is the ``checkpoint`` group of the options.
+    """
     extreme = "highest" if cfg.maximize_best_checkpoint_metric else "lowest"
     return f"{extreme} {cfg.best_checkpoint_metric}"
 
@@ -185,7 +189,7 @@ def restore_validation(
 
     counters = [command.should_stop_early for command in running("fairseq_cli.train")]
     for keeper in (checkpoint_utils.save_checkpoint, *counters):
-        for name in ("best", "num_runs"):  # left by another training in this process
+        for name in ("best", "num_runs"):  # which an earlier training in this process may have set
             vars(keeper).pop(name, None)
     extra_state, iterator = original(cfg, trainer, **options)
     begins = trainer.get_num_updates() == 0  # for instance with `--finetune-from-model`
@@ -207,11 +211,11 @@ def restore_validation(
         for counter in counters:
             counter.best, counter.num_runs = stopping["best"], stopping["num_runs"]
     if not cfg.reset_lr_scheduler:
-        # fairseq has just told the scheduler that an epoch has ended, which may be wrong ...
+        # fairseq has just told the scheduler that an epoch has ended, which may not be true ...
         trainer.lr_scheduler.load_state_dict(scheduler)
         saved = position({"extra_state": extra_state})
         if saved.get("iterations_in_epoch") == 0:
-            # ... and if it is right, the scheduler has not seen the validation loss yet.
+            # ... and if it is true, the scheduler has not seen the epoch's validation loss yet.
             trainer.lr_step(saved["epoch"] - 1, val_loss)
     return extra_state, iterator
 
@@ -279,8 +283,9 @@ def sweep_directory(original: Callable, save_dir: str) -> None:
 def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None:
     """Keep every checkpoint as one of the best until the number to keep is reached.
 
-    fairseq keeps a new checkpoint only if it is better than the worst one, even while there are
-    fewer. So until the number is reached, the worst one counts as infinitely bad.
+    fairseq keeps a new checkpoint only if it is better than the worst of those kept, even if these
+    are fewer than ``--keep-best-checkpoints``. So until that number is reached, this patch tells
+    fairseq that the worst of them is infinitely bad.
 
     Problem: --keep-best-checkpoints 3 keeps only one checkpoint while the loss rises.
     """
@@ -351,7 +356,7 @@ def why_finished(trainer: Any, next_epoch: int) -> str | None:
         return f"it has trained for {hours:.2f} of {options.stop_time_hours} hours"
     failures = early_stopping_state()["num_runs"]
     if 0 < patience <= failures:
-        return f"validation has not improved {failures} times running, with --patience {patience}"
+        return f"{failures} validations in a row brought no improvement, with --patience {patience}"
     return None
 
 

@@ -4,7 +4,7 @@ The plugin makes fairseq read checkpoints with :mod:`fairseq_ext.checkpoints.sto
 names its task, its architecture and hundreds of options. fairseq builds nothing from it until
 :mod:`fairseq_ext.checkpoints.registry_checks` has found them fit for the command. Any later error
 caused by a forged configuration becomes one message that names the file. Like fairseq, the plugin
-ignores a saved ``user_dir`` and reads the files that a configuration names by other paths.
+ignores a saved ``user_dir``, but reads the files that other options of a configuration name.
 
 fairseq calls ``eval()`` on options and saved configurations in some 40 places. A checkpoint whose
 option ``decoder_attention`` is ``__import__("os").system("…")`` would run that command when the
@@ -139,16 +139,16 @@ def _one_by_one(
             loaded = state or utils.load_checkpoint_to_cpu(path, arg_overrides)
             if not (loaded.get("cfg") or loaded.get("args")):
                 raise CheckpointError(
-                    f"{path} has weights alone, without the options of its model, from which it "
-                    "would be built. Give the file that fairseq-train wrote; for training, "
-                    "`fairseq-train --finetune-from-model` takes it with these options."
+                    f"{path} has weights alone, without the options of its model, which are needed "
+                    "to build the model. Give the file that fairseq-train wrote. To train from "
+                    "these weights, give `fairseq-train --finetune-from-model` with those options."
                 )
             registry_checks.fitting(loaded["cfg"], task, path)
             record = dictionaries.recorded(loaded, path)
             _require_memory(path, loaded["model"])
             try:
                 with registry_checks.no_larger_than(loaded["model"]):
-                    # fairseq has made `cfg` of `args` already, which takes half a second.
+                    # without `args`, so that fairseq does not convert it to `cfg` again, in 0.5 s
                     configured = {**loaded, "args": None}
                     built, cfg, task = original(
                         [name], arg_overrides, task, strict, suffix, num_shards, configured
@@ -171,7 +171,7 @@ def _one_by_one(
 def _require_memory(path: str, weights: dict[str, Any]) -> None:
     """Refuse a model whose weights, in fp32, exceed this machine's memory.
 
-    The weights read from the file do not need that memory yet, because they are only mapped.
+    ``weights`` are still on the disk: the file is only mapped into memory.
     """
     tied = ties(weights)
     size = 4 * sum(weight.numel() for name, weight in weights.items() if name not in tied)
@@ -180,7 +180,7 @@ def _require_memory(path: str, weights: dict[str, Any]) -> None:
 
 
 def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
-    """Require `--source-bos` as in training; fairseq-generate reads only the command line's."""
+    """Require `--source-bos` as in training: fairseq-generate takes it from the command line."""
     trained, requested = (
         bool(getattr(getattr(owner, attribute, None), "source_bos", False))
         for owner, attribute in ((cfg, "task"), (task, "cfg"))
@@ -205,7 +205,7 @@ def _validated(original: Callable, cfg: Any, *rest: Any, **options: Any) -> Any:
     patch="checkpoints are checked before models are built",
 )
 def _meters(original: Callable, self: Any, state_dict: Any) -> None:
-    """Check the kinds of meters, because fairseq would call any name that the file gives."""
+    """Check the kinds of meters, because fairseq would call any function that the file names."""
     from fairseq.logging import meters
 
     for _, _, name, _ in state_dict:
