@@ -124,7 +124,8 @@ class Settings:
     host: str = option("127.0.0.1", "address to serve on (%(default)s)")
     port: int = option(5000, "port to serve on; 0: any free one (%(default)s)")
     workers: int = option(
-        1, "processes, which share the processors and the models' memory (%(default)s)"
+        1,
+        "processes, which share the processors; each has its own copy of the models (%(default)s)",
     )
     grace: int = option(
         30, "seconds for running requests to finish at shutdown (%(default)s)", metavar="S"
