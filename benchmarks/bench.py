@@ -32,7 +32,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "device": {"help": "cpu or cuda"},
     "dtype": {"choices": ["fp32", "bf16", "fp16"], "help": "type of weights and activations"},
     "repeats": {"type": int, "help": "number of rounds that count, at least three"},
-    "warmup": {"type": int, "help": "number of rounds before these"},
+    "warmup": {"type": int, "help": "number of rounds before those that count"},
     "budget": {"type": float, "help": "seconds after which a cell ends, if it has three rounds"},
     "limit": {"type": float, "help": "seconds; a slower peer is left out of later cells"},
     "lengths": {"type": int, "help": "tokens in a sentence, in ascending order"},
@@ -246,7 +246,8 @@ class Stopwatch:
     """A timer for candidates that take turns, with the options' settings.
 
     ``budget`` replaces ``--budget``. A candidate that needed more than ``--limit`` seconds for a
-    pass, or too much memory, is left out of the measurement's later cells; a Linformer is not.
+    pass, or too much memory, is left out of the measurement's later cells, unless it is a Linformer
+    (``k=…``).
     """
 
     def __init__(self, options: Namespace, budget: float | None = None) -> None:

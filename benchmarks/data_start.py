@@ -4,9 +4,9 @@
 
 `fairseq-train` runs as a process of its own, in turn with the plugin and without it. A tiny model
 makes one update on a made-up corpus in the format of fairseq-preprocess. Times are processor times.
-Memory is the largest resident size; "private" memory, which is looked at every 5 ms, excludes
-mapped files, which processes share and the system can drop. The row of --base pairs shows what the
-start takes with hardly any corpus; "own" figures are what is above that.
+Memory is the largest resident size. "private" memory is sampled every 5 ms and excludes mapped
+files, which processes share and the system can drop. The row of --base pairs shows what the start
+takes with hardly any corpus. Figures called "own" are those of a row minus those of this base.
 """
 
 import os

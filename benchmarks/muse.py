@@ -100,7 +100,10 @@ def backward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
 
 
 def check(options: Namespace) -> None:
-    """Check that all modules compute equal outputs and gradients, at lengths for both our ways."""
+    """Check that all modules compute equal outputs and gradients.
+
+    The lengths are such that our convolution uses each of its two methods.
+    """
     for sizes, length in product(KERNELS.values(), (5, 33, 100)):
         values = torch.randn(length, 2, options.embed_dim, device=options.device)
         expected: dict[str, Tensor] = {}

@@ -2,11 +2,11 @@
 
 ``python benchmarks/serve.py --checkpoint PT --data BIN --text FILE --json docs/results/serve.json``
 
-Several clients each send one sentence at a time over a lasting connection, as soon as they have the
-answer to the last. All servers run at once and take turns in every round, so that drift of the
-machine affects all alike. Figures are requests per second, and the median and 99th percentile of
-the milliseconds from a request to its answer. A ratio above 1 means that ours answers more per
-second.
+Several clients send one sentence at a time, each over a connection that stays open, and send the
+next sentence as soon as they have the answer. All servers run at once and take turns in every
+round, so that drift of the machine affects all alike. Figures are requests per second, and the
+median and 99th percentile of the milliseconds from a request to its answer. A ratio above 1 means
+that our server answers more requests per second.
 
 Without ``--checkpoint``, the model is a transformer of the given size with random weights, and
 sentences have ``--words`` random words. The clients' process needs a part of a core, which the

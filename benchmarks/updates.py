@@ -4,8 +4,8 @@
 
 Each side is a process of its own that runs fairseq's trainer on the same batches in the same order:
 loss, gradients, clipping, Adam, logging. In a round, the sides take turns to make the same number
-of updates. `before` is the plugin without the patches of `fairseq_ext/plugin/features/speed.py`, or
-is left out with ``--toolkits``. `rival` is the architecture of fairseq with which a wing is
+of updates. `before` is the plugin without the patches of `fairseq_ext/plugin/features/speed.py`;
+with ``--toolkits`` it is not run. `rival` is the architecture of fairseq with which a wing is
 compared, trained with the plugin. ``--more=FLAG`` adds the plugin with further flags of
 fairseq-train, such as ``--more=--bf16``. ``--toolkits joeynmt=FOLDER …`` adds other toolkits
 (updates_toolkits.py), which pip has installed with ``--target FOLDER``. Ratios are a peer's time

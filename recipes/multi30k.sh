@@ -6,7 +6,8 @@
 #   model        by default fairseq's transformer with 4 + 4 layers, 128, 256, 4 heads and one
 #                embedding matrix: the "transformer tiny" of text-only baselines, about 41 tokenized
 #                BLEU on the test set of 2016 in the literature
-#   training     batches of 4096 tokens, rate 0.005 after 2000 updates, dropout 0.3
+#   training     8,000 updates with batches of 4,096 tokens; the learning rate rises to 0.005 in 2,000
+#                updates, then falls with the inverse square root; dropout 0.3
 #   translation  average of the last 10 epochs, beam 5
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=official.sh

@@ -66,7 +66,7 @@ use_smoke_settings() {
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 }
 
-# read_options ARGUMENT...: sets the globals above and these.
+# read_options ARGUMENT...: sets the globals above and those of the next line.
 data="" mirror="" any_counts="" out="" name="" against="" other_subwords="" extra=()
 read_options() {
     local option
@@ -115,7 +115,8 @@ check_against() {
     against="${against%%=*}=$(absolute "$file")"
 }
 
-# These are options of the recipe, which computes other things from them.
+# check_extra: refuses flags after `--` that the recipe has as options, because it computes other
+# settings from these options.
 check_extra() {
     local word
     for word in ${extra[@]+"${extra[@]}"}; do

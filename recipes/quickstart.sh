@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job: install, take a corpus, train, translate, score and show the result.
+# Install everything, make a corpus, train, translate, score and show the result.
 # shellcheck disable=SC2329  # the functions are handed to `stage`
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
@@ -147,7 +147,8 @@ score() {
     run fairseq-ext score --ref "${data:-pairs}/test.$tgt" --hyp "hyp.$tgt" --json scores.json
 }
 
-# The shipped model of the same languages, on the same sentences: it never saw them either.
+# compare_with_shipped: compares with the shipped model of the same languages on the same sentences,
+# which were not in its training text either.
 compare_with_shipped() {
     into "shipped.$tgt" fairseq-ext translate --model "tatoeba-$src-$tgt" --input "pairs/test.$src"
     quietly compare.log fairseq-ext compare --ref "pairs/test.$tgt" \

@@ -3,18 +3,19 @@
 # with seeds, in one table.
 #
 #   corpus       real: LibreOffice's help, WMT's news of 2008 to 2013, Multi30k's captions and
-#                Tatoeba, as far as they are in --from (preprocess/real_text.py); tests of news (2014
-#                to 2018), of help pages held out whole and of captions (2016), and others where
-#                they are there.
-#                multi30k: its official lower-cased tokens. 10,000 joint merges, which make some 2.5
-#                million parameters
-#   end          --updates, with a rate that falls to 0 as a cosine does, so that the losses are flat
+#                Tatoeba, those of them that the folder of --from has (preprocess/real_text.py). Test
+#                sets: news (2014 to 2018), whole help pages that were held out, captions (2016), and
+#                further ones if the folder has them.
+#                multi30k: its official lower-cased tokens.
+#                10,000 joint merges, with which a model has some 2.5 million parameters
+#   end          --updates; the learning rate falls to 0 along a cosine, so that the losses are flat
 #                by then; the last checkpoint translates, with beam 5
 #   rates        multi30k: each system has the peak rate at which it was best in
 #                docs/results/multi30k_all; fairseq's convolutions and the deep transformer have the
-#                transformer's. real: each system tries three, because at 0.002, its best rate on
-#                Multi30k, the transformer learned next to nothing of this corpus in 6,000 updates;
-#                the validation text has captions, because the loss on news alone preferred 0.002
+#                transformer's rate. real: most systems try three rates, because at 0.002, its best
+#                rate on Multi30k, the transformer learned next to nothing of this corpus in 6,000
+#                updates. The validation text has captions, because on news alone the rate 0.002 had
+#                the lowest loss
 #   binary       as in multi30k_all.sh: a binary system starts from its float one
 # shellcheck disable=SC2034,SC2329  # all_systems.sh uses the variables and calls the functions
 set -euo pipefail

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# From spa-eng.zip to the models that come with the plugin: text, training, bundles, scores.
+# From spa-eng.zip to the models that come with the plugin: text, training, bundles, scores. (The
+# shipped tatoeba-es-en-bmt-1 is a smaller BMT-1, which tatoeba.sh made.)
 #   bash recipes/shipped_models.sh spa-eng.zip OUT SECONDS [NAME...]
 # NAME is es-en, en-es or bmt-1 (default: all three). SECONDS is the length of the training: 240 on
 # one H100; on a CPU 7200 or more, with a core for each model and smaller batches (MAX_TOKENS=1500).

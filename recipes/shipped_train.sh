@@ -4,10 +4,11 @@
 #   es-en   MUSE, Spanish to English
 #   en-es   MUSE, English to Spanish
 #   bmt-1   BMT, Spanish to English: float for half of the time, then 1-bit weights, distilled from
-#           the float model
+#           the float model; larger than the shipped tatoeba-es-en-bmt-1, which tatoeba.sh made
 #
-# The rate falls to zero as a cosine does, by the clock (recipes/timed_cosine). OUT gets NAME.log and
-# NAME.pt (the last weights in bf16 without optimizer state: some 10 MB).
+# The learning rate falls to zero along a cosine that ends when the time is over
+# (recipes/timed_cosine). OUT gets NAME.log and NAME.pt (the last weights in bf16 without optimizer
+# state: some 10 MB).
 # usage: shipped_train.sh BIN OUT SECONDS [NAME...]
 #   BIN      has es-en/ and en-es/ of fairseq-preprocess
 #   SECONDS  of training, to which the start of each process adds some 15 s (twice for bmt-1)

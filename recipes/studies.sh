@@ -128,7 +128,7 @@ choose_systems() {
         for system in "${systems[@]}"; do
             [[ "${system%%=*}" != "$name" ]] || { chosen+=("$system") && known=1; }
         done
-        ((known)) || die "\`$name\` must be a system of $study, of ${systems[*]%%=*}, but is not."
+        ((known)) || die "\`$name\` must be a system of $study (${systems[*]%%=*}), but is not."
     done
 }
 

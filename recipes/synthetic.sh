@@ -91,8 +91,8 @@ begin() {
     ((4 * average <= updates)) ||
         die "\`--average\` must be at most a quarter of the $updates updates, but is $average."
     inverse_sqrt
-    # Epochs of corpora of different sizes are different lengths: the mean of the last ten may begin
-    # where one training has converged and another has hardly begun. So updates are counted.
+    # The corpora differ in size, and so an epoch does: the last ten epochs may be the end of one
+    # training and nearly all of another. So checkpoints are written and averaged by updates.
     flags+=(--no-epoch-checkpoints --keep-interval-updates "$average"
         --save-interval-updates "$((updates / (4 * average)))")
     if [[ "$arch" == transformer ]]; then

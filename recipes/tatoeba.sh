@@ -37,7 +37,7 @@ Usage: bash recipes/tatoeba.sh --archive spa-eng.zip [OPTION]... [NAME]
   --lr X         peak learning rate                                (0.002; bmt and
                    bmt-1: 0.004)
   --dropout F    dropout                                           (0.2; bmt-1: 0,
-                   because one bit for each weight already restrains a model)
+                   because 1-bit weights regularize a model already)
   --numbers K    number format, as of fairseq-ext bundle           (bf16; bmt: fp32,
                    bmt-1: bits)
   --out DIR      folder of the corpus and of each model            (runs/tatoeba-SRC-TGT)
@@ -63,7 +63,7 @@ read_options() {
         esac
         shift
     done
-    ((${#words[@]} <= 1)) || die "one model at a time, but there are \`${words[*]}\`."
+    ((${#words[@]} <= 1)) || die "give one model at a time, not \`${words[*]}\`."
     system="${words[0]:-$system}"
     [[ "$src $tgt" =~ ^(es en|en es)$ ]] ||
         die "\`--src\` and \`--tgt\` must be es and en, or en and es, but are \`$src\` and \`$tgt\`."

@@ -1,11 +1,12 @@
 #!/usr/bin/env python
-"""Simulate losses with the slopes of the BMT paper's Table 3, for ``fairseq-ext scaling-fit``.
+"""Simulate losses with the exponents of the BMT paper's Table 3, for ``fairseq-ext scaling-fit``.
 
     python recipes/bmt/scaling_paper.py -o table.json
     fairseq-ext scaling-fit table.json --json fits.json -o scaling.png
 
-The table has the paper's 12 + 12 models (section 4.2) and its slopes, with noise as large as the
-differences between runs of the same model. α and L∞ are invented, because the paper gives neither.
+The table has the paper's 12 + 12 models (section 4.2) and losses that follow its exponents, with
+noise as large as the differences between runs of the same model. α and L∞ are invented, because the
+paper gives neither.
 """
 
 import argparse

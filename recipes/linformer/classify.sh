@@ -60,7 +60,7 @@ read_options() {
         --) shift && extra=("$@") && break ;;
         -*) die "\`$1\` is not an option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
         *)
-            [[ -z "$data" ]] || die "one DATA_DIR, please, not both \`$data\` and \`$1\`."
+            [[ -z "$data" ]] || die "give one DATA_DIR, not both \`$data\` and \`$1\`."
             data="$1"
             ;;
         esac
@@ -70,7 +70,7 @@ read_options() {
         positive "--${option/_/-}" "${!option}"
     done
     if [[ -n "$data" ]]; then
-        [[ -d "$data" ]] || die "DATA_DIR must be a folder, but \`$data\` is none; --help says what it holds."
+        [[ -d "$data" ]] || die "DATA_DIR must be a folder, but \`$data\` is not; --help says what it must hold."
         data="$(cd "$data" && pwd)"
     elif [[ "${SMOKE:-0}" != 1 ]]; then
         die "DATA_DIR is missing: a folder with {train,valid,test}.text and .label; see --help."
@@ -88,7 +88,7 @@ make_text() {
     run python "$REPO/recipes/linformer/classify_data.py" "${from[@]}" --out text
 }
 
-# The text as fairseq gets it, in input/.
+# make_input: writes the text as fairseq reads it to input/.
 make_input() {
     local split
     run rm -rf input

@@ -171,7 +171,7 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
     ],
     "linformer/classify.sh": [
         ([], "DATA_DIR is missing"),
-        (["/tmp", "/var"], "one DATA_DIR, please"),
+        (["/tmp", "/var"], "give one DATA_DIR, not both"),
     ],
     "linformer/wmt14_en_de.sh": [
         ([], "`--data` must name the folder or .zip"),
