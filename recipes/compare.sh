@@ -36,7 +36,8 @@ commands.
 HELP
 }
 
-updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" from="" seeds=1 subwords=bpe table=1 words=() dictionary=()
+updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" from="" seeds=1 subwords=bpe table=1
+words=() dictionary=()
 
 # read_options ARGUMENT...: sets the globals above, `data`, `src`, `tgt` and `models`.
 read_options() {
@@ -136,13 +137,14 @@ model=${flags[*]}"
 )
 
 compare_finished() {
-    local folder systems=() undo=(--detokenize "$tgt")
+    local folder files systems=() undo=(--detokenize "$tgt")
     [[ -n "$tokenize" ]] || undo=(--keep-tokens)
     cd "$out"
     for folder in models/*; do
         [[ -e "$folder/.stages/evaluate" && "$folder" != *.old-* ]] || continue # see open_run
         [[ "$folder" != *@* ]] || continue # a further seed
-        systems+=(--system "${folder#models/}=$(outputs "$folder"),checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log")
+        files="$(outputs "$folder"),checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log"
+        systems+=(--system "${folder#models/}=$files")
     done
     run fairseq-ext compare "${systems[@]}" --ref "$data/test.$tgt" \
         "${undo[@]}" --tokenized-ref "text/test.$tgt" -o compare
@@ -153,7 +155,10 @@ settings() {
     cat <<SETTINGS
 src=$src
 tgt=$tgt
-bpe=$bpe$([[ "$subwords" == bpe ]] || printf '\nsubwords=%s' "$subwords")$([[ "$bpe" != 0 || ${#dictionary[@]} == 0 ]] || printf '\njoined=1')
+bpe=$bpe$(
+        [[ "$subwords" == bpe ]] || printf '\nsubwords=%s' "$subwords"
+        [[ "$bpe" != 0 || ${#dictionary[@]} == 0 ]] || printf '\njoined=1'
+    )
 tokenize=$tokenize
 data=$data
 sums=$(cat "$data"/{train,valid,test}.{"$src","$tgt"} 2>/dev/null | cksum)

@@ -133,10 +133,11 @@ train_all() {
 }
 
 compare_models() {
-    local model folder systems=() logs=() neural=()
+    local model folder files systems=() logs=() neural=()
     for model in "${models[@]}"; do
         folder="$out/models/${model%%=*}"
-        systems+=(--system "${model%%=*}=$(outputs "$folder"),checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log")
+        files="$(outputs "$folder"),checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log"
+        systems+=(--system "${model%%=*}=$files")
         logs+=(--log "${model%%=*}=$folder/train.log")
     done
     run fairseq-ext plot curves "${logs[@]}" -o "$out/curves.png"

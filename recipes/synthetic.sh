@@ -63,7 +63,8 @@ HELP
 begin() {
     local run_name="$1"
     shift
-    ((NODES == 1)) || die "this recipe trains on one node, so \`NODES\` must be 1; other machines may only translate parts."
+    ((NODES == 1)) ||
+        die "this recipe trains on one node, so \`NODES\` must be 1; other machines may only translate parts."
     [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
     [[ "${SMOKE:-0}" != 1 ]] || part_lines=50
     rest=(--out "$REPO/runs/${SMOKE:+smoke-}$run_name")

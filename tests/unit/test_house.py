@@ -283,6 +283,21 @@ def test_the_table_of_patches_has_those_of_every_module():
     assert sorted(patches.MODULES) == sorted(modules)
 
 
+def test_lines_of_shell_scripts_fit_a_page():
+    scripts = [
+        path
+        for folder in ("recipes", "preprocess", "tests")
+        for path in (REPO / folder).rglob("*.sh")
+    ]
+    assert scripts
+    assert not {
+        f"{path.relative_to(REPO)}:{number}"
+        for path in scripts
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if len(line) > 120
+    }
+
+
 def test_docstrings_begin_with_a_verb_or_a_noun():
     """Then they are understood without the name of the function."""
     fragment = re.compile(r'^ *"""(What|Whatever|Who|Of|Those)\b.*', re.MULTILINE)
