@@ -11,6 +11,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import NoReturn, overload
 
@@ -293,8 +294,8 @@ def load(
     """
     if engine not in (FAIRSEQ, *ENGINES):
         raise wrong_value("engine", f"one of {', '.join((FAIRSEQ, *ENGINES))}", engine)
-    if threads is not None and threads < 1:
-        raise wrong_value("threads", "at least 1", threads)
+    if threads is not None and (not isinstance(threads, Integral) or threads < 1):
+        raise wrong_value("threads", "a whole number of at least 1", threads)
     fixed = {"engine": engine, "max_tokens": max_tokens, "cpu": cpu, "constraints": constraints}
 
     def search(saved_options: Mapping[str, int | float]) -> Search:

@@ -278,7 +278,8 @@ def test_models_that_cannot_be_loaded(run: Path, tmp_path: Path):
     shutil.copy(run / "checkpoint_best.pt", lonely)
     for path, options, message in (
         (run, {"engine": "fast"}, "`engine` must be one of"),
-        (run, {"threads": 0}, "`threads` must be at least 1"),
+        (run, {"threads": 0}, "`threads` must be a whole number of at least 1, but is 0"),
+        (run, {"threads": "2"}, "`threads` must be a whole number of at least 1, but is `2`"),
         (empty, {}, "is a folder without a model: it has no average"),
         (run.parent, {}, f"but its .*{run.name}.* have a model; give one of them"),
         (compared.parents[1], {}, r", but its models/muse have a model; give one of them"),
