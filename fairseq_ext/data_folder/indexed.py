@@ -177,7 +177,13 @@ def read_header(index: Path) -> tuple[int, str] | None:
         raise DataError(f"{index} is not the index of a fairseq dataset, or is truncated. {AGAIN}")
     _, _, code, sentences = np.frombuffer(head, layout)[0].item()
     expected = layout.itemsize + 12 * sentences
-    if index.stat().st_size != expected or code not in TOKEN_TYPES:
+    if code not in TOKEN_TYPES:
+        kind = "floating-point numbers" if code in (6, 7) else "unknown to fairseq"
+        raise DataError(
+            f"{index} gives its tokens the type number {code} ({kind}) instead of one of whole "
+            f"numbers. {AGAIN}"
+        )
+    if index.stat().st_size != expected:
         raise DataError(
             f"{index} is damaged: {index.stat().st_size:,} bytes, not {expected:,}. {AGAIN}"
         )

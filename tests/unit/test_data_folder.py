@@ -396,6 +396,20 @@ def test_files_that_are_cut_or_missing_are_refused(copy_data, tmp_path, name, si
     indexed.check(tmp_path / "none")
 
 
+@pytest.mark.parametrize(
+    ("code", "kind"), [(7, "floating-point numbers"), (77, "unknown to fairseq")]
+)
+def test_a_type_of_tokens_that_are_not_whole_numbers_is_named(copy_data, tmp_path, code, kind):
+    index = Path(f"{indexed_copy(copy_data, tmp_path)}.idx")
+    content = bytearray(index.read_bytes())
+    content[17] = code  # behind the magic and the version
+    index.write_bytes(content)
+    with pytest.raises(
+        DataError, match=rf"a\.idx gives its tokens the type number {code} \({kind}"
+    ):
+        indexed.read_header(index)
+
+
 def test_every_block_of_a_long_index_is_checked(copy_data, tmp_path, monkeypatch):
     monkeypatch.setattr(indexed, "BLOCK", 64)
     prefix = indexed_copy(copy_data, tmp_path)
