@@ -98,7 +98,7 @@ def application(
         routes=[Route("/", show), Route("/translate", answer, methods=["POST"])],
         exception_handlers=dict.fromkeys((Refusal, HTTPException, Exception), _refused),
     )
-    return OriginFilter(app, names_of(host), ())
+    return OriginFilter(app, names_of(host), (), "demo --host NAME", "")
 
 
 def _page(systems: Mapping[str, str], max_words: int, examples: Sequence[str]) -> str:

@@ -20,10 +20,20 @@ class OriginFilter:
     or it must be an IP address, which such a page cannot send. Other foreign pages send their
     ``Origin``, which must be this server or one of ``origins``, such as ``https://example.org``.
     ``*`` in ``names`` accepts every ``Host``, and ``*`` in ``origins`` every ``Origin``.
+    ``name_option`` and ``origin_option`` are the command's options for these, which refusals name;
+    the last is empty if there is none.
     """
 
-    def __init__(self, app: ASGIApp, names: Collection[str], origins: Collection[str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        names: Collection[str],
+        origins: Collection[str],
+        name_option: str = "serve --allow-host NAME",
+        origin_option: str = "serve --cors ORIGIN",
+    ) -> None:
         self.app, self.names, self.origins = app, {*names, "localhost"}, origins
+        self.name_option, self.origin_option = name_option, origin_option
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (error := self._error(Headers(scope=scope))):
@@ -37,12 +47,13 @@ class OriginFilter:
         if ANY not in self.names and not (name in self.names or _is_address(name)):
             return (
                 "This server has another name. Use its IP address, or start it with "
-                "`serve --allow-host NAME`."
+                f"`{self.name_option}`."
             )
         allowed = {ANY, *origins} if ANY in self.origins else {*self.origins}
         for origin in origins:
             if origin not in allowed and origin.partition("://")[2].lower() != hosts[0].lower():
-                return "Pages of other origins are refused; `serve --cors ORIGIN` allows them."
+                cure = f"; `{self.origin_option}` allows them" if self.origin_option else ""
+                return f"Pages of other origins are refused{cure}."
         return None
 
 

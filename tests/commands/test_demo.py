@@ -392,8 +392,13 @@ def test_nothing_is_translated_for_readers_who_have_left() -> None:
 def test_only_its_own_name_is_answered(quiet_page: str) -> None:
     """DNS rebinding sends another name here, and a page elsewhere another origin."""
     port = urlsplit(quiet_page).port
-    for sent in ({"Host": f"evil.example:{port}"}, {"Origin": "http://evil.example"}):
-        assert asks(quiet_page, "GET", "/", **sent)[0] == 403, sent
+    for sent, refusal in (
+        ({"Host": f"evil.example:{port}"}, "start it with `demo --host NAME`."),
+        ({"Origin": "http://evil.example"}, "Pages of other origins are refused."),
+    ):
+        status, answer, _ = asks(quiet_page, "GET", "/", **sent)
+        assert status == 403, sent
+        assert json.loads(answer)["error"].endswith(refusal)
         assert asks(quiet_page, "POST", JOIN, joined(), **sent)[0] == 403, sent
     assert asks(quiet_page, "GET", "/", Host=f"localhost:{port}")[0] == 200
     status, answer, _ = asks(quiet_page, "POST", JOIN, joined(), Origin=quiet_page)
