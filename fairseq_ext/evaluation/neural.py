@@ -24,7 +24,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem,
 
 PYTHON = "FAIRSEQ_EXT_METRIC_PYTHON"  # the environment variable that names the Python for metrics
 BATCH = 16
-MEMORY = "if memory was short, a smaller `--metric-batch-size` helps."
+MEMORY = "if memory was short, a smaller `--metric-batch-size` of score, compare or mbr helps."
 KIND = "comet"  # the word before the colon of `--metric`
 DISTRIBUTION = "unbabel-comet"
 PACKAGES = f"{DISTRIBUTION} 'setuptools<81'"  # COMET's torchmetrics needs pkg_resources
@@ -117,8 +117,9 @@ class NeuralMetric:
                 )
             except OSError as error:
                 raise EnvironmentProblem(
-                    f"`{self.python}` cannot be run ({error.strerror}); `--metric-python` takes a "
-                    "Python, such as comet_env/bin/python."
+                    f"`{self.python}` cannot be run ({error.strerror}); {PYTHON}, or where the "
+                    "command has it `--metric-python`, takes a Python, such as "
+                    "comet_env/bin/python."
                 ) from error
             self._about = self._answer()
         return self._about
@@ -146,8 +147,8 @@ class NeuralMetric:
             raise EnvironmentProblem(
                 f"{self.python} cannot import {DISTRIBUTION} ({answer['error']}). Give it an "
                 "environment of its own, `python -m venv comet_env && comet_env/bin/pip install "
-                f"{PACKAGES}`, and name that with `--metric-python comet_env/bin/python` or "
-                f"{PYTHON}."
+                f"{PACKAGES}`, and name that by {PYTHON}=comet_env/bin/python or, where the "
+                "command has it, `--metric-python`."
             )
         cure = MEMORY
         if not self._about:

@@ -238,6 +238,7 @@ def test_a_missing_library_is_said_with_its_cure(bare: str, folder: Path) -> Non
         metric.segments(*texts)
     cure = "`python -m venv comet_env && comet_env/bin/pip install unbabel-comet 'setuptools<81'`"
     assert cure in str(raised.value)
+    assert f"{PYTHON}=comet_env/bin/python or, where the command has it" in str(raised.value)
     with pytest.raises(neural.EnvironmentProblem, match=r"cannot be run|not a program"):
         NeuralMetric("comet:whole", os.fspath(folder / "src"))
 
