@@ -140,8 +140,11 @@ class Request:
 
         Models are found by their names; ``words`` are either the data folder or lines of text.
         """
+        from fairseq_ext.decoding.loading import require_readers
+
         path = _find_models(self)
         data, lines = _data_or_text(self, path)
+        require_readers(data, path, "DATA", self.search.engine, self.search.fp16)
         return dataclasses.replace(
             self, words=(), model=None, path=path, data=data or self.data, lines=lines
         )

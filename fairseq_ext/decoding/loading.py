@@ -60,24 +60,36 @@ def open_model(
     paths = [*map(find_model.require, models)]
     versions = FileVersions(chain(*map(files_of, paths)))
     search = make_search(_defaults(paths))
-    for_fairseq = search.engine not in NATIVE or search.fp16
-    if not for_fairseq and all(map(bundle.has_program, paths)):
+    if _run_by_engine(paths, search.engine, search.fp16):
         translator, folders = _for_the_engine(paths, languages, search, threads)
     else:
         translator, folders = _for_fairseq(paths, data, languages, search, threads)
     return Opened(translator, search, folders, versions)
 
 
-def require_readers(data: Path | None, models: Iterable[Path]) -> None:
-    """Refuse a folder with dictionaries that no model reads, as all are bundles with a program.
+def require_readers(
+    data: Path | None,
+    models: Iterable[Path],
+    name: str = "--data",
+    engine: str = DEFAULT,
+    fp16: bool = False,
+) -> None:
+    """Refuse a folder with dictionaries that no model reads, as the engine runs all from bundles.
+
+    ``name`` is the argument of ``data``; ``engine`` and ``fp16`` are options of the search.
 
     Raises:
-        ConfigError: ``data`` is not None, and each model is a bundle with a program.
+        ConfigError: ``data`` is not None, and the engine runs all models from bundles.
     """
-    if data is not None and all(map(bundle.has_program, models)):
+    if data is not None and _run_by_engine(models, engine, fp16):
         raise ConfigError(
-            "`--data` has no effect on bundles, which have dictionaries; leave it out."
+            f"`{name}` has no effect on bundles, which have dictionaries; leave it out."
         )
+
+
+def _run_by_engine(models: Iterable[Path], engine: str, fp16: bool) -> bool:
+    """Return whether the engine runs models from bundles, without torch and fairseq."""
+    return engine in NATIVE and not fp16 and all(map(bundle.has_program, models))
 
 
 def files_of(path: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn, overload
 
 from fairseq_ext.decoding import stream
-from fairseq_ext.decoding.loading import open_model
+from fairseq_ext.decoding.loading import models_of, open_model, require_readers
 from fairseq_ext.decoding.search import BUFFER, Search, Translates, require_compatible
 from fairseq_ext.decoding.stream import TextCodec, Translation
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ
@@ -302,7 +302,9 @@ def load(
         return Search(**saved_options, **fixed, attention=True)
 
     folder = None if data is None else Path(data)
-    model = open_model([Path(path)], folder, (src, tgt), search, threads)
+    models = models_of(Path(path), src, tgt)
+    require_readers(folder, models, "data", engine)
+    model = open_model(models, folder, (src, tgt), search, threads)
     text = model.text()
     codec = TextCodec(text.encoder(), text.decoder())
     target = text.encoder(text.tgt)

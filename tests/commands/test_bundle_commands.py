@@ -196,6 +196,10 @@ def test_text_is_an_argument_where_the_model_has_its_dictionaries(
             ("1", "--model", copy_bundle, *text_file),
             "`--input` does not go with text as an argument",
         ),
+        (
+            (copy_data, "--model", copy_bundle),
+            "`DATA` has no effect on bundles, which have dictionaries; leave it out.",
+        ),
     ):
         assert message in error_line("translate", *words)
 

@@ -227,7 +227,7 @@ def test_options_that_do_not_go_with_it(packed: Path, options: tuple, message: s
 def test_it_votes_with_a_checkpoint(copy_data: Path, copy_model: Path, packed: Path):
     """In fairseq then: both are the same model."""
     ensemble = run("fairseq-ext", "translate", copy_data, "--path", packed, copy_model, stdin=LINES)
-    alone = run("fairseq-ext", "translate", copy_data, "--path", packed, stdin=LINES)
+    alone = run("fairseq-ext", "translate", "--path", packed, stdin=LINES)
     assert ensemble.stdout == alone.stdout
 
 

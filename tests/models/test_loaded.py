@@ -168,7 +168,7 @@ def test_scores_are_fairseqs(loaded: dict[str, Model], kind: str, run: Path):
 def test_a_reference_may_be_longer_than_a_batch(run: Path, kind: str):
     path = run / ("bundle" if kind == "bundle" else "checkpoint_best.pt")
     how = {} if kind == "bundle" else {"engine": kind, "cpu": True}
-    model = fairseq_ext.load(path, run, max_tokens=8, **how)
+    model = fairseq_ext.load(path, None if kind == "bundle" else run, max_tokens=8, **how)
     target = " ".join(["w1", "w3"] * 8)
     assert model.score(["w1"], [target]) == pytest.approx([by_fairseq(run, "w1", target)], abs=1e-4)
 
@@ -286,6 +286,7 @@ def test_models_that_cannot_be_loaded(run: Path, tmp_path: Path):
         (run, {"src": "en", "tgt": "de"}, r"must be de and en for .*, but are en and de"),
         ("tatoeba-es-en", {"src": "en"}, r"must be es and en for .*, but are en and en"),
         (lonely, {}, "DATA must be the folder of fairseq-preprocess"),
+        (run / "bundle", {"data": run}, "`data` has no effect on bundles, which have dictionaries"),
     ):
         with pytest.raises(ConfigError, match=message):
             fairseq_ext.load(path, **options)
