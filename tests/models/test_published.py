@@ -160,8 +160,24 @@ def test_an_archive_and_its_published_name(tmp_path: Path, monkeypatch, caplog):
 
 
 def test_every_name_is_looked_up():
-    assert len(published.hub_models()) > 30
-    assert all(name.startswith(published.HUB) for name in published.hub_models())
+    assert sorted(published.hub_models()) == sorted(published.NAMES)
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("transformer.wmt99.en-de", "transformer.wmt19.en-de, transformer.wmt18.en-de"),
+        ("conv.x", "conv.wmt14.en-de, conv.wmt14.en-fr, conv.wmt17.en-de"),
+    ],
+)
+def test_a_name_that_is_not_published_is_refused_without_fairseq(name, names, monkeypatch):
+    monkeypatch.setattr(published, "hub_models", None)  # it imports fairseq
+    with pytest.raises(
+        CheckpointError, match=rf"no model of this name. Names like it are {names}\.$"
+    ):
+        published.resolved(Path(name))
+    for path in (f"runs/{name}", f"{name}.pt", f"{name}.tar.gz"):
+        assert published.resolved(Path(path)) == Path(path)
 
 
 @pytest.mark.parametrize(
