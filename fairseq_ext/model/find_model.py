@@ -100,12 +100,12 @@ def _fetch(repo: str, revision: str | None) -> Path:
         )
     if sys.stderr.isatty():
         print(
-            f"looking for {repo} on the Hugging Face Hub; without a network, half a minute passes "
-            "until the library gives up",
+            f"looking for {repo} on the Hugging Face Hub; without a network, half a minute may "
+            "pass until the library gives up",
             file=sys.stderr,
         )
     with _one_line(repo, revision):
-        folder = _download(repo, revision)
+        folder = _download(repo, revision, local_files_only=not _is_found())
         try:
             bundle.read(folder).check()
         except CheckpointError:  # the copy in the cache may be damaged
@@ -115,6 +115,24 @@ def _fetch(repo: str, revision: str | None) -> Path:
         commit = folder.name
         logger.warning("%s is at commit %s; `%s@%s` always loads it.", repo, commit, repo, commit)
     return folder
+
+
+def _is_found() -> bool:
+    """Return whether the Hub's address is found, or a proxy finds it.
+
+    If it is not, there is no network, and the library would try for half a minute.
+    """
+    import socket
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies
+
+    from huggingface_hub import constants
+
+    try:
+        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
+    except OSError:
+        return bool(getproxies())
+    return True
 
 
 def _download(repo: str, revision: str | None, **options: bool) -> Path:

@@ -291,6 +291,17 @@ def test_a_hub_that_cannot_be_reached_gives_one_line(tmp_path: Path):
     assert f"{REPO} is not here, and http://127.0.0.1:1 cannot be reached; check the na" in line
 
 
+def test_without_a_network_nothing_is_tried_again(tmp_path: Path, monkeypatch):
+    for variable in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+        monkeypatch.delenv(variable.upper(), raising=False)
+    monkeypatch.setattr(constants, "ENDPOINT", "https://hub.invalid")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("time.sleep", None)  # the library sleeps before it tries again
+    with pytest.raises(EnvironmentProblem, match=r"https://hub\.invalid cannot be reached"):
+        fairseq_ext.load("other-org/nothing")
+
+
 def test_what_is_never_asked_for(server: Hub, tmp_path: Path):
     """Paths: of other forms, with the ending of a file, or into a folder that is here."""
     (tmp_path / "runs").mkdir()
