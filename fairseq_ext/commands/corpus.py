@@ -98,6 +98,10 @@ def _subwords(args: argparse.Namespace) -> None:
     from fairseq_ext.corpora import own_text
     from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 
+    if args.kind == "none" and args.size is not None:
+        raise ConfigError(
+            "`--size` does not go with `--kind none`, which makes no subwords; leave it out."
+        )
     if args.like is None:
         size = SIZE if args.size is None else args.size
         counts = own_text.split_into_subwords(

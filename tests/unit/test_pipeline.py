@@ -120,6 +120,18 @@ def test_tokens_of_text_in_lower_case(tmp_path: Path):
         split_text(tmp_path / "tokens", tmp_path / "x", "fr", "en", kind="none")
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--kind", "none", "--size", 9), "`--size` does not go with `--kind none`, which"),
+        (("--like", "tatoeba-es-en", "--size", 9), "`--size` does not go with `--like`; the model"),
+    ],
+)
+def test_a_size_that_nothing_would_read_is_refused(flags: tuple, message: str, tmp_path: Path):
+    words = (tmp_path, "--src", "en", "--tgt", "de", "-o", tmp_path / "bpe")
+    leaves_no_trace(tmp_path, message, "subwords", *words, *flags)
+
+
 def test_a_text_without_repeated_pairs_of_letters_has_no_merges(tmp_path: Path):
     text = write_lines(tmp_path / "text", ["ab cd"])
     with pytest.raises(DataError, match="give more text, or `--kind none`"):
