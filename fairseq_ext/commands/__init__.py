@@ -1,14 +1,14 @@
 """The subcommands of ``fairseq-ext``, listed here by purpose.
 
 A subcommand has a module with its name (``scaling_fit.py`` for ``scaling-fit``). The module's
-function ``add(commands)`` adds a parser, and sets ``run``, a function of the parsed arguments that
-may return an exit status. Some subcommands are in the module of another one: ``MODULES`` names it,
-and the function that adds the subcommand NAME is called ``add_NAME`` there. Until ``run`` is
-called, a module imports little more than argparse.
+function ``add(commands)`` adds a parser to ``commands``, and sets the parser's default ``run``: a
+function that takes the parsed arguments, and may return an exit status. Some subcommands are in the
+module of another one: ``MODULES`` names that module, in which the function ``add_NAME`` adds the
+subcommand NAME. Until ``run`` is called, a module imports little more than argparse.
 
-The subcommands of a single architecture are in the folder ``commands`` of that architecture. Its
-``__init__.py`` lists them in ``COMMANDS``, by the headings of ``GROUPS``, and lists its pictures
-for ``plot`` in ``PICTURES``.
+The subcommands of a single architecture are in the folder ``commands`` of that architecture. The
+architecture's ``__init__.py`` lists them in ``COMMANDS``, below the headings of ``GROUPS``, and its
+pictures for ``plot`` in ``PICTURES``.
 """
 
 import argparse
@@ -79,11 +79,11 @@ EXAMPLES = {
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: its heading in ``--help``, its name, and the package of its module."""
+    """A subcommand of ``fairseq-ext``, whose module is imported only when needed."""
 
-    group: str  # the heading below which `--help` lists it
+    group: str  # the heading below which `--help` lists the subcommand
     name: str  # the name that users type
-    package: str  # the package of its module
+    package: str  # the package that has the subcommand's module
 
     @property
     def module(self) -> str:

@@ -23,7 +23,9 @@ def add(commands: options.Subparsers) -> None:
         metavar="FILE",
         help="checkpoints, oldest first",
     )
-    source.add_argument("--dir", type=Path, help="run's --save-dir, with one of the following:")
+    source.add_argument(
+        "--dir", type=Path, help="a run's --save-dir, to choose files by one of these options:"
+    )
     selection = parser.add_mutually_exclusive_group()
     selection.add_argument(
         "--last-epochs", type=int, metavar="N", help="last N files checkpointEPOCH.pt"
@@ -57,7 +59,7 @@ def _average(args: argparse.Namespace) -> None:
     checkpoints = "checkpoint" if len(paths) == 1 else "checkpoints"
     last = args.dir and args.dir / "checkpoint_last.pt"
     if args.best is None and last and last.is_file():
-        # Training that ends within an epoch saves its end in this file alone.
+        # A training that stops within an epoch saves its last state in this file only.
         updates = layout.num_updates(storage.peek(last))
         if (updates or 0) > (layout.num_updates(result) or 0):
             print(f"note: {last}, with {updates} updates, is newer and not in the mean.")

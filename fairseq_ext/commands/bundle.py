@@ -140,7 +140,9 @@ def add_trim(commands: options.Subparsers) -> None:
         "model",
         type=Path,
         metavar="BUNDLE",
-        help="folder, archive or name; `fairseq-ext bundle` makes one from another model",
+        help="bundle: a folder, an archive, the name of a model that comes with the plugin, or "
+        "ORG/NAME[@REVISION] on the Hugging Face Hub; `fairseq-ext bundle` makes one from another "
+        "model",
     )
     parser.add_argument(
         "--for",
@@ -150,7 +152,8 @@ def add_trim(commands: options.Subparsers) -> None:
         nargs="+",
         required=True,
         metavar="TEXT",
-        help="raw text of both languages, in files that end in their codes (train.es, train.en.gz)",
+        help="raw text in both languages, in files whose names end in the code of their language "
+        "(train.es, train.en.gz)",
     )
     options.add_output(parser, "OUT", OUTPUT)
     parser.set_defaults(run=_trim, makes_folder=True)
@@ -185,7 +188,11 @@ def add_describe(commands: options.Subparsers) -> None:
         "operations, and the bytes of each kind of data.",
     )
     parser.add_argument(
-        "model", type=Path, metavar="BUNDLE", help="folder, archive, or name on the Hub"
+        "model",
+        type=Path,
+        metavar="BUNDLE",
+        help="folder, archive, name of a model that comes with the plugin, or ORG/NAME[@REVISION] "
+        "on the Hugging Face Hub",
     )
     options.add_json(parser, "the sizes")
     parser.set_defaults(run=_describe)
@@ -215,8 +222,9 @@ def add_export(commands: options.Subparsers) -> None:
         "model",
         type=Path,
         metavar="BUNDLE",
-        help="folder, archive, or name on the Hub; with --to also a checkpoint, the folder of a "
-        "run or a published model",
+        help="folder, archive, name of a model that comes with the plugin, or ORG/NAME[@REVISION] "
+        "on the Hugging Face Hub; with --to also a checkpoint, the folder of a run or a published "
+        "model",
     )
     options.add_output(
         parser, "OUT", "checkpoint to write, without optimizer state; with --to a new folder"

@@ -41,7 +41,7 @@ class Request:
     tokenized_ref: Path | None = option(
         None, "reference tokens without subword pieces, for tokenized BLEU as well", action=Once
     )
-    samples: int = option(1000, "samples of the bootstrap (%(default)s)")
+    samples: int = option(1000, "number of bootstrap samples (%(default)s)")
     output: Path | None = option(
         None,
         "write the table to OUT.md, OUT.csv, OUT.tex and OUT.json, translations to OUT.tsv.gz, a "
@@ -68,9 +68,9 @@ class Request:
     )
     latency: int = option(
         0,
-        "measure the latency of the systems with a checkpoint on the first N source sentences, one "
-        "at a time, on one thread, with beam 5: median and 99th percentile of the time, processor "
-        "time, energy where Linux reports it (RAPL) and, for bundles, multiply-adds",
+        "measure the latency of each system that has a checkpoint on the first N source sentences, "
+        "one at a time, on one thread, with beam 5: median and 99th percentile of the time, "
+        "processor time, energy where Linux reports it (RAPL) and, for bundles, multiply-adds",
     )
     pictures: Sequence[Path] = option(
         [],
@@ -118,7 +118,7 @@ def _run(args: argparse.Namespace) -> None:
         for system in systems
         if not (system.plain or (system.table and request.texts.is_default))
     }
-    if request.texts.is_default:  # a table itself says how its tokens become text
+    if request.texts.is_default:  # a table of translations says how its tokens become text
         undoing |= compare.undoing_of_tables(systems)
     references = score.plain_lines(reference)
     latencies = _latencies(request.latency, systems, source)
@@ -142,7 +142,7 @@ def _run(args: argparse.Namespace) -> None:
         )
     written: Sequence[Path] = []
     try:
-        print(compare_report.as_table(result), flush=True)  # before a full disk stops the rest
+        print(compare_report.as_table(result), flush=True)  # first, because the disk may be full
     finally:  # even if printing failed, as into a closed pipe
         options.write_json(request.json, result.as_dict())
         if request.output is not None:

@@ -48,9 +48,10 @@ def add_prepare(commands: options.Subparsers) -> None:
     parser = commands.add_parser(
         "prepare",
         help="check your own text, and copy it as text or tokens, with text.json",
-        description="Check your own corpus: train, valid and test, each with the languages as "
-        "endings. Copy it, as Moses tokens with --tokenize, and add text.json, which tells the "
-        "other commands how the text was prepared. `fairseq-ext subwords` comes next.",
+        description="Check your own corpus: files train, valid and test, each in two languages, "
+        "whose codes are the endings (train.de, train.en). Copy them (as Moses tokens with "
+        "--tokenize), and add text.json, which tells the other commands how the text was prepared. "
+        "`fairseq-ext subwords` comes next.",
     )
     add_options(parser, PREPARE.options)
     parser.set_defaults(run=PREPARE.run)
@@ -77,19 +78,19 @@ def add_subwords(commands: options.Subparsers) -> None:
     )
     _add_folders(parser)
     option = parser.add_argument
-    option("--kind", choices=SUBWORDS, help="kind of subwords; bpe is subword-nmt's (bpe)")
+    option("--kind", choices=SUBWORDS, help="kind of subwords; bpe: those of subword-nmt (bpe)")
     option(
         "--size",
         type=int,
         metavar="N",
-        help=f"number of merges for bpe, or of pieces for other kinds ({SIZE}); not for none",
+        help=f"number of merges for bpe, or of pieces for other kinds ({SIZE}); not with none",
     )
     option(
         "--like",
         type=Path,
         metavar="MODEL",
-        help="model whose steps and subwords to use, to train it further: a bundle, the folder of "
-        "a run, or a published model",
+        help="use the steps and subwords of this model, which you want to train further: a bundle, "
+        "the folder of a run, or a published model",
     )
     parser.set_defaults(run=_subwords)
 

@@ -1,8 +1,8 @@
 """Options of the commands that translate: for search, for sampling, and for text.
 
-Options for search have the names and types of the fields of :class:`Search`. Options for text
+Most options for search have the names and types of fields of :class:`Search`. Options for text
 change the steps from text to tokens; the ``text.json`` of the run or the data decides every step
-that they leave open.
+that no option names.
 """
 
 from __future__ import annotations
@@ -109,8 +109,9 @@ class SearchOptions:
     seed: int | None = _number(SAMPLES["seed"], "seed of the samples")
     utility: str | None = option(
         None,
-        "measure of agreement for --mbr: chrf, bleu, comet:MODEL (see `score --metric`; its Python "
-        "is FAIRSEQ_EXT_METRIC_PYTHON), or mbrs:METRIC of the library mbrs, such as mbrs:bleurt "
+        "measure of agreement for --mbr: chrf, bleu, comet:MODEL (see `score --metric`; the "
+        "variable FAIRSEQ_EXT_METRIC_PYTHON names the Python that has COMET), or mbrs:METRIC of "
+        "the library mbrs, such as mbrs:bleurt "
         f"({SAMPLES['utility']})",
         metavar="U",
     )
@@ -137,7 +138,14 @@ class SearchOptions:
             raise ConfigError(f"`{flag(name)}` {fault}.")
 
     def search(self, model_defaults: Mapping[str, int | float]) -> Search:
-        """Return the search: given options, else the model's defaults, else the command's."""
+        """Return the search, whose values come from the command line, the model or the defaults.
+
+        An option of the command line comes before ``model_defaults``, which come before the
+        defaults of :class:`Search`.
+
+        Raises:
+            ConfigError: an option has no effect in this :attr:`mode`.
+        """
         self.check()
         values = {name: getattr(Search, name) for name in (*SEARCH, *LIMITS)}
         values |= SAMPLES
@@ -196,6 +204,9 @@ def chosen_codec(
 
     The first ``text.json`` in ``folders`` is used. ``codes`` replaces ``--bpe-codes``. With
     ``constraints``, a line may have target text after the source, separated by tabs.
+
+    Raises:
+        ConfigError: an option has no effect without another one, such as ``--tokenize``.
     """
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text import pipeline
@@ -231,7 +242,7 @@ def _overridden(
     steps = replace(base, **overrides)
     if saved is not None and steps != saved:
         print(
-            f"options instead of text.json ({saved.describe()}): {steps.describe()}",
+            f"options replace steps of text.json ({saved.describe()}): {steps.describe()}",
             file=sys.stderr,
         )
     return steps

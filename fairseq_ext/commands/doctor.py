@@ -1,4 +1,4 @@
-"""``fairseq-ext doctor`` checks this installation; ``user-dir`` prints its folder.
+"""``fairseq-ext doctor`` checks this installation; ``user-dir`` prints the plugin's folder.
 
 Each check prints a line: ``ok``, ``note`` (worth knowing), ``warning`` (something will be missing
 or slow) or ``ERROR`` (training or translating cannot work), and the cure. Versions are read
@@ -63,8 +63,7 @@ def add(commands: options.Subparsers) -> None:
     parser.add_argument(
         "--patches",
         action="store_true",
-        help="check nothing; list the functions of fairseq that this plugin changes, and the "
-        "reasons",
+        help="list the functions of fairseq that this plugin changes, and why, instead of checking",
     )
     options.add_json(parser, "the checks or the patches")
     parser.set_defaults(run=_doctor)
@@ -85,7 +84,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def examine() -> list[Check]:
-    """Run every check; none of them raises."""
+    """Run every check; an exception in a check becomes a result of status ``ERROR``."""
     checks: list[Check] = []
     training = (_torch, _fairseq_distribution, _plugin)
     groups = training if _is_for_training() else (_without_training,)
@@ -183,7 +182,7 @@ def _fairseq_distribution() -> Iterator[Check]:
         yield Check(ERROR, "fairseq", "not installed", installation.INSTALL_FAIRSEQ)
     else:
         finding = versions or "a source folder on Python's path, of unknown version"
-        yield Check(NOTE, "fairseq", finding, f"tested is {tested}")
+        yield Check(NOTE, "fairseq", finding, f"the tested version is {tested}")
 
 
 def _quietly(action: Callable[[], Any]) -> str | None:

@@ -40,7 +40,7 @@ class ReferenceOptions:
     )
 
     def path(self) -> Path:
-        """Find the file that ``--ref`` names."""
+        """Return the file that ``--ref`` names; download a test set of sacrebleu if necessary."""
         from fairseq_ext.evaluation.score import test_set_reference
 
         return test_set_reference(self.ref, self.language_pair)
@@ -153,8 +153,8 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
     """Add the options of further metrics as a group."""
     group = parser.add_argument_group(
         "further metrics",
-        "COMET runs in a Python of its own that has its library. Load only models that you trust: "
-        "they are pickles, which may run any code there.",
+        "COMET runs in a separate Python that has COMET's library. Load only models that you "
+        "trust: they are pickles, which may run any code there.",
     )
     add_options(group, MetricOptions)
     add_options(group, ProcessOptions)
@@ -165,8 +165,9 @@ class UndoingOptions:
     """The options for turning translations into text.
 
     Subword pieces are joined as ``text.json`` says, and always with ``--detokenize``. Without
-    ``text.json``, commands that have ``--remove-bpe`` join them only with one of these options; the
-    other commands join those of subword-nmt.
+    ``text.json``, the pieces (``@@``) are those of subword-nmt: ``hypotheses`` and ``mbr``, which
+    have the option ``--remove-bpe``, join them only with this option or ``--detokenize``; the other
+    commands always join them.
     """
 
     detokenize: str | None = option(
@@ -183,7 +184,12 @@ class UndoingOptions:
     def undoing(self, generated: Sequence[Path], subwords: str = "joined") -> Undoing:
         """Choose the steps that turn the translations of one system into text.
 
-        ``subwords`` is the kind of pieces to assume without ``--remove-bpe`` and ``text.json``.
+        ``generated`` has the system's outputs of fairseq-generate. ``subwords`` is the kind of
+        subwords to assume without ``--remove-bpe`` and ``text.json``: ``joined`` or ``none``.
+
+        Raises:
+            ConfigError: the outputs become text in different ways, or options contradict each
+                other.
         """
         from fairseq_ext.text import generated as outputs
         from fairseq_ext.text.pipeline import Pipeline
@@ -195,12 +201,14 @@ class UndoingOptions:
                 if other and other[1].describe() != saved.describe():
                     raise ConfigError(
                         f"{path} becomes text in another way ({other[1].describe()}) than "
-                        f"{generated[0]} ({saved.describe()}); make it a system of its own."
+                        f"{generated[0]} ({saved.describe()}); give one of them at a time."
                     )
             steps, path = self._override(saved), folder / "text.json"
             message = f"becomes text as {path} says ({saved.describe()})"
             if steps != saved:
-                message = f"options instead of {path} ({saved.describe()}): {steps.describe()}"
+                message = (
+                    f"options replace steps of {path} ({saved.describe()}): {steps.describe()}"
+                )
             print(printable(f"{generated[0]}: {message}"), file=sys.stderr)
             return outputs.Undoing(steps)
         return outputs.Undoing(self._override(Pipeline("", "", subwords=subwords)))

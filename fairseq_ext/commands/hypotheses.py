@@ -60,8 +60,8 @@ class Request:
     )
     candidates_of: int | None = option(
         None,
-        "number of candidates that the files have for each sentence; N of them are drawn at random "
-        "(default: N)",
+        "number of candidates that the files have for each sentence; --num-candidates of them are "
+        "drawn at random (default: --num-candidates, so that all are used)",
         metavar="M",
     )
     seed: int | None = option(None, "seed of the draw; goes with --candidates-of (default: 1)")
@@ -127,7 +127,7 @@ def _mbr(args: argparse.Namespace) -> None:
     undoing = request.texts.undoing(request.generated, "none")
     settings = request.process.settings() if neural else {}
     if request.tokenizer.tokenize is not None and request.utility != "bleu":
-        raise ConfigError("`--tokenize` goes with `--utility bleu`.")
+        raise ConfigError("`--tokenize` goes with `--utility bleu`, which is missing.")
     if request.utility == "bleu":
         translations = outputs.best_hypotheses(outputs.read_generated(request.generated[0]))
         texts = undoing.text(undoing.words(translations))

@@ -79,6 +79,9 @@ def keep_inputs(args: Any) -> None:
 
     The :data:`OUTPUTS` of ``args`` are files to write, and all other paths are read. A command that
     writes several files sets ``endings``, which are added to ``--output``.
+
+    Raises:
+        ConfigError: a file would be both read and written, or written twice.
     """
     written: dict[str, str] = {}
     for name in OUTPUTS:
@@ -100,6 +103,9 @@ def require_folders(args: argparse.Namespace) -> None:
     """Refuse outputs whose folder is missing, before any work that would then be lost.
 
     A command that makes the folder of its ``--output`` sets ``makes_folder``.
+
+    Raises:
+        EnvironmentProblem: the folder of an output does not exist.
     """
     made_by_command = ("output",) if getattr(args, "makes_folder", False) else ()
     for name in OUTPUTS:

@@ -19,7 +19,7 @@ def add(commands: options.Subparsers) -> None:
     """Add the subcommand ``plot``, with a subcommand for each kind of picture."""
     parser = commands.add_parser(
         "plot",
-        help="draw learning curves, attention, BLEU by length or gates, as PNG or SVG",
+        help="draw learning curves, attention, gates, or BLEU by length, as PNG or SVG",
         description="Draw a PNG, or an SVG if OUT ends in .svg; OUT.json has its numbers.",
     )
     pictures = parser.add_subparsers(required=True, metavar="PICTURE")
@@ -42,8 +42,9 @@ def _add_curves(pictures: options.Subparsers) -> None:
         required=True,
         type=_named_log,
         metavar="[NAME=]RUN",
-        help="folder of a run with train.log, or the run's --log-file or captured output; NAME "
-        "(default: the folder's) is shown in the picture; repeat to compare runs",
+        help="folder of a run with train.log, or the run's --log-file or captured output; NAME is "
+        "shown in the picture (default: the name of the folder, or of a log that is not called "
+        "train.log); repeat to compare runs",
     )
     options.add_picture_output(parser)
     parser.set_defaults(run=_plot_curves)

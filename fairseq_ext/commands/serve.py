@@ -28,7 +28,9 @@ def add(commands: options.Subparsers) -> None:
     )
     add_options(parser, Settings)
     add_options(parser.add_argument_group("limits"), Limits)
-    group = parser.add_argument_group("search", "Defaults in the model's file replace those shown.")
+    group = parser.add_argument_group(
+        "search", "Defaults that a bundle has for its model replace the defaults shown here."
+    )
     add_options(group, BatchOptions, ("beam",))
     add_options(group, SearchOptions, ("lenpen", "max_len_a", "max_len_b"))
     add_options(group, BatchOptions, ("batch_size", "max_tokens"))
@@ -43,7 +45,7 @@ def serve(settings: Settings) -> int:
     from fairseq_ext.serving import server
     from fairseq_ext.utils import address
 
-    # Resolved here, so that all workers load the same commit from the Hub.
+    # Names are looked up here, so that all workers load the same commit from the Hub.
     models = [file for path in settings.models for file in models_of(path)]
     require_readers(settings.data, models)
     versions = FileVersions(chain(*map(files_of, models)))
@@ -68,7 +70,7 @@ def serve(settings: Settings) -> int:
 def _splits(settings: Settings) -> bool:
     """Return whether to split lines into sentences.
 
-    By default they are split if the library for it is installed; if it is not, print a note.
+    By default they are split if the library sentence-splitter is installed; if not, print a note.
     """
     if settings.split_sentences is not None:
         return settings.split_sentences

@@ -10,7 +10,7 @@ from fairseq_ext.utils.option_fields import flag, require_at_least
 
 COUNTS = {
     "per_token": (50, "target tokens to list for each source token"),
-    "frequent": (100, "frequent target tokens for every sentence; more than twice the beam"),
+    "frequent": (100, "frequent target tokens for every sentence; at least twice the beam plus 2"),
     "iterations": (5, "iterations of EM over the training data"),
 }
 
@@ -72,8 +72,9 @@ def _shortlist(args: argparse.Namespace) -> None:
     candidates = shortlist.Shortlist(common, lists)
     covered, listed = shortlist.coverage(candidates, *sides)
     print(
-        f"of {len(symbols[1]):,} target tokens a sentence may have {listed:,.0f} on average; these "
-        f"are {covered:.2%} of the tokens in the training data's translations"
+        f"of {len(symbols[1]):,} target tokens, the shortlist allows a sentence {listed:,.0f} on "
+        f"average; these include {covered:.2%} of the tokens of its translation (measured on "
+        "sentences spread over the training data)"
     )
 
 

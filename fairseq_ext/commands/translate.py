@@ -42,9 +42,9 @@ class PartOptions:
 
     parts: Path | None = option(
         None,
-        "folder to translate in parts, with one file for each part; workers on one or several "
-        "machines may share it, and a restarted worker continues with the missing parts; --output "
-        "is written when no part is missing",
+        "translate in parts, and write a file for each part to this folder; workers on one or "
+        "several machines may share it, and a restarted worker continues with the missing parts; "
+        "--output is written when no part is missing",
         metavar="FOLDER",
     )
     part_lines: int | None = option(None, f"lines in a part ({PART_LINES})")
@@ -55,8 +55,9 @@ class PartOptions:
     )
     ray: str | None = option(
         None,
-        "address of a Ray cluster that shares the folder; one worker runs on each GPU, and one for "
-        "each OMP_NUM_THREADS (1) of the other processors; `local` starts a cluster here",
+        "address of a Ray cluster whose machines share the folder; one worker runs on each GPU, "
+        "and one on every OMP_NUM_THREADS (default: 1) of the remaining processors; `local` starts "
+        "a cluster on this machine",
         metavar="ADDRESS",
     )
 
@@ -212,7 +213,7 @@ def translate(request: Request) -> None:
         if not request.split_sentences:
             translations = _noticed(translations, several)
         if sys.stderr.isatty():
-            from tqdm import tqdm  # not for one sentence, which takes no longer than the import
+            from tqdm import tqdm  # only for a terminal, because the import takes time
 
             translations = tqdm(translations, total=line_count, desc="translate", unit=" lines")
         count = write(translations, request.search.nbest or 1, out, details)
@@ -383,6 +384,7 @@ def write(
 
 
 def _noticed(translations: Iterable[Translation], several: list[int]) -> Iterator[Translation]:
+    """Yield ``translations``; add to ``several`` the lines that seem to have several sentences."""
     from fairseq_ext.text.sentences import seem_several
 
     for translation in translations:

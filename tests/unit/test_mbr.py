@@ -267,6 +267,7 @@ def test_command_writes_text_and_expected_utilities(tmp_path: Path) -> None:
         (("--num-candidates", 2, "--seed", -1), "`--seed` must be at least 0, but is -1 instead"),
         (("--num-candidates", 2, "--seed", 3), "`--seed` goes with `--candidates-of`, which is"),
         (("--num-candidates", 2, "--utility", "x"), "`--utility` must be"),
+        (("--num-candidates", 2, "--tokenize", "char"), "goes with `--utility bleu`, which is"),
         (("--num-candidates", 2, "--mbrs-option", "x"), "`--mbrs-option` must be KEY=VALUE"),
     ],
 )

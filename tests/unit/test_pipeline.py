@@ -372,7 +372,7 @@ def test_translate_needs_no_flag(trained: Path, generated: Path, tmp_path: Path)
     files = ("--input", trained / "raw/test.en", "-o", out)
     translate = ("fairseq-ext", "translate", *model, *files, "--max-len-b", 20)
     done = run(*translate, "--json", details)
-    assert "instead of text.json" not in done.stderr
+    assert "replace steps of text.json" not in done.stderr
     sentences = outputs.read_generated(generated)
     ours = [json.loads(line) for line in read_lines(details)]
     encode = pipeline.load(trained / "run").encoder()
@@ -382,7 +382,7 @@ def test_translate_needs_no_flag(trained: Path, generated: Path, tmp_path: Path)
     assert read_lines(out) == [decode(sentence.best.text) for sentence in sentences]
 
     output = run(*translate, "--no-tokenize").stderr
-    assert "instead of text.json (en → de: tokenize, subword-nmt): en → de: subword" in output
+    assert "replace steps of text.json (en → de: tokenize, subword-nmt): en → de: subword" in output
 
 
 @pytest.mark.system
@@ -441,7 +441,7 @@ def test_flags_override_and_say_so(trained, generated, tmp_path):
     read = ("hypotheses", generated, "-o", hyp)
     *_, output = ended(*read, "--no-remove-bpe")
     assert read_lines(hyp) == best
-    assert "options instead of" in output
+    assert "options replace steps of" in output
     assert output.endswith("(en → de: tokenize, subword-nmt): en → de: text as it is\n")
     *_, output = ended(*read, "--keep-tokens")
     assert read_lines(hyp) == [remove_bpe(line) for line in best]
