@@ -14,6 +14,7 @@ USER_DIR="$REPO/user_dir"
 STAGE=""         # the stage being run, for the message of an interrupted script
 STAGES=".stages" # folder with a file for each finished stage
 RUN_OUT=""       # the run's folder
+[[ "${SMOKE:-0}" == 1 ]] || unset SMOKE # so that SMOKE=0 is no smoke run anywhere
 
 export PYTHONUTF8=1     # text is UTF-8, also under LANG=C
 export PYTHONNOUSERSITE=1 # packages from ~/.local would come before the pinned ones

@@ -30,7 +30,8 @@ CPU cores after the installation. If stopped at any point, it continues when run
   --bpe N        joint byte-pair merges                             (4000)
   --subwords K   kind of subwords (--bpe sets their number): bpe, sentencepiece-unigram,
                  sentencepiece-bpe, tokenizers; none: words         (bpe)
-  --out DIR      folder for all output               (runs/quickstart-SRC-TGT-ARCH)
+  --out DIR      folder for all output               (runs/quickstart-SRC-TGT-ARCH;
+                 with --data runs/quickstart-DATA-SRC-TGT-ARCH)
   --help         this text
   -- FLAG...     more flags for fairseq-train, which override the recipe's
 

@@ -128,6 +128,12 @@ def test_compare_all_takes_some_architectures_and_other_text(tmp_path: Path) -> 
     assert f"--metric comet:org/model --source {tmp_path}/test.es" in text
 
 
+def test_smoke_0_is_an_ordinary_run() -> None:
+    shown = bash(COMPARE_ALL, "gru", DRY_RUN="1", SMOKE="0").stderr
+    assert "/runs/compare-all/models/gru/" in shown
+    assert "smoke" not in shown
+
+
 def test_every_seed_is_a_training_and_every_model_a_row(tmp_path: Path) -> None:
     models = ("--seeds", 2, "--out", tmp_path / "out")
     shown = commands(bash(COMPARE_ALL, *models, "gru", DRY_RUN="1", SMOKE="0").stderr)
