@@ -17,7 +17,7 @@ from torch import Tensor
 from fairseq_ext.checkpoints import layout, safe_load, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES, difference, recorded
 from fairseq_ext.utils import files
-from fairseq_ext.utils.errors import CheckpointError, ConfigError
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, wrong_value
 from fairseq_ext.utils.option_fields import flag
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ def select(folder: str | Path, kind: str, count: int) -> list[Path]:
     """
     shape, pattern = KINDS[kind]
     if count < 1:
-        raise ConfigError(f"The number of checkpoints must be at least 1, but is {count} instead.")
+        raise wrong_value(flag(kind), "at least 1", count)
     if not Path(folder).is_dir():
         raise CheckpointError(f"`{folder}` is not a folder; name the run's `--save-dir`.")
     matches = {path: re.fullmatch(pattern, path.name) for path in Path(folder).iterdir()}

@@ -369,7 +369,7 @@ def test_choice_of_checkpoints(tmp_path):
     with pytest.raises(CheckpointError, match=r"holds 11 checkpoints named .*, fewer than 12: "):
         averaging.select(tmp_path, "last_epochs", 12)
     for count in (0, -1):
-        with pytest.raises(ConfigError, match=rf"must be at least 1, but is {count} instead"):
+        with pytest.raises(ConfigError, match=rf"`--last-\w+` must be at least 1, but is {count}"):
             averaging.select(tmp_path, "last_epochs", count)
 
 
