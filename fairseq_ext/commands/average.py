@@ -45,8 +45,8 @@ def _average(args: argparse.Namespace) -> None:
     choice = [(name, count) for name, count in values.items() if count is not None]
     if (args.dir is not None) != bool(choice):
         raise ConfigError(
-            "`--dir` needs one of `--last-epochs`, `--last-updates` and `--best`, and `--inputs` "
-            "none of them."
+            "`--dir` needs one of `--last-epochs`, `--last-updates` and `--best`; `--inputs` goes "
+            "with none of them."
         )
     from fairseq_ext.checkpoints import averaging, layout, storage
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.commands import decoding_options, options
-from fairseq_ext.decoding.search import Search
+from fairseq_ext.decoding.search import DATA_HELP, Search
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 from fairseq_ext.utils.option_fields import add_options
@@ -35,8 +35,7 @@ def add(commands: options.Subparsers) -> None:
         "--data",
         type=Path,
         metavar="DIR",
-        help="folder with the dictionaries, written by fairseq-preprocess (default: the folder of "
-        "the training)",
+        help=DATA_HELP,
     )
     option("--src", metavar="LANG", help="source language, if the model has many")
     option("--tgt", metavar="LANG", help="target language, if the model has many")
@@ -216,7 +215,7 @@ def add_export(commands: options.Subparsers) -> None:
         "It has the weights of the bundle: exact in fp32 and bf16; int8 and bits stay rounded. "
         "With --to, write a model of fairseq's Transformer for CTranslate2 or for Hugging Face's "
         "transformers instead, with its dictionaries as tokenizer. That model reads tokens, which "
-        "`fairseq-ext prepare` makes from text.",
+        "fairseq_ext.text.pipeline makes from text by the text.json in OUT.",
     )
     parser.add_argument(
         "model",

@@ -59,7 +59,7 @@ def specified(args: Any, names: Iterable[str] = OF_A_MODEL) -> dict[str, Any]:
 class SearchOptions:
     """The options of search and sampling on the command line of ``translate``.
 
-    A number is None if the command line leaves it to the model; see :meth:`search`.
+    A number is None if the command line does not give it; see :meth:`search`.
     """
 
     beam: int | None = _number(Search.beam, "beam size")
@@ -75,7 +75,9 @@ class SearchOptions:
         "longest translation in tokens: --max-len-b plus N times the number of source tokens",
     )
     max_len_b: int | None = _number(Search.max_len_b, "constant part of the limit in --max-len-a")
-    max_tokens: int | None = _number(Search.max_tokens, "source tokens in a batch")
+    max_tokens: int | None = _number(
+        Search.max_tokens, "most source tokens in a batch, padding included"
+    )
     constraints: str | None = option(
         None,
         "lines may have, after tabs, words that their translations must contain: in this order "

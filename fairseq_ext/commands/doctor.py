@@ -1,9 +1,9 @@
 """``fairseq-ext doctor`` checks this installation; ``user-dir`` prints the plugin's folder.
 
-Each check prints a line: ``ok``, ``note`` (worth knowing), ``warning`` (something will be missing
-or slow) or ``ERROR`` (training or translating cannot work), and the cure. Versions are read
-from package metadata, so that most checks work even if a package cannot be imported. An
-installation with neither torch nor fairseq is complete except for training.
+Each check prints a line that begins with ``ok``, ``note`` (worth knowing), ``warning`` (something
+will be missing or slow) or ``ERROR`` (training or translating cannot work). The cure follows on a
+line of its own. Versions are read from package metadata, so that most checks work even if a package
+cannot be imported. An installation with neither torch nor fairseq is complete except for training.
 """
 
 import argparse
@@ -58,7 +58,8 @@ def add(commands: options.Subparsers) -> None:
     parser = commands.add_parser(
         "doctor",
         help="check the installation and name the cure of each problem",
-        description="Print one line per check; exit with status 1 if something essential is wrong.",
+        description="Print the result of each check, with the cure of each problem; exit with "
+        "status 1 if something essential is wrong.",
     )
     parser.add_argument(
         "--patches",

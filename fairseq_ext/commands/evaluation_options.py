@@ -1,8 +1,8 @@
 """Options of the commands that read and measure translations.
 
-``score``, ``compare``, ``plot lengths``, ``hypotheses`` and ``mbr`` share them: the reference,
-neural metrics, BLEU's tokenizer, and the steps that turn translations into text. Without an option,
-the ``text.json`` of the run that made the translations decides these steps.
+They name the reference, metrics, BLEU's tokenizer, and the steps that turn translations into text.
+Each of ``score``, ``compare``, ``plot lengths``, ``hypotheses`` and ``mbr`` has some of them. If no
+option names the steps, the ``text.json`` of the run that made the translations decides them.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class TokenizerOptions:
     tokenize: str | None = option(
         None,
         "sacrebleu's tokenizer for BLEU: 13a, zh, char, ja-mecab, spm, flores200 ... (default: by "
-        "the target language, known from the run, -l SRC-TGT, --detokenize or the ending of the "
-        "reference's name)",
+        "the target language, known from the run, --detokenize or, in commands that have them, "
+        "from -l SRC-TGT or the ending of the reference's name)",
         metavar="NAME",
     )
     detokenize: str | None = None
@@ -115,8 +115,8 @@ class MetricOptions:
     )
     source: Path | None = option(
         None,
-        "source text for the metric (default: the source of sacrebleu's test set, or else the S "
-        "lines of fairseq-generate)",
+        "source text for the metric, and for `compare --latency` (default: the source of "
+        "sacrebleu's test set or, for the metric, the S lines of fairseq-generate)",
     )
     process: ProcessOptions = dataclasses.field(default_factory=ProcessOptions)
 

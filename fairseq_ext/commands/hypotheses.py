@@ -1,4 +1,4 @@
-"""``hypotheses`` and ``mbr`` extract or choose translations from fairseq-generate's output."""
+"""``hypotheses`` extracts translations from fairseq-generate's output; ``mbr`` chooses them."""
 
 import argparse
 from collections.abc import Sequence

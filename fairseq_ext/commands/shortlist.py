@@ -81,7 +81,11 @@ def _shortlist(args: argparse.Namespace) -> None:
 def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[str, str]]:
     """Find the training data of the only language pair, or of the requested one.
 
-    As in fairseq, the data of a pair also serve the other direction.
+    Return the prefix of its files, such as ``data-bin/train.de-en``, and both languages.
+    As in fairseq, the data of a pair also serve the other direction if both languages are given.
+
+    Raises:
+        DataError: no pair of languages, or more than one, has training data in ``data``.
     """
     pairs = {}
     for path in data.glob("train.*-*.*.idx"):
@@ -93,10 +97,14 @@ def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[s
     turned = data / f"train.{tgt}-{src}"
     if not pairs and all(Path(f"{turned}.{language}.idx").is_file() for language in (src, tgt)):
         return turned, (str(src), str(tgt))
-    if len(pairs) != 1:
-        number = "several pairs" if pairs else "no pair"
+    if not pairs:
         raise DataError(
-            f"{data} has training data of {number} of languages, but `fairseq-ext shortlist` needs "
-            "one; give the folder of fairseq-preprocess, and `--src` and `--tgt`."
+            f"{data} has no binarized training data of a matching pair of languages; give the "
+            "folder that fairseq-preprocess wrote, and its languages as `--src` and `--tgt`."
+        )
+    if len(pairs) > 1:
+        raise DataError(
+            f"{data} has training data of several pairs of languages; choose one by `--src` and "
+            "`--tgt`."
         )
     return pairs.popitem()

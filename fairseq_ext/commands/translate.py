@@ -116,8 +116,8 @@ class Request:
     output: Path | None = option(
         None, "file to write (default: standard output)", *("-o", "--output")
     )
-    src: str | None = option(None, "source language (default: the trained one)", metavar="LANG")
-    tgt: str | None = option(None, "target language (default: the trained one)", metavar="LANG")
+    src: str | None = option(None, "source language (default: the training's)", metavar="LANG")
+    tgt: str | None = option(None, "target language (default: the training's)", metavar="LANG")
     json: Path | None = option(
         None, "also write source, translations, tokens and scores as JSON, one line per sentence"
     )
@@ -175,8 +175,8 @@ def add(commands: options.Subparsers) -> None:
         "--model",
         type=Path,
         metavar="NAME",
-        help="one model, as with --path, or the name of a model that comes with the plugin (a "
-        "folder of models/)",
+        help="one model, as with --path, or the name of a model that comes with the plugin "
+        "(`fairseq-ext models` lists them)",
     )
     add_options(parser, Request)
     decoding_options.add_text_options(parser)

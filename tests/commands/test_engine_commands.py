@@ -390,13 +390,13 @@ def test_the_pair_of_some_data_is_found(langs: tuple[str, str], tmp_path: Path) 
         (tmp_path / f"train.{pair}.{language}.idx").touch()
     assert _prefix(tmp_path, None, None) == (tmp_path / f"train.{pair}", langs)
     assert _prefix(tmp_path, *langs)[1] == langs
-    with pytest.raises(DataError, match="training data of no pair"):
+    with pytest.raises(DataError, match="no binarized training data of a matching pair"):
         _prefix(tmp_path, "fr", None)
 
 
 def test_other_data_are_refused(copy_data: Path, lists: Path, tmp_path: Path) -> None:
     line = error_line("shortlist", tmp_path, "-o", tmp_path / "lists")
-    assert "has training data of no pair of languages" in line
+    assert "has no binarized training data of a matching pair of languages" in line
     line = error_line("shortlist", copy_data, "--frequent", 0, "-o", lists)
     assert "`--frequent` must be at least 1, but is 0 instead." in line
 

@@ -95,8 +95,12 @@ def test_data_serve_both_directions(tmp_path: Path) -> None:
     prefix = tmp_path / "train.pt-BR-en"
     assert training_data(tmp_path, None, None) == (prefix, ("pt-BR", "en"))
     assert training_data(tmp_path, "en", "pt-BR") == (prefix, ("en", "pt-BR"))
-    with pytest.raises(DataError, match="training data of no pair of languages"):
+    with pytest.raises(DataError, match="no binarized training data of a matching pair"):
         training_data(tmp_path, "en", "de")
+    for language in ("de", "en"):
+        (tmp_path / f"train.de-en.{language}.idx").touch()
+    with pytest.raises(DataError, match="several pairs of languages; choose one by `--src` and"):
+        training_data(tmp_path, None, "en")
 
 
 def test_files_keep_a_shortlist(tmp_path: Path) -> None:

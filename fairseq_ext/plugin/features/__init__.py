@@ -1,1 +1,1 @@
-"""Features: the engine, faster updates, sharding and asynchronous checkpoints in fairseq."""
+"""Features: the engine, faster updates and epochs, the time left, asynchronous checkpoints."""

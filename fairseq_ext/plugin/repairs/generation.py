@@ -110,7 +110,7 @@ def _first_output(model: Any, inputs: Any, outputs: tuple) -> tuple:
     return outputs[:1]
 
 
-@around("fairseq.tasks.translation:TranslationTask._inference_with_bleu", patch="validation-bleu")
+@around("fairseq.tasks.translation:TranslationTask._inference_with_bleu", patch="validation BLEU")
 def score_by_language(
     original: Callable, self: Any, generator: Any, sample: Any, model: Any
 ) -> Any:
