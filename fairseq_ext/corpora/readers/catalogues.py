@@ -77,14 +77,14 @@ def _decoded(content: bytes, path: Path) -> str:
         charset = "utf-8"
     try:
         return content.decode("utf-8-sig" if charset.lower() in ("utf-8", "utf8") else charset)
-    except LookupError:
-        raise DataError(f"`{path}`: Python knows no charset `{charset}`; convert it.") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
+        named = "which its header names" if match else "and no header names another charset"
         raise DataError(
-            f"`{path}`, line {line}: not {charset}, which its header names; convert it, for "
-            "example with msgconv."
+            f"`{path}`, line {line}: not {charset}, {named}; convert it, for example with msgconv."
         ) from None
+    except (LookupError, UnicodeError):
+        raise DataError(f"`{path}`: Python knows no charset `{charset}`; convert it.") from None
 
 
 def _segments(messages: Iterator[Message], path: Path, tgt: str) -> Iterator[Segment]:
@@ -195,7 +195,7 @@ def _mo_messages(content: bytes, path: Path) -> Iterator[Message]:
                 raise damaged
             try:
                 sides.append(content[start : start + length].decode(charset))
-            except (UnicodeDecodeError, LookupError):
+            except (UnicodeError, LookupError):
                 raise DataError(f"`{path}` has a text that is not {charset}; convert it.") from None
         context, _, identity = sides[0].rpartition("\x04")
         singular, *plural = identity.split("\0")
