@@ -8,7 +8,7 @@ from fairseq_ext.corpora.command_lines import NoiseOptions
 from fairseq_ext.text.cleaning import lower_case, upper_case
 from fairseq_ext.text.reading import lines
 from fairseq_ext.utils.errors import ConfigError, wrong_value
-from fairseq_ext.utils.files import atomic_write
+from fairseq_ext.utils.files import atomic_write, keep_inputs
 
 SHORTEST = 3  # fewest letters of a word that may get a typing error
 
@@ -78,6 +78,7 @@ def run(options: NoiseOptions) -> str:
             raise ConfigError(f"`--{name}` goes with `--kind typos`; other kinds are not random.")
     if not 0 < share <= 1:
         raise wrong_value("--share", "above 0 and at most 1", share)
+    keep_inputs([options.test], [options.out])
     sentences = [line for _, line in lines(options.test)]
     language = options.test.suffix.removeprefix(".")
     noisy = list(add_noise(sentences, options.kind, share, seed, language))
