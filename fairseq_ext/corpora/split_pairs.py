@@ -570,6 +570,10 @@ def _checked_texts(options: PairOptions) -> tuple[Text, ...]:
     langs = (options.src_lang, options.tgt_lang)
     rules.checks(rules_of(options), langs)  # refuses impossible rules
     texts = _texts(options)
+    for name in ("valid", "test", "key", "strict", "salt"):
+        if options.as_split is not None and getattr(options, name) != getattr(PairOptions, name):
+            option = "--no-strict" if name == "strict" else f"--{name}"
+            raise ConfigError(f"`{option}` does not go with `--as`, which does not split.")
     if options.as_split is not None and any(text.weight != 1 for text in texts):
         raise ConfigError("`--as` writes every pair once; leave the weights of the corpora out.")
     return texts

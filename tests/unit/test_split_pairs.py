@@ -594,6 +594,10 @@ def test_command_takes_aligned_files_as_one_split(tmp_path):
     assert not (tmp_path / "train.en").exists()
     output = command("--source", source, "--as", "valid", "--out", tmp_path, ok=False)
     assert "both --source and --target" in output
+    words = ("corpus", "pairs", *LANGS, "--source", source, "--target", target, "--as", "test")
+    for option in ("--valid 2", "--test 0", "--key source", "--no-strict", "--salt x"):
+        message = f"`{option.split()[0]}` does not go with `--as`, which does not split."
+        leaves_no_trace(tmp_path, message, *words, *option.split(), "--out", tmp_path / "out")
 
 
 def test_what_is_read_is_never_overwritten(tmp_path):
