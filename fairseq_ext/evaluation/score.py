@@ -91,8 +91,10 @@ def choose_tokenizer(
     return tokenizer
 
 
-def build_bleu(tokenizer: str = USUAL, **options: Any) -> Any:
+def build_bleu(tokenizer: str = USUAL, metric: str | None = None, **options: Any) -> Any:
     """Build sacrebleu's BLEU with a tokenizer; ``options`` are further arguments of ``BLEU``.
+
+    ``metric`` is the value of ``--metric`` that implies the tokenizer, for an error's message.
 
     Raises:
         EnvironmentProblem: the tokenizer's library or its files are missing.
@@ -103,10 +105,10 @@ def build_bleu(tokenizer: str = USUAL, **options: Any) -> Any:
         return BLEU(tokenize=tokenizer, **options)
     except (ImportError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())
-        raise EnvironmentProblem(
-            f"`--tokenize {tokenizer}` cannot be used: {reason:.300} `--tokenize char` needs "
-            "nothing else."
-        ) from error
+        option, cure = f"--tokenize {tokenizer}", "`--tokenize char` needs nothing else."
+        if metric is not None:
+            option, cure = f"--metric {metric}", "The other metrics of sacrebleu need nothing else."
+        raise EnvironmentProblem(f"`{option}` cannot be used: {reason:.300} {cure}") from error
 
 
 def count_units(lines: Sequence[str]) -> list[int]:
@@ -133,7 +135,7 @@ def build_metrics(
     further = {
         "chrf++": lambda: CHRF(word_order=2, references=prepared),
         "ter": lambda: TER(references=prepared),
-        "spbleu": lambda: build_bleu("flores200", references=prepared),
+        "spbleu": lambda: build_bleu("flores200", "spbleu", references=prepared),
     }
     return metrics | {TEXT_METRICS[name]: further[name]() for name in extra_metrics}
 

@@ -98,6 +98,15 @@ def test_a_tokenizer_that_is_not_installed_is_one_line() -> None:
         score.build_bleu("ja-mecab")
 
 
+def test_a_metric_without_its_tokenizer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr("sacrebleu.metrics.BLEU", unreachable)
+    with pytest.raises(EnvironmentProblem, match=r"^`--metric spbleu` cannot be used: no network"):
+        score.build_bleu("flores200", "spbleu")
+
+
 @pytest.mark.parametrize("name", ["score", "compare"])
 @pytest.mark.parametrize("words", [["-l", "en-zh"], ["--tokenize", "zh"], []])
 def test_commands_score_as_sacrebleu_does(name, words, tmp_path):
