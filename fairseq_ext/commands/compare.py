@@ -111,6 +111,9 @@ def _run(args: argparse.Namespace) -> None:
     for path in request.pictures:
         require_file(path, "picture")
     systems = compare.parse_systems(request.system)
+    if all(system.plain for system in systems) and not request.texts.is_default:
+        option = "--keep-tokens" if request.texts.keep_tokens else "--detokenize"
+        raise ConfigError(f"`{option}` has no effect on text:FILE, which is text; leave it out.")
     reference = request.reference.path()
     source = request.metrics.source_path(request.reference, request.latency != 0)
     undoing = {

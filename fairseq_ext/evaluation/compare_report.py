@@ -334,12 +334,16 @@ def _scaled(value: float | None) -> float | None:
     return None if value is None else value / 1e6
 
 
+def _counted(sentences: int) -> str:
+    return "1 sentence" if sentences == 1 else f"{sentences:,} sentences"
+
+
 # ---- notes ---------------------------------------------------------------------------------------
 
 
 def notes(result: Result) -> list[str]:
     """Return the notes that explain the table to its reader."""
-    sentences = "1 sentence" if result.sentences == 1 else f"{result.sentences:,} sentences"
+    sentences = _counted(result.sentences)
     other = "another test set"
     if result.several_runs:
         other += " and, if a system has several runs, after other trainings"
@@ -357,7 +361,7 @@ def notes(result: Result) -> list[str]:
     if latency := next((row.latency for row in result.systems if row.latency), None):
         lines.append(
             f"ms: time for a sentence, from text to text, on one thread of this machine, over "
-            f"{latency.sentences:,} sentences translated alone; multiply-adds: products with "
+            f"{_counted(latency.sentences)} translated alone; multiply-adds: products with "
             "weights for a token of a hypothesis"
         )
         if latency.joules is not None:

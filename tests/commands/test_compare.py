@@ -387,6 +387,10 @@ def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
         (["--system", "a=good", "--json", "ref/x"], "ref is not a folder; name another path."),
         (["--system", "a=good,./good"], "`--system a=…` names good twice; each run needs"),
         (["--system", "a=text:good.txt,good.txt"], "names good.txt twice"),
+        (
+            ["--system", "a=text:good.txt", "--detokenize", "de"],
+            "`--detokenize` has no effect on text:FILE, which is text; leave it out.",
+        ),
         (["--system", "a=good", "--pictures", "none.png"], "picture none.png does not exist"),
         (["--system", "a=none"], "`none` does not exist"),
         (
