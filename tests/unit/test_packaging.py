@@ -55,6 +55,11 @@ def test_every_library_names_the_extra_that_installs_it() -> None:
         assert module not in names(PROJECT["dependencies"])
 
 
+def test_the_page_on_installing_names_every_extra() -> None:
+    page = (REPO / "docs/howto/install.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(EXTRAS)
+
+
 def test_an_installation_by_hand_satisfies_the_recipes() -> None:
     """The README installs the extra `recipes`, and what the tests use is in `dev`."""
     assert "-e '.[recipes]'" in (REPO / "README.md").read_text("utf-8")
