@@ -201,6 +201,17 @@ def test_generation_returns_every_line(trained, tmp_path):
     assert len(hypotheses(stock.stdout)) == 8
 
 
+def test_the_task_of_mbart_trains_and_translates(copy_data, tmp_path):
+    task = ("--task", "translation_from_pretrained_bart", "--langs", "src,tgt")
+    train(copy_data, tmp_path, *ARCHITECTURES["gru_tiny"], *task, "--max-update", 20)
+    words = ("generate", copy_data, "--path", tmp_path / LAST, "--cpu", *task, "--engine")
+    by_engine, by_fairseq = (
+        hypotheses(fairseq(*words, name).stdout) for name in ("native", "fairseq")
+    )
+    assert by_engine == by_fairseq
+    assert any(by_engine)
+
+
 def test_buckets_cut_the_corpus_evenly():
     from fairseq.data import bucket_pad_length_dataset
 

@@ -26,8 +26,9 @@ from fairseq.file_io import PathManager
 from fairseq.models.ema.ema import EMA
 from fairseq.modules.dynamic_convolution import DynamicConv1dTBC, DynamicConv_scripatable
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer
-from fairseq.search import DiverseBeamSearch
+from fairseq.search import DiverseBeamSearch, Sampling
 from fairseq.sequence_scorer import SequenceScorer
+from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 
 from fairseq_ext import register
 from fairseq_ext.plugin import patches, table
@@ -115,6 +116,25 @@ def test_alignments_are_those_of_the_trained_layer(without: Callable[[str], None
     torch.testing.assert_close(attention_to_the_source(decoding=True), trained)
     without("alignment layer")
     assert not torch.allclose(attention_to_the_source(decoding=True), trained)
+
+
+def test_the_task_of_mbart_reads_all_options_of_a_search(without: Callable[[str], None]) -> None:
+    """Its translations, and references that it scores, end with the target's language."""
+    model, _ = build(["--arch", "gru_tiny"])
+    options = Namespace(langs="en,de", source_lang="en", target_lang="de", data="bin")
+    task = TranslationFromPretrainedBARTTask(options, Dictionary(), Dictionary())
+    end = task.target_dictionary.index("[de]")
+    generator = task.build_generator([model], Namespace(sampling=True, beam=2))
+    scorer = task.build_generator([model], Namespace(score_reference=True))
+    assert type(generator.search) is Sampling
+    assert (generator.eos, generator.search.eos, scorer.eos) == (end, end, end)
+    assert generator.symbols_to_strip_from_output == scorer.symbols_to_strip_from_output == {end}
+    with pytest.raises(ConfigError, match="`--langs` is missing"):
+        TranslationFromPretrainedBARTTask(Namespace(langs=None), Dictionary(), Dictionary())
+    without("task of mBART")
+    task = TranslationFromPretrainedBARTTask(options, Dictionary(), Dictionary())
+    with pytest.raises(AttributeError, match="args"):
+        task.load_dataset("train")
 
 
 def test_scores_of_an_ensemble_with_and_without_attention(without: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""Repair fairseq's search, alignments, validation BLEU, and shards of a test set.
+"""Repair fairseq's search, alignments, mBART's task, validation BLEU, and shards of a test set.
 
 `fairseq-generate --num-shards N --shard-id I` makes the same batches as an unsharded run and
 translates every N-th of them. So each sentence is in one shard, with exactly the same scores.
@@ -108,6 +108,43 @@ def score_without_attention(
 
 def _first_output(model: Any, inputs: Any, outputs: tuple) -> tuple:
     return outputs[:1]
+
+
+MBART = "fairseq.tasks.translation_from_pretrained_bart:TranslationFromPretrainedBARTTask"
+
+
+@around(f"{MBART}.__init__", patch="task of mBART")
+def set_args(original: Callable, self: Any, args: Any, *dictionaries: Any) -> None:
+    """Set the attribute from which mBART's task reads its options.
+
+    Problem: Every command with --task translation_from_pretrained_bart ends in an AttributeError,
+    because fairseq's translation tasks have renamed the attribute of their options. Its generator
+    reads only some of them, and ignores --sampling, --print-alignment and others.
+    """
+    if not args.langs:
+        raise ConfigError(
+            "`--langs` is missing; give the languages of the pretraining in their order, such as "
+            "`--langs en_XX,ro_RO`."
+        )
+    self.args = args
+    original(self, args, *dictionaries)
+
+
+@around(f"{MBART}.build_generator", patch="task of mBART")
+def build_as_other_tasks(
+    original: Callable, self: Any, models: list[Any], args: Any, **options: Any
+) -> Any:
+    """Build the generator that other tasks build, for translations that end with a language."""
+    from fairseq.tasks.fairseq_task import FairseqTask
+
+    end = self.tgt_dict.index(f"[{self.args.target_lang}]")
+    options["extra_gen_cls_kwargs"] = {**(options.get("extra_gen_cls_kwargs") or {}), "eos": end}
+    generator = FairseqTask.build_generator(self, models, args, **options)
+    if getattr(args, "score_reference", False):  # the scorer is built without these options
+        generator.eos, generator.symbols_to_strip_from_output = end, {end}
+    else:
+        generator.search.eos = end
+    return generator
 
 
 @around("fairseq.tasks.translation:TranslationTask._inference_with_bleu", patch="validation BLEU")
