@@ -83,6 +83,20 @@ def test_preprocess_requires_alignments_of_training(text: Path, tmp_path: Path):
     assert not (tmp_path / "bin").exists()
 
 
+def test_folders_of_a_corpus_must_have_equal_dictionaries(data: Path, text: Path, tmp_path: Path):
+    """fairseq would read the second folder, in the second epoch, by the words of the first."""
+    write_lines(tmp_path / "dict.txt", [f"{digit} 1" for digit in range(10)])
+    preprocess(text, tmp_path / "bin", "--srcdict", tmp_path / "dict.txt")
+    fault = f"{tmp_path / 'bin'} was binarized with another dictionary than {data}, whose"
+    refused(
+        train(f"{data}:{tmp_path / 'bin'}", *OTHER_IGNORED, ok=False), fault, "in dict.src.txt, "
+    )
+    same = tmp_path / "same"
+    preprocess(text, same, "--srcdict", data / "dict.src.txt", "--tgtdict", data / "dict.tgt.txt")
+    done = train(f"{data}:{same}", *OTHER_IGNORED, "--max-epoch", 2, "--max-update", 20)
+    assert f"{same} train src-tgt" in done.stdout
+
+
 def test_each_named_set_is_validated(data: Path):
     assert validated(train(data, "--valid-subset", "valid,valid1").stdout) == ["valid", "valid1"]
     refused(train(data, ok=False), "Valid paths ['valid1'] will be ignored")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_ext.checkpoints import dictionaries
 from fairseq_ext.data_folder import indexed
 from fairseq_ext.plugin.table import around
 from fairseq_ext.text import checks
@@ -74,6 +75,7 @@ def _load_dataset(
     from fairseq.utils import split_paths
 
     folders = split_paths(self.cfg.data)
+    _require_equal_dictionaries(self.cfg, folders)
     shard = (epoch - 1) % len(folders) if split == self.cfg.train_subset else 0
     # Taken before fairseq maps the files into memory: later writes would change the sentences.
     versions = FileVersions(Path(folders[shard]).glob(f"{split}[.0-9]*"))
@@ -92,6 +94,22 @@ def _load_dataset(
         )
     if self.cfg.load_alignments:
         _require_alignments(self, split)
+
+
+def _require_equal_dictionaries(cfg: Any, folders: list[str]) -> None:
+    """Refuse data in several folders whose dictionaries differ: fairseq reads the first one's."""
+    for folder in folders[1:]:
+        for name in sorted({f"dict.{cfg.source_lang}.txt", f"dict.{cfg.target_lang}.txt"}):
+            path = Path(folder, name)
+            differing = path.is_file() and dictionaries.difference(
+                dictionaries.symbols(Path(folders[0], name)), dictionaries.symbols(path)
+            )
+            if differing:
+                raise DataError(
+                    f"{folder} was binarized with another dictionary than {folders[0]}, whose "
+                    f"dictionaries are used for all folders: in {name}, {differing}. Run "
+                    "fairseq-preprocess again with `--srcdict` and `--tgtdict`."
+                )
 
 
 @around(
