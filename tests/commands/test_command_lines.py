@@ -2,21 +2,25 @@
 
 import os
 import shutil
+from argparse import Namespace
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from fairseq.data import Dictionary
 from fairseq.dataclass.configs import CheckpointConfig
+from fairseq.models import FairseqDecoder, FairseqLanguageModel
 
 from fairseq_ext.generation import option_checks
 from fairseq_ext.plugin.checks import commands, training_options
 from fairseq_ext.utils import error_messages, errors, parsing
 from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import BIN, USER_DIR, after, fairseq, run, write_lines
-from tests.support.models import configuration
+from tests.support.models import build, configuration
 from tests.support.trainings import load
 
 pytestmark = pytest.mark.system
@@ -129,6 +133,29 @@ def test_the_direction_of_a_known_metric(metric: str, maximize: bool):
     faults = list(training_options._metric(SimpleNamespace(checkpoint=checkpoint, criterion=None)))
     assert len(faults) == (directions.get(metric, maximize) != maximize)
     assert all(f"-metric {metric}` " in fault for fault in faults)
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ('{"beam": 4, "lenpen": 0.6, "max_len_a": 1, "sampling": true}', None),
+        ("[4]", "`--eval-bleu-args` must be JSON such as"),
+        ('{"beem": 4}', "but has `beem`; did you mean `beam`?"),
+        ('{"max-len-b": 4}', "but has `max-len-b`; did you mean `max_len_b`"),
+        ('{"score_reference": true}', "but has `score_reference`"),
+        ('{"beam": "4"}', '`beam` in `--eval-bleu-args` must be a whole number, but is "4".'),
+        ('{"beam": true}', "must be a whole number, but is true."),
+        ('{"lenpen": "x"}', 'must be a number, but is "x".'),
+        ('{"sampling": 1}', "must be true or false, but is 1."),
+    ],
+)
+def test_the_search_for_bleu_in_validation(values: str, complaint: str | None):
+    """fairseq ignores misspelt names, and ends in a traceback if a number is in quotes."""
+    cfg = configuration(["--arch", "gru_tiny"])
+    cfg.task.eval_bleu, cfg.task.eval_bleu_args = True, values
+    faults = list(training_options._bleu(cfg))
+    assert len(faults) == (complaint is not None)
+    assert complaint is None or complaint in faults[0]
 
 
 def test_a_metric_that_validation_does_not_measure(copy_data: Path, tmp_path: Path):

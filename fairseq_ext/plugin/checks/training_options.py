@@ -22,6 +22,12 @@ METRICS: dict[str, tuple[str, ...]] = {
     ALIGNMENT: ("alignment_loss",),
 }
 """The metrics of known criterions besides the usual ones, such as ``loss``."""
+BLEU_SEARCH = (
+    *("beam", "max_len_a", "max_len_b", "min_len", "lenpen", "unkpen", "unnormalized"),
+    *("temperature", "no_repeat_ngram_size", "match_source_len", "diversity_rate"),
+    *("diverse_beam_groups", "diverse_beam_strength", "sampling", "sampling_topk", "sampling_topp"),
+)
+"""The options of a search that ``--eval-bleu-args`` can have."""
 NUMBERS = re.compile(r"[0-9]+(,[0-9]+)*|[0-9]+-[0-9]+")
 """Epochs or updates as ``--lr-scheduler manual`` reads them: some numbers, or a range."""
 
@@ -208,19 +214,40 @@ def _bleu(cfg: Any) -> Iterator[str]:
             yield "`--best-checkpoint-metric bleu` must have `--eval-bleu`."
         return
     for name in ("eval_bleu_args", "eval_bleu_detok_args"):
-        value, option = getattr(task, name) or "{}", f"--{name.replace('_', '-')}"
+        value = getattr(task, name) or "{}"
         try:
-            is_object = isinstance(json.loads(value), dict)
+            values = json.loads(value)
         except ValueError:
-            is_object = False
-        if not is_object:
-            yield f"`{option}` must be JSON such as '{{\"beam\": 4}}' (quote it), but is {value}."
+            values = None
+        if not isinstance(values, dict):
+            yield (
+                f"`{flag(name)}` must be JSON such as '{{\"beam\": 4}}' (quote it), but is {value}."
+            )
+        elif name == "eval_bleu_args":
+            yield from _bleu_search(values)
     tokenizers = list(TOKENIZER_REGISTRY)
     if task.eval_bleu_detok not in tokenizers:
         yield (
             f"`--eval-bleu-detok` must be one of {', '.join(tokenizers)}, but is "
             f"`{task.eval_bleu_detok}`{nearest(task.eval_bleu_detok, tokenizers)}"
         )
+
+
+def _bleu_search(values: dict[str, Any]) -> Iterator[str]:
+    """Check names and types in `--eval-bleu-args`; fairseq ignores names that it does not know."""
+    from fairseq.dataclass.configs import GenerationConfig
+
+    for name, value in values.items():
+        if name not in BLEU_SEARCH:
+            yield (
+                f"`--eval-bleu-args` may have {', '.join(BLEU_SEARCH)}, but has "
+                f"`{name}`{nearest(name, BLEU_SEARCH)}"
+            )
+            return
+        kind = GenerationConfig.__dataclass_fields__[name].type
+        if type(value) is not kind and (kind, type(value)) != (float, int):
+            wish = {bool: "true or false", int: "a whole number"}.get(kind, "a number")
+            yield f"`{name}` in `--eval-bleu-args` must be {wish}, but is {json.dumps(value)}."
 
 
 def _metric(cfg: Any) -> Iterator[str]:
