@@ -230,6 +230,17 @@ def test_interactive(options: dict[str, Any]):
         option_checks.refuse_broken(cfg, "fairseq_cli.interactive")
 
 
+@pytest.mark.parametrize("name", ["score_reference", "prefix_size"])
+def test_targets_that_the_data_do_not_have(name: str):
+    """fairseq ends in a traceback of the model, or in one of its own."""
+    model, task = build(["--arch", "gru_tiny"])
+    options = Namespace(**{name: 1})
+    task.build_generator([model], options)
+    task.datasets["test"] = SimpleNamespace(tgt=None)
+    with pytest.raises(ConfigError, match=f"`--{name.replace('_', '-')}` reads target sentences"):
+        task.build_generator([model], options)
+
+
 @pytest.mark.parametrize("window", [-1, 9, 10])
 def test_a_context_window_leaves_room_for_tokens(window: int):
     cfg = configuration(["--arch", "gru_tiny"])

@@ -111,7 +111,7 @@ NOT_WITH: dict[str, tuple[str, ...]] = {
     "score_reference": (
         *("nbest", "max_len_a", "max_len_b", "min_len", "unnormalized", "lenpen", "unkpen"),
         *("no_repeat_ngram_size", "temperature", "match_source_len", "diversity_rate"),
-        *("diverse_beam_groups", "diverse_beam_strength"),
+        *("diverse_beam_groups", "diverse_beam_strength", "prefix_size"),
     ),
     "unnormalized": ("lenpen",),
     "sampling_topp": ("sampling_topk",),

@@ -19,6 +19,7 @@ from fairseq_ext.plugin.table import around
 from fairseq_ext.text import checks, generated, pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
+from fairseq_ext.utils.option_fields import flag
 
 
 @around("fairseq.distributed.utils:call_main", patch="options that do not work")
@@ -89,6 +90,12 @@ def _build_generator(
         raise ConfigError(
             f"`--print-alignment` does not go with this model: {reasons[0]}. Leave it out."
         )
+    if any(getattr(dataset, "tgt", dataset) is None for dataset in self.datasets.values()):
+        for name in ("score_reference", "prefix_size"):
+            if getattr(args, name, False):
+                raise ConfigError(
+                    f"`{flag(name)}` reads target sentences, but the data have none; leave it out."
+                )
     language_model = (options.get("extra_gen_cls_kwargs") or {}).get("lm_model")
     if language_model is not None and not isinstance(language_model, FairseqLanguageModel):
         raise ConfigError(
