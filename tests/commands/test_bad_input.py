@@ -32,6 +32,7 @@ from tests.support.harness import (
     preprocess,
     refused,
     run,
+    write_lines,
 )
 
 TINY = (
@@ -498,6 +499,29 @@ def test_generate_without_a_checkpoint_or_with_other_dictionaries(data: Path, tr
 
 
 @pytest.mark.system
+@pytest.mark.system
+def test_eval_lm_with_another_dictionary(tmp_path: Path):
+    """It has the same words in another order."""
+    text = digits_corpus(tmp_path / "text", train=60, valid=10, test=1)
+    words = ("preprocess", "--only-source", "--trainpref", text / "train.src")
+    words = (*words, "--validpref", text / "valid.src", "--destdir")
+    fairseq(*words, tmp_path / "bin")
+    lines = (tmp_path / "bin" / "dict.txt").read_text().splitlines()
+    write_lines(tmp_path / "dict.txt", [lines[1], lines[0], *lines[2:]])
+    fairseq(*words, tmp_path / "other", "--srcdict", tmp_path / "dict.txt")
+    size = ("--decoder-layers", 1, "--decoder-embed-dim", 8, "--decoder-attention-heads", 1)
+    fairseq(
+        *("train", tmp_path / "bin", "--task", "language_modeling", "--arch", "transformer_lm"),
+        *(*size, "--decoder-ffn-embed-dim", 8, "--optimizer", "adam", "--batch-size", 1, "--cpu"),
+        *("--max-update", 1, "--save-dir", tmp_path / "run"),
+    )
+    path = tmp_path / "run" / "checkpoint_last.pt"
+    words = ("eval-lm", "--path", path, "--cpu", "--gen-subset", "valid")
+    assert "Perplexity" in "".join(fairseq(*words, tmp_path / "bin").stdout)
+    done = fairseq(*words, tmp_path / "other", ok=False)
+    refused(done, f"{path} was trained with another source dictionary: in dict.txt of the data, ")
+
+
 def test_interactive_refuses_input_that_is_missing_or_not_utf_8(copy_data, trained, tmp_path):
     options = (copy_data, "--path", trained, "--cpu", "--input", tmp_path / "none.txt")
     refused(fairseq("interactive", *options, ok=False), "none.txt does not exist")

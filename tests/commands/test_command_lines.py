@@ -241,6 +241,21 @@ def test_targets_that_the_data_do_not_have(name: str):
         task.build_generator([model], options)
 
 
+def test_a_language_model_must_know_the_words_of_the_target():
+    """fairseq adds log-probabilities of equal numbers, or ends in an error of torch."""
+    model, task = build(["--arch", "gru_tiny"])
+    other = Dictionary()
+    other.add_symbol("other")
+    for words, options, complaint in (
+        (task.target_dictionary, {}, None),
+        (task.target_dictionary, {"score_reference": True}, "`--lm-path` does not go with"),
+        (other, {}, "dict.txt of the data, which it reads, differs: line 1 is `other`"),
+    ):
+        fusion = {"lm_model": FairseqLanguageModel(FairseqDecoder(words)), "lm_weight": 0.1}
+        with nullcontext() if complaint is None else pytest.raises(ConfigError, match=complaint):
+            task.build_generator([model], Namespace(**options), extra_gen_cls_kwargs=fusion)
+
+
 @pytest.mark.parametrize("window", [-1, 9, 10])
 def test_a_context_window_leaves_room_for_tokens(window: int):
     cfg = configuration(["--arch", "gru_tiny"])

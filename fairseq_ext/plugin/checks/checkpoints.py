@@ -170,7 +170,7 @@ def _only_for_trainers(
 def _save_dictionaries(
     original: Callable, self: Any, filename: str, extra_state: dict[str, Any]
 ) -> Any:
-    """Store a translation task's dictionaries in its checkpoints.
+    """Store the dictionaries of translation and of language modelling in their checkpoints.
 
     Problem: Checkpoints do not store dictionaries, so that fairseq accepts one of the same size
     in another order, and prints wrong words.
@@ -181,7 +181,7 @@ def _save_dictionaries(
 
 
 def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool = True) -> None:
-    """Require that a translation task has a checkpoint's dictionaries; accept any other task.
+    """Require that a task has a checkpoint's dictionaries, if :func:`_task_symbols` has them.
 
     ``record`` has the symbols that the checkpoint ``path`` was trained with, by side. If it is
     None, nothing is compared, and ``warn`` decides whether to log a warning.
@@ -202,16 +202,20 @@ def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool =
     for side, symbols in zip(SIDES, pair, strict=True):
         if differing := dictionaries.difference(symbols, record[side].split("\n")):
             language = getattr(task.cfg, f"{side}_lang", None)
+            name = f"dict.{language}.txt" if language else "dict.txt"
             raise CheckpointError(
-                f"{path} was trained with another {side} dictionary: in dict.{language}.txt of "
-                f"the data, {differing}. Use the dictionaries it was trained with."
+                f"{path} was trained with another {side} dictionary: in {name} of the data, "
+                f"{differing}. Use the dictionaries it was trained with."
             )
 
 
 def _task_symbols(task: Any) -> tuple[list[str], list[str]] | None:
-    """Return the symbols of a translation task's dictionaries; None for another task."""
+    """Return the symbols of a task's dictionaries; None unless it translates or models language."""
+    from fairseq.tasks.language_modeling import LanguageModelingTask
     from fairseq.tasks.translation import TranslationTask
 
+    if isinstance(task, LanguageModelingTask) and task.dictionary is not None:
+        return task.dictionary.symbols, task.dictionary.symbols
     if not isinstance(task, TranslationTask):
         return None
     return task.source_dictionary.symbols, task.target_dictionary.symbols

@@ -97,9 +97,22 @@ def _build_generator(
                     f"`{flag(name)}` reads target sentences, but the data have none; leave it out."
                 )
     language_model = (options.get("extra_gen_cls_kwargs") or {}).get("lm_model")
-    if language_model is not None and not isinstance(language_model, FairseqLanguageModel):
+    if language_model is None:
+        return original(self, models, args, *rest, **options)
+    if not isinstance(language_model, FairseqLanguageModel):
         raise ConfigError(
             "`--lm-path` must name a language model, but its file has a model of another kind."
+        )
+    if getattr(args, "score_reference", False):
+        raise ConfigError(
+            "`--lm-path` does not go with `--score-reference`, which scores with the translation "
+            "model alone; leave one out."
+        )
+    words = language_model.decoder.dictionary.symbols
+    if differing := difference(words, self.target_dictionary.symbols):
+        raise ConfigError(
+            "`--lm-path` must name a language model with the target dictionary, but dict.txt of "
+            f"the data, which it reads, differs: {differing}."
         )
     return original(self, models, args, *rest, **options)
 
