@@ -34,6 +34,7 @@ MODULES = {
     "mbr": "hypotheses",
     "user-dir": "doctor",
 }
+"""The module of each subcommand that has no module of its own."""
 
 EXAMPLES = {
     "user-dir": 'fairseq-train data-bin --user-dir "$(fairseq-ext user-dir)" --arch gru_attention',

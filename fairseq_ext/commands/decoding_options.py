@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 OF_A_MODEL = ("beam", "lenpen", "max_len_a", "max_len_b")
 """Options for which a model may have defaults."""
+# Groups of the fields of `SearchOptions`:
 SEARCH = ("beam", "nbest", "lenpen", "gnmt_lenpen")
 LIMITS = ("max_len_a", "max_len_b", "max_tokens")
 ENGINE = ("constraints", "buffer_size", "skip_long", "engine", "shortlist", "fp16", "cpu")
@@ -42,6 +43,7 @@ OPTIONS_OF_MODE = {
     "sampling": ("nbest", *DRAWS),
     "mbr": (*DRAWS, "utility"),
 }
+"""The options of search and sampling that have an effect in each mode; others are refused."""
 TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 
 

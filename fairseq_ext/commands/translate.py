@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 PART_LINES = 10_000
 OF_JOB = ("src", "tgt", "split_sentences", "keep", "keep_addresses", "markup")
+"""Options of a :class:`Request` that all workers must share (see :func:`_job`)."""
 NOT_OF_JOB = ("cpu", "fp16", "max_tokens", "shortlist", "skip_long", "bpe_codes")
+"""Options of search and text that may differ between workers; of files, only the content counts."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,7 +60,7 @@ TRAIN_IGNORES = (
 OFF = (None, False, 0, -1, "")  # values that leave an option switched off
 REFUSED: dict[str, tuple[str, ...]] = {
     "train": ("use_plasma_view",),  # needs a pyarrow from before plasma was removed
-    # `--checkpoint-shard-count` needs fairscale; without it, fairseq would keep only the last part
+    # `--checkpoint-shard-count` needs fairscale for FSDP's parts; of others fairseq keeps the last
     "generate": ("lr_scheduler", "retain_iter_history", "checkpoint_shard_count"),
     "interactive": (
         *("lr_scheduler", "retain_iter_history", "checkpoint_shard_count", "score_reference"),
@@ -116,7 +116,7 @@ NOT_WITH: dict[str, tuple[str, ...]] = {
     "unnormalized": ("lenpen",),
     "sampling_topp": ("sampling_topk",),
 }
-"""Options that turn others off."""
+"""Options that turn other options off, each with those that then have no effect."""
 ONLY_TASKS: dict[str, str] = {
     name: task
     for task, names in {

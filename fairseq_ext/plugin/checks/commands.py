@@ -143,6 +143,7 @@ def _search(original: Callable, self: Any, models: list[Any], sample: Any, **opt
 
 
 def _check_input(path: str) -> None:
+    """Check a file to translate before models are loaded; read standard input as strict UTF-8."""
     if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
         # refuse invalid UTF-8, as in files; in some locales it would become unknown words
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
@@ -257,6 +258,7 @@ def _keep_pipeline(args: Namespace, stage: Path) -> None:
 
 
 def _require_no_dictionary(args: Namespace) -> None:
+    """Refuse to learn a dictionary that `--destdir` already has."""
     folder = Path(args.destdir)
     if any(not (folder / name).exists() for name in indexed.read_manifest(folder)):
         return  # an earlier call was killed while moving its files, so write them again

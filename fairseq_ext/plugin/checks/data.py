@@ -125,9 +125,10 @@ def _require_unchanged(original: Callable, self: Any, *arguments: Any, **options
 
 
 def _require_alignments(task: Any, split: str) -> None:
-    """Refuse training data without alignments, and a split with not one alignment per sentence.
+    """Refuse a training set without alignments, and a split with a wrong number of alignments.
 
-    A validation set may have no alignments; its loss then leaves them out.
+    Each sentence needs an entry. A validation set may have no alignments; its loss then leaves
+    them out.
     """
     cfg, dataset = task.cfg, task.datasets[split]
     alignments = getattr(dataset, "align_dataset", None)

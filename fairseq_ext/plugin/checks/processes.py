@@ -32,7 +32,7 @@ from fairseq_ext.utils.files import head
 
 logger = logging.getLogger(__name__)
 
-ENOUGH = 4096
+ENOUGH = 4096  # open files for the workers that load data, and their pipes
 
 
 @acting("open files")

@@ -84,6 +84,10 @@ def leave_output_to_loss(
 def loss_in_chunks(
     original: Callable, self: Any, model: Any, net_output: Any, sample: Any, reduce: bool = True
 ) -> tuple[Tensor, Tensor]:
+    """Return the loss and the negative log-likelihood of a batch, both summed over its tokens.
+
+    In chunks of tokens, ``net_output`` begins with features ``[B, T, C]``, else with logits.
+    """
     from fairseq_ext.training import chunked_output
 
     if not chunked_output.is_deferred(model):
@@ -131,6 +135,7 @@ def copy_gradients_at_once(original: Callable, self: Any) -> None:
 
 @around(f"{MIXIN}._sync_fp32_params_to_fp16", patch="fp32 copies at once")
 def copy_weights_at_once(original: Callable, self: Any) -> None:
+    """Copy all fp32 weights to the model's half-precision weights in one call."""
     weights = [weight for weight in self.fp16_params if weight.requires_grad]
     copies = _fp32_copies(self, weights, "data")
     if copies is None:
@@ -264,6 +269,7 @@ def train_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
 
 @around("fairseq.trainer:Trainer.valid_step", patch="matrix products by oneDNN")
 def validate_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Validate in fp32, also with ``--bf16-products``; use oneDNN where MKL is slow."""
     with _products(self.device, bf16=False):
         return original(self, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Add ``left`` to the bar and the log of fairseq-train: the time until the training will end."""
+"""Add ``left`` to the progress bar and the log of fairseq-train: the time until training ends."""
 
 import math
 import time

@@ -52,7 +52,7 @@ def _filter_harmless() -> None:
     """
     for start, category in HARMLESS:
         warnings.filterwarnings("ignore", message=re.escape(start), category=category)
-    # Importing fairseq turns the root logger on before the command sets its level.
+    # Importing fairseq makes the root logger print, before a command chooses which messages.
     logging.getLogger("hydra").setLevel(logging.INFO)
 
 

@@ -169,6 +169,7 @@ def save_half_precision(original: Callable, self: Any) -> dict[str, Any]:
 def restore_half_precision(
     original: Callable, self: Any, state: dict[str, Any], *args: Any, **kwargs: Any
 ) -> None:
+    """Restore fp32 master weights whose rounded values the model has, and the loss scaler."""
     original(self, state, *args, **kwargs)
     saved = state.get("fp32_params", [])
     weights = _master_weights(self)
@@ -183,6 +184,7 @@ def restore_half_precision(
 
 @around("fairseq.optim:AMPOptimizer.state_dict", patch="half precision after resume")
 def save_loss_scale(original: Callable, self: Any) -> dict[str, Any]:
+    """Add the loss scale of ``--amp`` to the state of the optimizer."""
     return {**original(self), "grad_scaler": self.scaler.state_dict()}
 
 
@@ -190,6 +192,7 @@ def save_loss_scale(original: Callable, self: Any) -> dict[str, Any]:
 def restore_loss_scale(
     original: Callable, self: Any, state: dict[str, Any], *args: Any, **kwargs: Any
 ) -> None:
+    """Restore the loss scale of ``--amp`` if the checkpoint has one."""
     original(self, state, *args, **kwargs)
     if state.get("grad_scaler"):
         self.scaler.load_state_dict(state["grad_scaler"])

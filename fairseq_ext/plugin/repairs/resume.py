@@ -222,6 +222,7 @@ def restore_validation(
 
 @around(f"{PLATEAU}.state_dict", patch="validation after resume")
 def save_plateau(original: Callable, self: Any) -> dict[str, Any]:
+    """Add the counters of ``reduce_lr_on_plateau`` to its state."""
     plateau = self.lr_scheduler
     return {
         **original(self),
@@ -232,6 +233,7 @@ def save_plateau(original: Callable, self: Any) -> dict[str, Any]:
 
 @around(f"{PLATEAU}.load_state_dict", patch="validation after resume")
 def restore_plateau(original: Callable, self: Any, state: dict[str, Any]) -> None:
+    """Restore the counters of ``reduce_lr_on_plateau``; they are 0 if the checkpoint has none."""
     original(self, state)
     for name in ("num_bad_epochs", "cooldown_counter"):
         setattr(self.lr_scheduler, name, state.get(name, 0))
@@ -255,6 +257,7 @@ def copy_whole(original: Callable, src_path: str, dst_path: str, overwrite: bool
 
 @around("fairseq.checkpoint_utils:torch_persistent_save", patch="whole checkpoint files")
 def save_whole(original: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
+    """Save a checkpoint so that ``filename`` is always a whole file, the old one or the new one."""
     from fairseq import checkpoint_utils
 
     with atomic_write(filename, "wb", through_links=False) as file:
