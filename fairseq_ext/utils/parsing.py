@@ -93,6 +93,11 @@ def advise(message: str, options: Iterable[str], command: str, example: str = ""
         kinds = {"int": "a whole number", "float": "a number", "<lambda>": "numbers, as in 1,2"}
         kind = kinds.get(wrong[2], "of another form")
         return f"`{wrong[1].partition('/')[0]}` must be {kind}, but is {wrong[3]}."
+    if clash := re.fullmatch(r"argument (\S+): not allowed with argument (\S+)", message):
+        first, second = (name.partition("/")[0] for name in clash.groups())
+        return f"`{first}` does not go with `{second}`; leave one out."
+    if lacking := re.fullmatch(r"argument (\S+): expected (?:at least )?one argument", message):
+        return f"`{lacking[1].partition('/')[0]}` must have a value, which is missing. {usage}"
     if message.startswith("unrecognized arguments: "):
         words = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
         candidates = set(options).difference(words)  # fairseq may refuse one that it lists

@@ -192,6 +192,11 @@ def test_words_that_people_try(words: list[str], status: int, text: str):
         (["score", "--ref", "text", "--hyp", "text", "--ref", "text"], "`--ref` is given twice"),
         (["score", "--ref", "text", "--hyp", "text", "--detokenize", "de"], "--generated"),
         (["score", "--ref", "text", "--generated", "g", "--tokenized-hyp", "text"], "goes with"),
+        (
+            ["score", "--ref", "text", "--hyp", "text", "--generated", "g"],
+            "`--generated` does not go with `--hyp`; leave one out.",
+        ),
+        (["score", "--ref", "text", "--hyp"], "`--hyp` must have a value, which is missing."),
         (["average", "--dir", ".", "-o", "out"], "--last-epochs"),
         (["average", "--inputs", "text", "--best", "2", "-o", "out"], "--last-epochs"),
         (["average", "--inputs", "text", "-o", "out"], "text is not a checkpoint"),
