@@ -104,8 +104,8 @@ def ordered_map(
             yield waiting.popleft().result()
     except BrokenProcessPool:
         raise DataError(
-            "a worker process was killed, perhaps for want of memory; run the same command again "
-            "with fewer `--workers`."
+            "a worker process was killed, perhaps because memory ran out; run the same command "
+            "again with fewer `--workers`."
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
