@@ -5,6 +5,7 @@ imports the code for its work only when it needs it, so that ``--help`` is insta
 runs even if torch or fairseq is broken.
 """
 
+import io
 import logging
 import os
 import sys
@@ -29,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         argcomplete.autocomplete(build_parser())
     _open_closed_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # Arrows of our tables, and odd names of files, are not in every terminal's encoding.
+        sys.stdout.reconfigure(errors="backslashreplace")
     logging.basicConfig(level=logging.WARNING)  # the import of fairseq would choose DEBUG
     words = _as_options(sys.argv[1:] if arguments is None else [*arguments])
     args = build_parser(only=words[0] if words else None).parse_args(words)

@@ -262,3 +262,11 @@ def test_text_from_or_to_a_closed_stream_is_refused(rest: str, message: str, tmp
     assert done.stderr.startswith(f"fairseq-ext: error: {message}")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out.txt").exists()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("words", [["models"], ["help", "translate"]])
+def test_signs_that_a_terminal_lacks_are_shown_escaped(words: list[str]):
+    shown = run("fairseq-ext", *words, PYTHONIOENCODING="ascii").stdout
+    assert ("\\u2192" in shown) == ("models" in words)
+    assert ("\\u03b1" in shown) == ("help" in words)
