@@ -25,7 +25,7 @@ from fairseq_ext.text.sentences import (
     sentence_splitter,
     texts_to_translate,
 )
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 FORM = "[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]"
 LONGEST_WORD = 100  # characters; longer text without spaces is not a sentence of words
@@ -103,6 +103,8 @@ def load(
     ``make_search`` gets the model's own defaults, ``make_codec`` the system and its translator.
     With ``split_sentences`` the system translates each sentence of a text by itself.
     """
+    if not named.data.is_dir():  # a bundle would not miss it
+        raise wrong_value("--data", "a folder of fairseq-preprocess", named.data)
     model = open_model([named.checkpoint], named.data, (None, None), make_search)
     translator, codec = model.translator, make_codec(named, model.translator)
     model.versions.require_unchanged()

@@ -485,6 +485,10 @@ def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> No
         (["a=b,data=c", "b=no/such.pt"], "no/such.pt does not exist; the plugin's own models"),
         (["a=b,data=c", "--max-words", "0"], "`--max-words` must be at least 1, but is 0 instead."),
         (["a=b,data=c", "--host", "192.0.2.1"], "an address of this machine and a free port, but"),
+        (
+            ["tatoeba-es-en", "--data", "none"],
+            "`--data` must be a folder of fairseq-preprocess, but is `none` instead.",
+        ),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], message: str) -> None:
