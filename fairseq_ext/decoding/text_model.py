@@ -182,7 +182,8 @@ class Model:
             attention=alignments,
         )
         search.check()
-        keep = _listed(keep, "keep")
+        _require_texts(lines, "lines")
+        keep = [*_strings(_listed(keep, "keep"), "keep")]
         require_compatible(
             self._search.constraints,
             keep=keep,
@@ -238,12 +239,16 @@ class Model:
 
 
 def _listed(texts: Iterable[str], argument: str) -> list[str]:
-    """Make a list of texts; refuse a string, which would become a list of its letters."""
+    _require_texts(texts, argument)
+    return list(texts)
+
+
+def _require_texts(texts: Iterable[str], argument: str) -> None:
+    """Refuse what is no list of texts, such as a string, which would become its letters."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise ConfigError(
             f"`{argument}` must be a list of strings, but is of the type {type(texts).__name__}."
         )
-    return list(texts)
 
 
 def _strings(lines: Iterable[str], name: str = "line") -> Iterator[str]:

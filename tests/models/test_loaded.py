@@ -266,6 +266,10 @@ def test_texts_of_other_types(loaded: dict[str, Model], kind: str):
         model.score("w1 ", ["w1", "w2", "w3"])
     with pytest.raises(ConfigError, match=r"`targets` must be a list .* of the type str"):
         model.score(["w1", "w2"], "w1")
+    with pytest.raises(ConfigError, match=r"`lines` must be a list .* of the type str"):
+        model.stream("w1 w2")
+    with pytest.raises(DataError, match=r"keep 1 must be a string, but is of the type int"):
+        model.translate("w1", keep=[5])
     assert model.score(iter(["w1"]), iter(["w2"])) == model.score(["w1"], ["w2"])
 
 
