@@ -18,11 +18,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.data import Dictionary, FairseqDataset, ListDataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.data.iterators import CountingIterator, EpochBatchIterator, GroupedIterator
 from fairseq.dataclass.configs import CommonConfig, EMAConfig, FairseqConfig, OptimizationConfig
 from fairseq.file_io import PathManager
+from fairseq.logging import metrics
 from fairseq.models.ema.ema import EMA
 from fairseq.modules.dynamic_convolution import DynamicConv1dTBC, DynamicConv_scripatable
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer
@@ -135,6 +137,38 @@ def test_the_task_of_mbart_reads_all_options_of_a_search(without: Callable[[str]
     task = TranslationFromPretrainedBARTTask(options, Dictionary(), Dictionary())
     with pytest.raises(AttributeError, match="args"):
         task.load_dataset("train")
+
+
+def bleu_in_validation(hypotheses: list[str]) -> float:
+    """Validate on batches of one sentence, `[de] a b c d e`, with these hypotheses."""
+    _, task = build(["--arch", "gru_tiny"])
+    task.tgt_dict = words = Dictionary()
+    task.tokenizer, task.cfg.eval_bleu, task.cfg.eval_bleu_remove_bpe = None, True, None
+    target = words.encode_line("[de] a b c d e").long()
+    left_out = {words.index("[de]"), words.eos()}
+    generator = SimpleNamespace(symbols_to_strip_from_output=left_out)
+    with metrics.aggregate(new_root=True) as meters:
+        for hypothesis in hypotheses:
+            tokens = words.encode_line(hypothesis, add_if_not_exist=False)
+            task.inference_step = lambda *_, tokens=tokens, **__: [[{"tokens": tokens}]]
+            bleu = task._inference_with_bleu(generator, {"target": target.unsqueeze(0)}, None)
+            counts = dict(zip((f"_bleu_counts_{n}" for n in range(4)), bleu.counts, strict=True))
+            counts |= zip((f"_bleu_totals_{n}" for n in range(4)), bleu.totals, strict=True)
+            log = {"ntokens": 7, "nsentences": 1, "sample_size": 7, "_bleu_sys_len": bleu.sys_len}
+            log |= {"_bleu_ref_len": bleu.ref_len, **counts}
+            task.reduce_metrics([log], CrossEntropyCriterion(task, False))
+        return meters.get_smoothed_value("bleu")
+
+
+def test_bleu_in_validation_counts_words_only_and_all_batches(without: Callable[[str], None]):
+    right, halves = "[de] a b c d e", pytest.approx(100 * math.exp(1 - 2), abs=0.01)
+    assert bleu_in_validation([right]) == 100
+    assert bleu_in_validation(["[de]", right]) == bleu_in_validation([right, "[de]"]) == halves
+    assert bleu_in_validation(["[de]"]) == 0
+    ours = bleu_in_validation(["[de] e d c b a"])
+    without("validation BLEU")
+    assert bleu_in_validation(["[de] e d c b a"]) > ours
+    assert bleu_in_validation([right, ""]) == 100
 
 
 def test_scores_of_an_ensemble_with_and_without_attention(without: Callable[[str], None]) -> None:

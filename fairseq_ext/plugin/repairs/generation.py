@@ -10,9 +10,11 @@ import math
 import sys
 import traceback
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from fairseq_ext.plugin.table import around, replaced
@@ -153,19 +155,55 @@ def score_by_language(
 ) -> Any:
     """Compute BLEU in validation with sacrebleu's tokenizer for the target language.
 
+    Symbols that mark the target language, which fairseq-generate strips, do not count as words.
+
     Problem: --eval-bleu is 0 for Chinese and Japanese, because each sentence counts as one word.
+    Symbols of languages count as words that are always right, and batches without any translated
+    word do not count.
     """
     import sacrebleu
 
     from fairseq_ext.text.bleu_tokenizers import USUAL, tokenizer_for
 
     tokenizer = tokenizer_for(self.cfg.target_lang)
-    if self.cfg.eval_tokenized_bleu or tokenizer == USUAL:
+    corpus_bleu, words = sacrebleu.corpus_bleu, copy(self.tgt_dict)
+    left_out = generator.symbols_to_strip_from_output
+    words.string = functools.partial(self.tgt_dict.string, extra_symbols_to_ignore=left_out)
+    if not self.cfg.eval_tokenized_bleu and tokenizer != USUAL:
+        corpus_bleu = functools.partial(corpus_bleu, tokenize=tokenizer)
+    # fairseq looks both names up in each call
+    with replaced(self, "tgt_dict", words), replaced(sacrebleu, "corpus_bleu", corpus_bleu):
         return original(self, generator, sample, model)
-    # fairseq looks this name up in each call
-    corpus_bleu = functools.partial(sacrebleu.corpus_bleu, tokenize=tokenizer)
-    with replaced(sacrebleu, "corpus_bleu", corpus_bleu):
-        return original(self, generator, sample, model)
+
+
+@around("fairseq.tasks.translation:TranslationTask.reduce_metrics", patch="validation BLEU")
+def count_empty_translations(
+    original: Callable, self: Any, logging_outputs: list[dict[str, Any]], criterion: Any
+) -> None:
+    """Log the counts for BLEU of a batch whose translations have no words; fairseq leaves it out.
+
+    If all batches were like that, there would be no BLEU for ``--best-checkpoint-metric``.
+    """
+    from fairseq.logging import metrics
+    from fairseq.tasks.translation import EVAL_BLEU_ORDER
+
+    original(self, logging_outputs, criterion)
+    references = [log["_bleu_ref_len"] for log in logging_outputs if "_bleu_ref_len" in log]
+    if references and not sum(log["_bleu_sys_len"] for log in logging_outputs):
+        metrics.log_scalar("_bleu_sys_len", 0)
+        metrics.log_scalar("_bleu_ref_len", sum(references))
+        for name in ("_bleu_counts", "_bleu_totals"):
+            metrics.log_scalar(name, np.zeros(EVAL_BLEU_ORDER))
+        metrics.log_derived("bleu", _bleu)
+
+
+def _bleu(meters: Any) -> float:
+    """Compute BLEU of all batches from their counts, as fairseq does."""
+    from sacrebleu.metrics import BLEU
+
+    counts, totals = meters["_bleu_counts"].sum, meters["_bleu_totals"].sum
+    words, reference = (int(meters[f"_bleu_{side}_len"].sum) for side in ("sys", "ref"))
+    return round(BLEU.compute_bleu(counts, totals, words, reference, smooth_method="exp").score, 2)
 
 
 @around("fairseq_cli.generate:main", patch="shards of a test set")
