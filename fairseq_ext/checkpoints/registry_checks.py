@@ -86,7 +86,9 @@ def misfit(task: type, model: type) -> str | None:
     from fairseq.models import FairseqEncoderModel, FairseqLanguageModel, FairseqMultiModel
     from fairseq.models.nat import FairseqNATModel
     from fairseq.tasks.language_modeling import LanguageModelingTask
+    from fairseq.tasks.masked_lm import MaskedLMTask
     from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
+    from fairseq.tasks.sentence_prediction import SentencePredictionTask
     from fairseq.tasks.translation import TranslationTask
     from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 
@@ -94,6 +96,12 @@ def misfit(task: type, model: type) -> str | None:
     for family, fits, needed in (
         (TranslationTask, not has_one_side, "a model with an encoder and a decoder"),
         (LanguageModelingTask, issubclass(model, FairseqLanguageModel), "a language model"),
+        (MaskedLMTask, issubclass(model, FairseqEncoderModel), "an encoder"),
+        (
+            SentencePredictionTask,
+            hasattr(model, "register_classification_head"),
+            "a model that classifies sentences",
+        ),
         (MultilingualTranslationTask, issubclass(model, FairseqMultiModel), "a multilingual model"),
         (
             TranslationLevenshteinTask,

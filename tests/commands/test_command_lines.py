@@ -86,6 +86,11 @@ TRAIN = {
         ("--task", "multilingual_translation"),
         "`--task multilingual_translation` does not go with `--arch gru_tiny`; give another",
     ),
+    "masked": (("--task", "masked_lm"), "`--task masked_lm` does not go with `--arch gru_tiny`"),
+    "classes": (
+        ("--task", "sentence_prediction"),
+        "`--task sentence_prediction` does not go with `--arch gru_tiny`; give another task or",
+    ),
     "metric": (("--best-checkpoint-metric", "los"), "but is `los`; did you mean `loss`?"),
     "metric-of-a-loss": (
         ("--criterion", "adaptive_loss", "--best-checkpoint-metric", "los"),
