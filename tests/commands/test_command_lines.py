@@ -110,6 +110,7 @@ TRAIN = {
         ("--criterion", "sentence_prediction"),
         "but sentence_prediction does not (Attrib",
     ),
+    "overrides": (("--optimizer-overrides", "{'lr': 1"), "must be a dictionary such as"),
     "one-process": (("--use-bmuf", "--no-save"), "but this run is one process; leave it out."),
     "one-part": (
         ("--upsample-primary", 2),
@@ -201,6 +202,8 @@ GENERATE = {
         "the architecture `gru_tiny`, but this command needs a non-autoregressive model.",
     ),
     "no-language-model": (("--lm-path", MODEL), "must name a language model, but its file has"),
+    "overrides": (("--model-overrides", "{'dropout': 1"), "must be a dictionary such as"),
+    "override": (("--model-overrides", "{'dropot': 1}"), "has `dropot`; did you mean `dropout`"),
     "too-short": (("--max-len-b", 0), "`--max-len-b` must be at least `--min-len` (1), but is 0"),
     "no-number": (("--lenpen", "nan"), "`--lenpen` must be a number, but is nan instead."),
     "option": (("--bean", 3), "unrecognized arguments: --bean 3; did you mean `--beam`?"),

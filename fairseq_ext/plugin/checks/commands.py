@@ -7,10 +7,11 @@ import re
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from fairseq_ext.checkpoints import bundle, safe_load, storage
 from fairseq_ext.checkpoints.dictionaries import difference, symbols
 from fairseq_ext.data_folder import indexed
 from fairseq_ext.generation import option_checks
@@ -20,6 +21,7 @@ from fairseq_ext.text import checks, generated, pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 from fairseq_ext.utils.option_fields import flag
+from fairseq_ext.utils.parsing import nearest
 
 
 @around("fairseq.distributed.utils:call_main", patch="options that do not work")
@@ -35,7 +37,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
     command = spec.name if spec else ""
     _refuse_broken(cfg, command)
     if command in ("fairseq_cli.interactive", "fairseq_cli.validate", "fairseq_cli.eval_lm"):
-        _require_path(cfg)
+        _check_models(cfg)
     if command == "fairseq_cli.interactive":
         _check_input(cfg.interactive.input)
     for log in map(logging.getLogger, ("fairseq_cli.train", "fairseq.logging.progress_bar")):
@@ -169,9 +171,34 @@ def _buffered_read(original: Callable, path: str, size: int) -> Iterator[list[st
         yield lines
 
 
-def _require_path(cfg: Any) -> None:
+def _check_models(cfg: Any) -> None:
+    """Require `--path`, and that `--model-overrides` names options of the checkpoints there."""
+    from fairseq.checkpoint_utils import get_maybe_sharded_checkpoint_filename
+    from fairseq.utils import split_paths
+
     if cfg.common_eval.path is None:
         raise ConfigError("`--path` must name the checkpoint to use, but is missing.")
+    overrides = training_options.dictionary("--model-overrides", cfg.common_eval.model_overrides)
+    suffix = cfg.checkpoint.checkpoint_suffix
+    for name in split_paths(cfg.common_eval.path) if overrides else ():
+        path = get_maybe_sharded_checkpoint_filename(name, suffix, 0, 1)
+        with safe_load.about(path):
+            state = storage.peek(bundle.as_file(path))
+        options = set(_names(state.get("cfg")))
+        for option in overrides if options else ():  # any option can be set in older checkpoints
+            if option not in options:
+                raise ConfigError(
+                    f"`--model-overrides` must name options of {path}, but has "
+                    f"`{option}`{nearest(str(option), options)}"
+                )
+
+
+def _names(options: Any) -> Iterator[str]:
+    """Yield the names of all options in a checkpoint's configuration."""
+    options = vars(options) if isinstance(options, Namespace) else options
+    for name, value in options.items() if isinstance(options, Mapping) else ():
+        yield str(name)
+        yield from _names(value)
 
 
 @around("fairseq_cli.generate:main", patch="complete result files")
@@ -185,7 +212,7 @@ def _generate(original: Callable, cfg: Any) -> Any:
 
     if isinstance(cfg, Namespace):
         cfg = convert_namespace_to_omegaconf(cfg)
-    _require_path(cfg)
+    _check_models(cfg)
     _refuse_broken(cfg, "fairseq_cli.generate")
     results = cfg.common_eval.results_path
     if results is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fairseq_ext.plugin.table import around
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError, wrong_value
 from fairseq_ext.utils.literals import LiteralError, literal
 from fairseq_ext.utils.option_fields import flag
 from fairseq_ext.utils.parsing import nearest
@@ -43,6 +43,17 @@ def refuse(cfg: Any) -> None:
             raise ConfigError(fault)
 
 
+def dictionary(option: str, text: str) -> dict[Any, Any]:
+    """Read the value of an option such as ``--model-overrides``; else raise ConfigError."""
+    try:
+        values = literal(text)
+    except LiteralError:
+        values = None
+    if not isinstance(values, dict):
+        raise wrong_value(option, "a dictionary such as \"{'dropout': 0.1}\" (quote it)", text)
+    return values
+
+
 def require_batch_size(dataset: Any) -> None:
     """Raise :class:`ConfigError` if no option in ``dataset`` (``cfg.dataset``) limits batches."""
     if dataset.max_tokens is None and dataset.batch_size is None:
@@ -54,6 +65,7 @@ def require_batch_size(dataset: Any) -> None:
 def _numbers(cfg: Any) -> Iterator[str]:
     """Find required options that are missing, and numbers with which training cannot run."""
     optimization, dataset = cfg.optimization, cfg.dataset
+    dictionary("--optimizer-overrides", cfg.checkpoint.optimizer_overrides)
     if cfg.optimizer is None:
         yield "`--optimizer` is missing; give for example `--optimizer adam`."
     require_batch_size(dataset)
