@@ -69,6 +69,8 @@ def gru(embed_dim: int, hidden_size: int) -> str:
     )
 
 
+KERNELS = "--encoder-kernel-size-list 3,7,15,31 --decoder-kernel-size-list 3,7,15,31"
+LIGHTCONV = f"--arch lightconv {KERNELS} --encoder-conv-type"
 MODELS = {
     name: words.split() + (sizes(*shape) if shape else ["--share-all-embeddings"])
     for name, words, shape in (
@@ -80,6 +82,9 @@ MODELS = {
         ("linformer 512", "--arch linformer_iwslt_de_en", None),
         ("muse", "--arch muse_tiny", (4, 128, 160, 4)),
         ("muse 512", "--arch muse_iwslt_de_en", None),
+        ("muse-simple", "--arch muse_tiny --muse-kernels none", None),
+        ("lightconv", f"{LIGHTCONV} lightweight --decoder-conv-type lightweight", (4, 128, 320, 4)),
+        ("dynamicconv", f"{LIGHTCONV} dynamic --decoder-conv-type dynamic", (4, 128, 288, 4)),
         ("bmt", "--arch bmt_tiny", (4, 128, 256, 4)),
         ("bmt base", "--arch bmt_base", None),
     )
@@ -92,7 +97,8 @@ RIVALS = {
     "muse 512": MODELS["transformer 512"],
 }
 RECOMPUTED = "--checkpoint-activations"
-WITHOUT_PLUGIN = ("transformer 128", "transformer 512")
+TRANSFORMERS = ("transformer 128", "transformer 512")
+WITHOUT_PLUGIN = (*TRANSFORMERS, "lightconv", "dynamicconv")
 
 
 def started(name: str, options: Namespace, before: Path) -> dict[str, bench.Worker]:
@@ -110,6 +116,7 @@ def started(name: str, options: Namespace, before: Path) -> dict[str, bench.Work
     paths = {}
     if name in WITHOUT_PLUGIN:
         commands[STOCK] = [str(WORKER), *flags]
+    if name in TRANSFORMERS:
         paths = dict(words.split("=", 1) for words in options.toolkits)
         commands |= {toolkit: [str(TOOLKITS), toolkit, *flags] for toolkit in paths}
     return {
