@@ -38,6 +38,9 @@ def explain(error: OSError, path: str | Path | None = None) -> str:
         cure = "Check the path."
     else:
         cure = "Choose a path that this user may read or write."
+    with suppress(EnvironmentProblem):
+        if Path(str(name)).is_relative_to(cache_folder()):
+            cure += " XDG_CACHE_HOME names another folder for the cache."
     return f"cannot use {name}: {error.strerror or error}. {cure}"
 
 
