@@ -19,7 +19,7 @@ NAMED = ("system", "log")  # options whose values are NAME=FILE, with further fi
 PICTURE = (".png", ".json")
 """Endings of a picture's files; a name that ends in .svg gives an SVG instead."""
 # Files that commands read if an argument is a folder; if it is a bundle, they read all files.
-READ = ("dict.*.txt", "text.json", "*.pt")
+READ = ("dict.*.txt", "text.json", "*.pt", "*.bin", "*.idx")
 
 
 def add_generated(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from fairseq_ext.corpora.markup import Rules
 from fairseq_ext.corpora.readers import Reader, Segment, catalogues, two_files, xml_files
 from fairseq_ext.text.reading import ENDINGS
 from fairseq_ext.utils.errors import ConfigError, DataError
-from fairseq_ext.utils.files import sha256, write_all
+from fairseq_ext.utils.files import keep_inputs, sha256, write_all
 
 # The reader of each format, and the endings of its files' names.
 FORMATS: dict[str, tuple[Reader, tuple[str, ...]]] = {
@@ -96,6 +96,10 @@ def _two_sided_format(source: Path) -> str:
 
 def run(args: TranslationOptions) -> str:
     """Write the pairs, and a record beside the file; return the counts as text."""
+    read = [path for _, path in files(args.files, args.format)]
+    for folder in (args.source, args.target):
+        read += [] if folder is None else two_files.pages(folder)
+    keep_inputs(read, [args.output])
     rules, counts = Rules(args.markup, args.placeholders, args.mnemonics), Counter[str]()
     pairs = list(accepted(segments(args), rules, counts))
     listed = ", ".join(f"{count:,} {name}" for name, count in counts.items())

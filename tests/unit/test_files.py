@@ -568,6 +568,9 @@ OVERWRITING = {
     "compare's text": "compare --system a=text:text.en --ref text.es --json text.en",
     "compare's log": "compare --system a=text.en,log=run.pt --ref text.es --json run.pt",
     "compare's numbers": "compare --system a=law.json --ref text.es -o law",
+    "shortlist's data": "shortlist bin -o bin/train.es-en.es.bin",
+    "translations": "corpus translations po --src es --tgt en -o po/a.po",
+    "pages": "corpus translations --source po --target po --src es --tgt en -o po/a.html",
     "bundle's scores": "bundle run.pt --data bin -o text.en --scores text.en",
 }
 
@@ -577,6 +580,7 @@ def files_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     """None of them is what its name says."""
     names = ["model.st", "run.pt", "other.pt", "law.json", "text.es", "text.en", "run/average.pt"]
     names += ["u-training.json", "bin/dict.es.txt", "bin/dict.en.txt", "bundle/bundle.json"]
+    names += ["bin/train.es-en.es.bin", "po/a.po", "po/a.html"]
     for name in (*names, "bundle/model.safetensors"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)

@@ -179,7 +179,7 @@ def help_pages(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]
         if not folder.is_dir():
             raise DataError(f"`{folder}` is not a folder; give the two folders of HTML pages.")
     shared = 0
-    for page in sorted(first.rglob("*.htm*")):
+    for page in pages(first):
         name = page.relative_to(first)
         if not (second / name).is_file():
             continue
@@ -198,6 +198,11 @@ def help_pages(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]
             f"`{first}` and `{second}` have no paragraph with the same id on the same page; are "
             "they two languages of one edition?"
         )
+
+
+def pages(folder: Path) -> list[Path]:
+    """List the HTML pages in a folder and its subfolders, in alphabetical order."""
+    return sorted(folder.rglob("*.htm*"))
 
 
 def _paragraphs(page: Path) -> dict[str, str | None]:
