@@ -99,7 +99,9 @@ train_model() {
 
 average_checkpoints() {
     local files=()
-    dry || mapfile -t files < <(find checkpoints -name 'checkpoint_*_*.pt' | sort)
+    # The file of the last update has the weights of checkpoint_last.pt, which must not count twice.
+    dry || mapfile -t files < <(find checkpoints -name 'checkpoint_*_*.pt' \
+        ! -name "checkpoint_*_$updates.pt" | sort)
     run fairseq-ext average --inputs ${files[@]+"${files[@]}"} checkpoints/checkpoint_last.pt \
         -o checkpoints/average.pt
 }

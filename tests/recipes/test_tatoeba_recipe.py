@@ -142,6 +142,9 @@ def test_published_model_is_trained_on(family: str, tmp_path: Path):
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = bash(RECIPES / "finetune.sh", *words, **environment)
     assert "5 sentences of test.en are in train.en too" in done.stderr
+    (averaged,) = re.findall(r"fairseq-ext average --inputs (.*) -o", done.stderr)
+    assert averaged.endswith("checkpoints/checkpoint_last.pt")
+    assert "_30.pt" not in averaged  # the same weights once more
     before, after = (float((tmp_path / "run" / name).read_text()) for name in ("before", "after"))
     assert after < before
     trained = bundle.read(tmp_path / "run" / "bundle")
