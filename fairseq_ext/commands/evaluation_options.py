@@ -43,6 +43,8 @@ class ReferenceOptions:
         """Return the file that ``--ref`` names; download a test set of sacrebleu if necessary."""
         from fairseq_ext.evaluation.score import test_set_reference
 
+        if self.language_pair is not None and not all(self.language_pair.partition("-")):
+            raise wrong_value("--language-pair", "SRC-TGT, such as en-de", self.language_pair)
         return test_set_reference(self.ref, self.language_pair)
 
 

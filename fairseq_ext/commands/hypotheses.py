@@ -30,6 +30,8 @@ def add(commands: options.Subparsers) -> None:
 def _hypotheses(args: argparse.Namespace) -> None:
     from fairseq_ext.evaluation import outputs
 
+    if args.expected is not None:
+        require_at_least(args, expected=1)
     sentences = outputs.read_generated(args.generated, args.expected)
     undoing = from_args(evaluation_options.UndoingOptions, args).undoing(args.generated, "none")
     lines = undoing.text(undoing.words(outputs.best_hypotheses(sentences)))

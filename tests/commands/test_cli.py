@@ -186,6 +186,11 @@ def test_words_that_people_try(words: list[str], status: int, text: str):
     [
         (["hypotheses", "absent.txt", "-o", "out"], "absent.txt"),
         (["hypotheses", "text", "-o", "out"], "no hypotheses"),
+        (["hypotheses", "text", "-o", "out", "--expected", "0"], "`--expected` must be at least 1"),
+        (
+            ["score", "--ref", "text", "--hyp", "text", "-l", "zh"],
+            "`--language-pair` must be SRC-TGT, such as en-de, but is `zh` instead.",
+        ),
         (["score", "--ref", "text", "--hyp", "absent.txt"], "absent.txt"),
         (["score", "--ref", "text", "--hyp", "shorter"], "`shorter` has 1 lines, but `text` has 2"),
         (["score", "--ref", "text", "--hyp", "text", "--tokenized-ref", "text"], "Give both"),
