@@ -23,6 +23,11 @@ def load(
     """
     if not Path(data).is_dir():
         raise DataError(f"{data} is not a folder; give the one that fairseq-preprocess wrote.")
+    if ":" in str(data):
+        raise DataError(
+            f"{data} has a colon, at which fairseq ends the name of a folder; rename it, or "
+            "make a link to it without one."
+        )
     if (src is None) != (tgt is None):
         raise ConfigError("`--src` and `--tgt` go together; give both, or neither.")
     languages = {"source_lang": src, "target_lang": tgt} if src else {}

@@ -294,6 +294,11 @@ def test_models_that_cannot_be_loaded(run: Path, tmp_path: Path):
     ):
         with pytest.raises(ConfigError, match=message):
             fairseq_ext.load(path, **options)
+    (tmp_path / "a:b").symlink_to(run)
+    with pytest.raises(
+        DataError, match="a:b has a colon, at which fairseq ends the name of a fold"
+    ):
+        fairseq_ext.load(run / "checkpoint_best.pt", tmp_path / "a:b")
     with pytest.raises(CheckpointError, match=r"nothing\.pt does not exist"):
         fairseq_ext.load(tmp_path / "nothing.pt")
 
