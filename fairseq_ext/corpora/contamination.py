@@ -19,6 +19,7 @@ import numpy as np
 
 from fairseq_ext.corpora.command_lines import ContaminationOptions
 from fairseq_ext.corpora.near_duplicates import WordHashes, hash_words, skeletons
+from fairseq_ext.text.bleu_tokenizers import is_spaceless
 from fairseq_ext.text.reading import lines
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import atomic_write
@@ -28,6 +29,7 @@ FILTER_BITS = 26
 LONGEST = 100
 """Most words of a sentence for which the search leaves out every pair of words in turn."""
 EXACT, NEAR = "exact", "near"
+SPACELESS = " The text has no spaces between words, so that few of the latter are noticed."
 
 
 @dataclass(frozen=True)
@@ -100,4 +102,5 @@ def run(options: ContaminationOptions) -> str:
     return (
         f"{len(sentences):,} test sentences: the training text has {counts[EXACT]:,} of them, "
         f"ignoring case and punctuation, and {counts[NEAR]:,} more that differ by a word or two."
+        f"{SPACELESS if is_spaceless(sentences) else ''}"
     )

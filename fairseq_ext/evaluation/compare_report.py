@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
+from fairseq_ext.corpora.contamination import SPACELESS
 from fairseq_ext.evaluation import plots, significance, tables
 from fairseq_ext.evaluation.breakdown import Breakdown, Overlap
 from fairseq_ext.evaluation.compare import Measured, Result, Sample
 from fairseq_ext.evaluation.score import shown
 from fairseq_ext.evaluation.significance import SENTENCES, Estimate
+from fairseq_ext.text.bleu_tokenizers import is_spaceless
 from fairseq_ext.utils import files
 
 if TYPE_CHECKING:
@@ -273,6 +275,8 @@ def _overlap(result: Result, overlap: Overlap) -> Section:
         f"The training text has {overlap.exact:,} of the {result.sentences:,} references, ignoring "
         f"case and punctuation, and {near:,} more that differ by a word or two."
     )
+    if is_spaceless([sample.reference for sample in result.samples]):
+        note += SPACELESS
     labels = result.signatures if overlap.scores else ()
     labels = [label for label in labels if label in overlap.scores[result.baseline]]
     table = [["system", *(f"{label}{part}" for label in labels for part in ("", " without them"))]]

@@ -222,3 +222,13 @@ def test_the_command_and_compare_say_what_is_in_the_training_text(tmp_path: Path
     assert [match["kind"] for match in overlap["matches"]].count("exact") == 1
     assert set(overlap["scores"]["a"]) == {"BLEU", "chrF"}
     assert "Sentences of the training text" in (tmp_path / "out.md").read_text(encoding="utf-8")
+
+
+def test_text_without_spaces_is_said_to_have_few_near_sentences(tmp_path: Path) -> None:
+    test = write_lines(tmp_path / "test.zh", ["今天天气很好，我们去公园玩吧。", "你好吗？"])
+    words = ("--ref", test, "--system", f"a=text:{test}", "--training", test)
+    for shown in (
+        command("corpus", "contamination", test, "--training", test),
+        command("compare", *words, "--samples", "100"),
+    ):
+        assert "no spaces between words, so that few of the latter are noticed." in shown
