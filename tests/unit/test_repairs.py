@@ -22,6 +22,7 @@ from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.data import Dictionary, FairseqDataset, ListDataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.data.iterators import CountingIterator, EpochBatchIterator, GroupedIterator
+from fairseq.data.multilingual.sampled_multi_epoch_dataset import SampledMultiEpochDataset
 from fairseq.dataclass.configs import CommonConfig, EMAConfig, FairseqConfig, OptimizationConfig
 from fairseq.file_io import PathManager
 from fairseq.logging import metrics
@@ -275,6 +276,23 @@ def batches_after(total: int, done: int, size: int, skip: bool) -> list[int]:
     assert not groups.has_next()
     assert not batches.has_next()  # the epoch is over
     return trained
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3, 4, 5])
+def test_a_resumed_run_continues_its_pass_over_a_multilingual_corpus(epoch: int) -> None:
+    """A pass over 3 + 7 sentences takes three epochs of 4, 4 and 2."""
+
+    def corpora() -> list[ListDataset]:
+        numbers = [list(range(3)), list(range(10, 17))]
+        return [ListDataset(part, np.ones((len(part), 2), int)) for part in numbers]
+
+    uninterrupted = SampledMultiEpochDataset(corpora(), virtual_epoch_size=4, epoch=1)
+    for number in range(1, epoch + 1):
+        uninterrupted.set_epoch(number)
+    resumed = SampledMultiEpochDataset(corpora(), virtual_epoch_size=4, epoch=epoch)
+    assert len(resumed) == (2 if epoch == 3 else 4)
+    for index in range(len(resumed)):
+        assert resumed[index] == uninterrupted[index]
 
 
 @pytest.mark.parametrize("skip", [False, True])

@@ -74,6 +74,23 @@ def shuffle_as_asked(
     return original(self, epoch, shuffle, *args, **kwargs)
 
 
+@around(
+    "fairseq.data.multilingual.sampled_multi_epoch_dataset:"
+    "SampledMultiEpochDataset._next_virtual_epoch",
+    patch="batches after resume",
+)
+def continue_the_pass(original: Callable, self: Any, epoch: int) -> None:
+    """Draw the order of a pass over a multilingual corpus by the number of its first epoch.
+
+    With ``--virtual-epoch-size`` a pass takes several epochs. fairseq draws another order if a run
+    resumes within a pass, so that some sentences are read twice and others not at all.
+    """
+    first = epoch - (epoch - 1) % self.num_virtual_epochs
+    if self._random_global_indices is None and first != epoch:
+        original(self, first)
+    original(self, epoch)
+
+
 @around("fairseq.data.iterators:GroupedIterator.__init__", patch="batches left of an epoch")
 def group_what_is_left(
     original: Callable,
