@@ -19,7 +19,13 @@ import numpy as np
 import pytest
 import torch
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
-from fairseq.data import Dictionary, FairseqDataset, ListDataset
+from fairseq.data import (
+    DenoisingDataset,
+    Dictionary,
+    FairseqDataset,
+    ListDataset,
+    PrependTokenDataset,
+)
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.data.iterators import CountingIterator, EpochBatchIterator, GroupedIterator
 from fairseq.data.multilingual.sampled_multi_epoch_dataset import SampledMultiEpochDataset
@@ -276,6 +282,36 @@ def batches_after(total: int, done: int, size: int, skip: bool) -> list[int]:
     assert not groups.has_next()
     assert not batches.has_next()  # the epoch is over
     return trained
+
+
+def test_noise_follows_from_sentence_and_epoch(without: Callable[[str], None]) -> None:
+    words = Dictionary()
+    for number in range(20):
+        words.add_symbol(str(number))
+    sentence = torch.tensor([*range(words.nspecial, len(words)), words.eos()])
+    noise = {"mask": 0.3, "mask_random": 0.1, "insert": 0.1, "rotate": 0.5, "permute_sentences": 0}
+    how = {"bpe": None, "replace_length": 1, "mask_length": "span-poisson", "poisson_lambda": 3}
+    sentences = ListDataset([sentence] * 2, np.full(2, len(sentence)))
+    sentences = PrependTokenDataset(sentences, words.bos())
+    dataset = DenoisingDataset(
+        *(sentences, sentences.sizes, words, words.unk(), None),
+        shuffle=False,
+        seed=1,
+        **noise,
+        **how,
+    )
+
+    def draw(index: int, epoch: int) -> list[int]:
+        dataset.set_epoch(epoch)
+        return dataset[index]["source"].tolist()
+
+    torch.manual_seed(1)
+    first, state = draw(0, 1), torch.get_rng_state()
+    assert draw(0, 2) != first != draw(1, 1)
+    assert draw(0, 1) == first
+    assert torch.get_rng_state().equal(state)
+    without("batches of each epoch")
+    assert len({tuple(draw(0, 1)) for _ in range(9)}) > 1
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 3, 4, 5])

@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 
 from fairseq_ext.plugin.table import around, replacing
 
@@ -35,20 +36,34 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     """Fill the last group with empty batches, which fairseq skips; renew workers if data change.
 
-    Data change in each epoch if the data set has a method ``set_epoch`` of its own.
+    Data change in each epoch if the data set has a method ``set_epoch`` of its own. Noise is drawn
+    between updates, not beside them in a thread, because both draw from torch's generator.
 
     Problem: --grouped-shuffling makes groups of one batch per process and drops the last one in
     every epoch if it is incomplete; with --num-workers, `masked_lm` keeps the masks of the first
-    epoch, because its workers live on.
+    epoch, because its workers live on; `denoising` draws other noise in each run, and after a
+    resume.
     """
-    from fairseq.data import FairseqDataset
+    from fairseq.data import DenoisingDataset, FairseqDataset
 
     original(self, *args, **kwargs)
+    if isinstance(self.dataset, DenoisingDataset) and not self.num_workers:
+        self.buffer_size = 0
     if getattr(type(self.dataset), "set_epoch", None) not in (None, FairseqDataset.set_epoch):
         self.persistent_workers = False  # start them anew with the data of each epoch
     if getattr(self, "grouped_shuffling", False) and self._frozen_batches is not None:
         missing = -len(self._frozen_batches) % self.num_shards
         self._frozen_batches += ([],) * missing
+
+
+@around(
+    "fairseq.data.denoising_dataset:DenoisingDataset.__getitem__", patch="batches of each epoch"
+)
+def draw_noise_of_sentence(original: Callable, self: Any, index: int) -> Any:
+    """Draw noise by the numbers of sentence and epoch, as fairseq does for numpy's generator."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(hash((self.seed, self.epoch, int(index))))
+        return original(self, index)
 
 
 USERS_OF_REMOVED_NAMES = (
