@@ -2,13 +2,13 @@
 
 ``python benchmarks/linformer.py encoder --threads 2 --json docs/results/linformer_encoder.json``
 
-Questions:
-  encoder     time of the encoder over n, forward and training step (the paper's figure 2)
+Questions (n is the number of tokens of a sentence):
+  encoder     time of the encoder at each n, forward pass and training step (the paper's figure 2)
   flat        our encoders' time per token, with the same number of tokens in a batch at every n
-  attention   time of the attention alone over n, without and with its linear layers
-  seq2seq     forward of encoder and decoder over n (figure 1), and training steps at the paper's
-              mix of lengths (table 4)
-  memory      peak memory of the encoder over n
+  attention   time of the attention alone at each n, without and with its linear layers
+  seq2seq     time of the forward pass of encoder and decoder at each n (figure 1), and of training
+              steps at the paper's mix of lengths (table 4)
+  memory      peak memory of the encoder at each n
   generation  beam-5 generation over the source's length, and the bytes of the cross-attention cache
   all         all of them, each with a file of its own: --json x.json gives x_encoder.json …
 
@@ -105,7 +105,7 @@ def training_step(encoder: nn.Module, tokens: Tensor) -> Callable[[], None]:
 
 
 def encoder(options: Namespace) -> Cells:
-    """Time the encoder over n, forward and in training steps: the paper's figure 2."""
+    """Time the encoder's forward pass and training step at each length n: the paper's figure 2."""
     check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
     cells = Cells(f"Encoder of {options.layers} layers over n, {options.dtype}")
     cells.note(
@@ -257,7 +257,7 @@ def build_sides(options: Namespace, positions: int, dropout: float = 0.0) -> dic
 
 
 def seq2seq(options: Namespace) -> Cells:
-    """Time the forward pass over n and training steps: the paper's figure 1 and table 4."""
+    """Time the forward pass at each n (the paper's figure 1), and training steps (table 4)."""
     check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
     cells = Cells(f"Encoder-decoder of {options.layers} + {options.layers} layers, {options.dtype}")
     forward_over_n(options, cells)
@@ -449,7 +449,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def draw(question: str, cells: Cells, options: Namespace) -> None:
-    """Draw time per token over n."""
+    """Draw curves of the time per token, with n on the x axis."""
     ours, largest = [f"k={k}" for k in options.k], f"k={max(options.k)}"
     panels = {
         "encoder": {

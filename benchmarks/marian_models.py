@@ -1,7 +1,7 @@
 """Write a fairseq transformer in Marian's format: the same weights under Marian's names.
 
 Marian begins a translation with an embedding of zeros and counts positions from 0, so a model and
-its export compute the same only if :func:`like_marian` has changed the model before.
+its export compute the same only if :func:`like_marian` has changed the model first.
 """
 
 import json

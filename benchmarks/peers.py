@@ -155,7 +155,7 @@ class FusedAttention(nn.Module):
         attn_mask: Tensor | None = None,
         **unused: object,
     ) -> tuple[Tensor, None]:
-        """Attend from ``[T, B, C]`` to ``key`` and ``value`` ``[S, B, C]``: ``[T, B, C]``."""
+        """Attend from ``[T, B, C]`` to ``key``, ``value`` ``[S, B, C]``; return ``[T, B, C]``."""
         q = self._heads(self.q_proj(query))
         k, v = self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
         causal, mask = attn_mask is not None, None

@@ -6,9 +6,9 @@ Pairs of Tatoeba are repeated, each time with other digits, and some are spoilt 
 something to drop. We time what ``fairseq-ext corpus`` does with an archive of them: normalize,
 tokenize, clean, split, byte-pair encoding, checksums and manifest. The peers are, for each side,
 ``sacremoses normalize tokenize`` and ``subword-nmt apply-bpe``. Learning the merges is not timed,
-and all get the same merges. The pieces must be equal, except for the pairs that we drop.
+and all get the same merges. The subwords must be equal, except for the pairs that we drop.
 
-Memory is the largest sum of the resident memory of all processes, looked at ten times a second. A
+Memory is the largest sum of the resident memory of all processes, measured ten times a second. A
 page that several processes share counts once for each of them.
 """
 
@@ -179,7 +179,7 @@ def ways(work: Path, name: str) -> dict[tuple[str, int], list[list[str]]]:
 
 
 def require_equal(work: Path, name: str) -> None:
-    """Require that our pieces equal those of the command lines, except for the pairs we drop.
+    """Require that our subwords equal those of sacremoses and subword-nmt for all pairs we keep.
 
     Cleaning keeps a pair if both sides have 1 to 80 tokens and neither has more than 9 times as
     many as the other.

@@ -1,8 +1,9 @@
 """Run one server of benchmarks/serve.py: the application of ``fairseq-ext serve`` with one system.
 
-``python benchmarks/serve_systems.py SYSTEM FOLDER SETTINGS`` prints its address and serves.
-:func:`write` makes the files. All systems use the languages, text steps and dictionaries of the
-engine's bundles, so that they differ only in how they translate.
+``python benchmarks/serve_systems.py SYSTEM FOLDER SETTINGS`` prints its address and serves. FOLDER
+has the models of all systems, which :func:`write` makes from one checkpoint: bundles for the
+engine, and converted models for CTranslate2. All systems use the languages, text steps and
+dictionaries of the engine's bundles, so that they differ only in how they translate.
 """
 
 import json
@@ -19,7 +20,7 @@ SYSTEMS = [f"{name} {numbers}" for numbers in NUMBERS for name in (ENGINE, CTRAN
 
 
 def write(folder: Path, checkpoint: Path, data: Path) -> None:
-    """Write the files of every system."""
+    """Write each system's model to ``folder``: the engine's as bundles, CTranslate2's converted."""
     from ctranslate2_models import convert
     from fairseq import checkpoint_utils
 

@@ -3,7 +3,7 @@
 
     python preprocess/real_text.py --from texts --out runs/data/real_en_de
 
-The script reads those of the following texts that are in the folder or its subfolders, plain or
+Of the following texts, the script reads those that are in the folder or its subfolders, plain or
 ``.gz``:
 
 - LibreOffice's help: Debian's packages libreoffice-help-de and -en-us (``.deb``), or their folders

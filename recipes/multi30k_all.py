@@ -146,7 +146,7 @@ def _machine(machine: Row) -> str:
 
 
 def report(args: argparse.Namespace) -> str:
-    """Write the files of all systems; return their tables as text."""
+    """Write ``systems.json`` and ``systems.md`` about all systems; return the tables as text."""
     models = args.dir / "models"
     rows = [training_row(name, models, args.patience) for name in args.names]
     for name, row in zip(args.names, rows, strict=True):

@@ -145,8 +145,8 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 def _inverse(level: Tensor) -> Tensor:
     """Return ``1 / level`` in at least fp32, or 1 where the level is 0 or subnormal.
 
-    It scales a gradient that was multiplied by the level before, and so is 0 or nearly 0 anyway
-    where the level is that small.
+    It scales a gradient that has already been multiplied by the level, and that is therefore 0 or
+    nearly 0 where the level is that small.
     """
     level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65,504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)

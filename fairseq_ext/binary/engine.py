@@ -19,7 +19,7 @@ def binary_linear(layer: BinaryLinear, x: Columns, program: Writer, **how: Any) 
     """Compile ``A W_b + b`` or ``A_b W_b / s + b``; return the columns of the result.
 
     See sections 3.1 and 3.3. A layer whose weights are still float gives ``A W + b``. ``x`` are the
-    columns of ``A``; ``how`` are further arguments of ``program.linear``.
+    columns of ``A``; ``how`` has further arguments for ``program.linear``.
     """
     bias = program.array(layer.bias)
     if not layer.binary_weights:

@@ -156,7 +156,11 @@ def resolved(path: Path) -> Path:
 
 
 def _voters(folder: Path, path: Path) -> list[Path]:
-    """Return ``[path]`` if it is a published folder's checkpoint, else the ensemble there or []."""
+    """Return the checkpoints of a published model; [] if ``folder`` is not a published model.
+
+    If ``path`` is a checkpoint in ``folder``, return it alone. Otherwise return the models of the
+    ensemble, or the only checkpoint in the folder.
+    """
     if not folder.is_dir() or (folder / "bundle.json").exists() or not _dictionaries(folder):
         return []
     checkpoints = sorted(folder.glob("*.pt"))

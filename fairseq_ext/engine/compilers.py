@@ -256,7 +256,7 @@ def transformer_layer(
     """Compile self-attention, source attention and feed-forward network, with their residuals.
 
     In the encoder, ``source`` is NOTHING. ``shown`` says whether the weights of the source
-    attention are the alignment.
+    attention are the alignment of the translation.
     """
     in_encoder = source is NOTHING
     base = TransformerEncoderLayerBase if in_encoder else TransformerDecoderLayerBase
@@ -283,8 +283,8 @@ def residual(
 ) -> Columns:
     """Compile ``LN(x + Attention(x))`` or, with ``normalize_before``, ``x + Attention(LN(x))``.
 
-    ``after`` is LN. For self-attention, ``source`` is NOTHING. ``shown`` says whether the weights
-    are the alignment.
+    ``after`` is the layer norm LN. For self-attention, ``source`` is NOTHING. ``shown`` says
+    whether the attention weights are the alignment of the translation.
     """
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
@@ -297,7 +297,7 @@ def feed_forward(
 ) -> Columns:
     """Compile ``LN(x + FFN(x))`` or, with ``normalize_before``, ``x + FFN(LN(x))``.
 
-    ``after`` is LN.
+    ``after`` is the layer norm LN.
     """
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
@@ -316,7 +316,7 @@ def attention(
 ) -> Columns:
     """Compile ``added + softmax(Q K^T / √D) V W_O + b``; self-attention if source is NOTHING.
 
-    ``shown`` says whether the weights are the alignment.
+    ``shown`` says whether the attention weights are the alignment of the translation.
     """
     require(layer.bias_k is None and not layer.add_zero_attn, "extra key in attention")
     if source is NOTHING:
@@ -358,10 +358,11 @@ def lightconv_layer(
 
 
 def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) -> Columns:
-    """Compile ``LN(x + W_2 Conv(GLU(W_1 x + b_1)) + b_2)``, in which ``after`` is LN.
+    """Compile ``LN(x + W_2 Conv(GLU(W_1 x + b_1)) + b_2)``.
 
-    With ``normalize_before``, LN is applied to the input of W_1 instead. A layer that was built
-    without a gated linear unit (``--encoder-glu``, ``--decoder-glu``) has no GLU.
+    ``after`` is the layer norm LN. With ``normalize_before``, LN is applied to the input of W_1
+    instead. A layer that was built without a gated linear unit (``--encoder-glu``,
+    ``--decoder-glu``) has no GLU.
     """
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
@@ -488,9 +489,10 @@ def lstm_decoder(
 def lstm_step(
     cell: nn.LSTMCell, x: Columns, states: Columns, initial: list[Columns], program: Writer
 ) -> Columns:
-    """Compile ``[h_t; c_t] = LSTM(x, h_{t-1}, c_{t-1})``; return ``h_t``.
+    """Compile one step of an LSTM layer, ``[h_t; c_t] = LSTM(x, h_{t-1}, c_{t-1})``.
 
-    ``states`` are the columns of the result, and ``initial`` those of ``h_0`` and ``c_0``.
+    ``states`` are the columns to which ``[h_t; c_t]`` is written, and ``initial`` the columns of
+    ``h_0`` and of ``c_0``. Return the columns of ``h_t``.
     """
     require(type(cell) is nn.LSTMCell, f"{type(cell).__name__} in a decoder")
     before = [

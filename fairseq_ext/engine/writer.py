@@ -60,9 +60,10 @@ class Writer(Program):
         return self._derived[key]
 
     def recipe(self, array: np.ndarray) -> Recipe | np.ndarray:
-        """Return an array's recipe, or the array itself if it is constant.
+        """Return how an array is computed from the model's weights (a recipe of ``recipes.py``).
 
-        The array is kept alive, because recipes are found by its ``id``.
+        If the array does not depend on weights, return the array itself. The array is kept alive,
+        because recipes are found by its ``id``.
         """
         return self._recipes.setdefault(id(array), (array, array))[1]
 

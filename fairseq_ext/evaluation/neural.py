@@ -84,7 +84,7 @@ class NeuralMetric:
         return self._checked(scores, len(segments))
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
-        """Score each candidate against every candidate as its reference: ``[H][H]``."""
+        """Score each of H candidates with every candidate as its reference; return H lists of H."""
         rows = self._ask({"candidates": list(candidates), "source": source})["matrix"]
         return [self._checked(row, len(candidates)) for row in rows]
 

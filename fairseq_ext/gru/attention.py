@@ -83,7 +83,7 @@ class MLPAttention(nn.Module):
         return F.linear(annotations, self.hidden.weight[:, self.query_dim :], self.hidden.bias)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Score queries ``[B, G, H]`` against keys ``[B, S, A]``: ``[B, G, S]``."""
+        """Score queries ``[B, G, H]`` against keys ``[B, S, A]``; return ``[B, G, S]``."""
         queries = F.linear(query, self.query_weight).unsqueeze(2)  # [B, G, 1, A]
         return self.score(torch.tanh(queries + keys.unsqueeze(1))).squeeze(-1)
 
@@ -100,7 +100,7 @@ class GeneralAttention(nn.Module):
         return self.hidden(annotations)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Score queries ``[B, G, H]`` against keys ``[B, S, H]``: ``[B, G, S]``."""
+        """Score queries ``[B, G, H]`` against keys ``[B, S, H]``; return ``[B, G, S]``."""
         return torch.bmm(query, keys.transpose(1, 2))
 
 

@@ -125,7 +125,7 @@ class LinformerAttention(nn.Module):
         return self.out_proj(heads.reshape(length, rows, self.embed_dim))
 
     def forward(self, query: Tensor, source: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Attend from ``query`` ``[T, B, C]`` to ``source`` ``[S, B, C]``: ``[T, B, C]``."""
+        """Attend from ``query`` ``[T, B, C]`` to ``source`` ``[S, B, C]``; return ``[T, B, C]``."""
         return self.attend(query, *self.compress(source, padding_mask))
 
     def _heads(self, slots: Tensor) -> Tensor:

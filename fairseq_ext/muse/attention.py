@@ -85,7 +85,7 @@ class MultiScaleAttention(nn.Module):
         attention_mask: Tensor | None = None,
         past: Past | None = None,
     ) -> Tensor:
-        """Attend and convolve: ``[T, B, C]``, or ``[T, B, 2C]`` with a convolution.
+        """Attend and convolve; return ``[T, B, C]``, or ``[T, B, 2C]`` if there is a convolution.
 
         Args:
             projected: ``[T, B, 3C]``, q, k and v (``[T, B, 4C]`` if separate).
@@ -115,7 +115,7 @@ class MultiScaleAttention(nn.Module):
         return outputs.permute(3, 0, 2, 1, 4).reshape(length, batch, -1)
 
     def _joint_product(self, weights: Tensor, kernels: Tensor, values: list[Tensor]) -> Tensor:
-        """Attend and convolve, in one product if possible and worthwhile: ``[N, 2T, D]``."""
+        """Attend and convolve, in one product if possible and worthwhile; return ``[N, 2T, D]``."""
         left = self.convolution.left
         if weights.size(1) < weights.size(2):  # the newest position, which the last tap reads
             taps = min(kernels.size(-1), weights.size(2))
@@ -155,7 +155,10 @@ class SourceAttention(nn.Module):
         return Source(keys, values, mask)
 
     def forward(self, queries: Tensor, source: Source) -> tuple[Tensor, Tensor]:
-        """Attend from ``[T, R, C]``: contexts ``[T, R, C]`` and weights ``[R, H, T, S]``."""
+        """Attend from R rows of queries ``[T, R, C]`` to the source.
+
+        Return contexts ``[T, R, C]`` and attention weights ``[R, H, T, S]``.
+        """
         length, rows, dim = queries.shape
         sentences = source.keys.size(0) // self.heads
         # Hypotheses become further positions, so that a sentence needs only one product.

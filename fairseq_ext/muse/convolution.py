@@ -164,7 +164,7 @@ class DynamicConvolution(nn.Module):
         return merged.to(logits.dtype).permute(2, 0, 1).unflatten(0, values.shape[:-1])
 
     def _merge(self, parts: list[Tensor]) -> Tensor:
-        """Sum kernels ``[H, k_i, ·]``, padded to ``K`` taps, times their gates: ``[H, K, ·]``."""
+        """Sum kernels ``[H, k_i, ·]`` times their gates, padded to K taps; return ``[H, K, ·]``."""
         taps, merged = max(self.kernel_sizes), 0
         for weights, share in zip(parts, self.gate_values(), strict=True):
             before = self.left - taps_to_the_left(weights.size(1), self.causal)

@@ -159,7 +159,7 @@ class FusedProjections(nn.Module):
         self._linear_in.enabled = self._linear_out.enabled = True
 
     def write_sum(self, parts: Sequence[Tensor]) -> Tensor:
-        """Apply ``W_Dec`` to all ``parts`` at once: the sum ``[..., C]`` of their contributions."""
+        """Apply ``W_Dec`` to all ``parts``; return the sum ``[..., C]`` of their contributions."""
         joined = torch.cat(list(parts), dim=-1)
         return self._linear_out(joined, self.weight_out, self.biases_out.sum(0))
 

@@ -29,7 +29,7 @@ def taps(x: Tensor, k: int, causal: bool) -> list[Tensor]:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool = False) -> Tensor:
-    """Compute the attention of all heads, equation (4): ``[T, C]``."""
+    """Compute the attention of all heads, equation (4); return ``[T, C]``."""
     outputs = []
     for query, key, value in zip(*(x.chunk(heads, dim=-1) for x in (q, k, v)), strict=True):
         scores = query @ key.t() / math.sqrt(key.size(-1))  # Q K^T / √d_k: [T, S]
@@ -41,7 +41,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool = False)
 
 
 def convolution(values: Tensor, logits: Tensor, causal: bool) -> Tensor:
-    """Convolve one head, equation (6): ``[T, D]``, with logits ``[T, k]`` of the kernel's taps."""
+    """Convolve one head, equation (6), with logits ``[T, k]`` of the kernel's taps.
+
+    Return ``[T, D]``.
+    """
     kernels = torch.softmax(logits, dim=-1)
     read = taps(values, logits.size(-1), causal)
     return torch.stack([kernel @ rows for kernel, rows in zip(kernels, read, strict=True)])  # (6)
@@ -55,10 +58,10 @@ def gated_convolutions(
     sizes: Sequence[int],
     causal: bool,
 ) -> Tensor:
-    """Compute the gated sum of dynamic convolutions, equation (7), without ``W_out``: ``[T, C]``.
+    """Compute the gated sum of dynamic convolutions, equation (7), without ``W_out``.
 
-    ``values`` are ``[T, C]``. The rows of ``predictor`` are sorted by head, kernel, tap; ``sizes``
-    are the kernels' numbers of taps. ``gate`` is ``α``, or None for a single kernel.
+    ``values`` and the result are ``[T, C]``. The rows of ``predictor`` are sorted by head, kernel,
+    tap; ``sizes`` are the kernels' numbers of taps. ``gate`` is ``α``, or None for a single kernel.
     """
     shares = [1.0] if gate is None else torch.exp(gate) / torch.exp(gate).sum()
     by_head = predictor.unflatten(0, (heads, -1))  # [H, Σ k, C]

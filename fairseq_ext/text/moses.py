@@ -1,9 +1,9 @@
 """Normalize punctuation, tokenize and detokenize by the rules of Moses' scripts.
 
-Tokenizer and detokenizer are our own. In every language they print exactly what ``tokenizer.perl``
-and ``detokenizer.perl`` of moses-smt/mosesdecoder print. The abbreviations come from the library
-sacremoses, which lacks the rules of several languages. Our functions differ on purpose where the
-scripts break text:
+Tokenizer and detokenizer are our own. They take only the abbreviations from the library sacremoses,
+which lacks the rules of several languages. In every language they print exactly what
+``tokenizer.perl`` and ``detokenizer.perl`` of moses-smt/mosesdecoder print, with three exceptions,
+in which the scripts break text:
 
 - A mark, joiner, skin tone or variation selector stays with the character that it belongs to, by
   Unicode's rules for grapheme clusters: Hindi, Tamil, Thai, Burmese and Khmer vowels, Yoruba tones,
@@ -11,11 +11,16 @@ scripts break text:
 - ``DOTMULTI``, the script's mark for successive full stops, stays an ordinary word.
 - A line that begins with ``<`` and ends with ``>`` is also detokenized.
 
-Punctuation is normalized by the library's rules, but like ``normalize-punctuation.perl``: the two
-rules that move a comma or full stop behind a closing quotation mark hold in every language but
-English and Czech; they also move a full stop at the end of a line, because the script sees the line
-feed; and only the digits of ASCII are digits. The rules are some seventy regular expressions. Most
-of them need a rare character, so each is tried only on lines that have its character.
+Punctuation is normalized by the rules of sacremoses, which we change in three points to print what
+``normalize-punctuation.perl`` prints:
+
+- The two rules that move a comma or full stop behind a closing quotation mark hold in every
+  language but English and Czech.
+- These two rules also move a full stop at the end of a line, because the script sees the line feed.
+- Only ASCII digits count as digits.
+
+The rules are some seventy regular expressions. Most of them can match only lines with a certain
+rare character, and are tried only on such lines.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Step 3: Linformer's encoder over n."""
+"""Step 3: Linformer's encoder at several lengths n."""
 
 from __future__ import annotations
 

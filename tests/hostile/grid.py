@@ -1,7 +1,8 @@
 """Every hostile file through every command, each in a process of its own; what came of it.
 
-``python -m tests.hostile.grid --json docs/results/hostile.json`` makes the files, forks a process
-for each pair of a file and a command from one that has loaded fairseq and this plugin, and counts.
+``python -m tests.hostile.grid --json docs/results/hostile.json`` makes the hostile files.
+For each pair of a file and a command it forks a process, from a process that has already loaded
+fairseq and this plugin, and it counts the outcomes.
 A *canary* is a file that the hostile code would make.
 """
 
@@ -271,7 +272,7 @@ def _corpus(folder: Path) -> Path:
 
 
 def _record(destination: Path, outcome: dict[str, object]) -> None:
-    """With the machine it was found on."""
+    """Write the outcome as JSON, with the machine on which it was measured."""
     from benchmarks import bench
 
     bench.save(destination, title="Hostile files in every command", **outcome)

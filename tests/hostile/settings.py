@@ -161,7 +161,7 @@ def names(make: Callable[[str, str], dict[str, Any]], canary: Path) -> Iterator[
 
 
 def bundles(source: Path, text: str) -> Iterator[tuple[str, bytes]]:
-    """Archives of a bundle with other settings and another program, and the right checksums."""
+    """Archives of a bundle with other settings and another program, with valid checksums."""
     config = json.loads((source / "config.json").read_text())
     cfg = config["cfg"]
     model, task = cfg["model"], cfg["task"]

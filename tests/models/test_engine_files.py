@@ -353,7 +353,7 @@ def test_a_program_with_a_fault_does_not_run(name: str):
 
 @pytest.mark.parametrize("name", RUN)
 def test_mutated_models_are_refused_or_run(name: str, tmp_path: Path):
-    """With right checksums, which anybody can compute; each that is read runs in a process."""
+    """With valid checksums, which anybody can compute; each that is read runs in a process."""
     numbers = "bits-int8" if name.startswith("bmt") else "int8"
     outcomes = fuzz_engine.fuzz(bundled(tmp_path, name, numbers), FUZZED, tmp_path)
     assert outcomes.keys() == {"refused", "run"}

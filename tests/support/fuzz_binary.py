@@ -1,6 +1,6 @@
 """Every reader of binary files under arbitrary input: documented errors only, in bounded memory.
 
-Damage to whole files, and files with right checksums and magic numbers around wrong content.
+Inputs are damaged files, and files with wrong content but valid checksums and magic numbers.
 """
 
 import bz2
@@ -39,7 +39,7 @@ LIMIT = 1 << 20  # bytes that an archive may unpack to
 
 
 def archive(draw: Random) -> bytes:
-    """A tar of a few members of any type and size, with right checksums of its headers."""
+    """A tar with a few members of any type and size, whose headers have valid checksums."""
     out = io.BytesIO()
     kinds = (*tarfile.REGULAR_TYPES[:1] * 6, *(bytes([code]) for code in b"123456gxLKSMV"))
     for _ in range(draw.randint(1, 4)):
@@ -122,7 +122,7 @@ def _checkpoint() -> bytes:
 
 
 def checkpoint(draw: Random) -> bytes:
-    """A checkpoint with right checksums, in which one part is damaged or another object."""
+    """A checkpoint with valid checksums, in which one member is damaged or has other data."""
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(_checkpoint())) as source, zipfile.ZipFile(out, "w") as target:
         member = draw.choice(source.namelist())

@@ -139,7 +139,7 @@ def publish(
     options: dict[str, Any] | None = None,
     **sizes: Any,
 ) -> Path:
-    """Write a published model of two languages.
+    """Write a small random model of two languages in the form in which fairseq's are published.
 
     Args:
         folder: folder of the model.
@@ -147,10 +147,11 @@ def publish(
         kind: kind of subwords.
         languages: source and target.
         models: number of models in the ensemble.
-        legacy: whether to write torch's format from before 1.6, with the names of 2018.
+        legacy: whether to write torch's format from before 1.6, with the weights and options named
+            as in fairseq of 2018.
         cfg: whether to write the newer kind of configuration instead of ``args``.
-        vocabulary: smallest size of the dictionaries; without ``share_all_embeddings`` the
-            target's is larger.
+        vocabulary: minimum number of symbols of the source dictionary. The target dictionary has
+            as many symbols, or three more without ``share_all_embeddings``.
         options: further options of the checkpoint.
         sizes: options of the architecture.
     """
@@ -208,7 +209,10 @@ def publish_many(
     sizes: dict[str, Any] | None = None,
     **options: Any,
 ) -> tuple[Path, Dictionary, torch.nn.Module]:
-    """Write a published model of :data:`CODES`; return folder, dictionary and model."""
+    """Write a model of all languages of :data:`CODES` in the form in which fairseq's are published.
+
+    Return folder, dictionary and model.
+    """
     words = Dictionary()
     for piece in write_tokens(folder, "sentencepiece"):
         words.add_symbol(piece)

@@ -320,7 +320,7 @@ class Executor:
         """Translate like :meth:`fairseq_ext.engine.library.Worker.translate`, by beam search only.
 
         ``numbers``, ``constraints`` and the options of sampling have no effect; the generator
-        refuses them before.
+        refuses them before it calls this.
         """
         if not sentences:
             return []

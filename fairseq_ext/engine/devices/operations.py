@@ -73,7 +73,7 @@ def signs_of(x: Tensor) -> Tensor:
 
 
 def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
-    """Compute a GRU's next state ``(1 - z) n + z s`` ``[…, H]`` from the state s before.
+    """Compute a GRU's next state ``(1 - z) n + z s`` ``[…, H]`` from the previous state s.
 
     ``inputs`` ``W x + b`` and ``hiddens`` ``U s + b'`` are the terms of the gates r, z and n,
     ``[…, 3 H]``.
@@ -84,7 +84,7 @@ def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
 
 
 def lstm_state(inputs: Tensor, hiddens: Tensor, cell: Tensor) -> Tensor:
-    """Compute an LSTM's next ``[h; c]`` ``[…, 2 H]`` from the cell before, ``[…, H]``.
+    """Compute an LSTM's next ``[h; c]`` ``[…, 2 H]`` from the previous cell c ``[…, H]``.
 
     The sum of ``inputs`` and ``hiddens``, ``[…, 4 H]``, has the gates i, f, g and o.
     """

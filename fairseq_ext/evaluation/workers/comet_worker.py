@@ -87,7 +87,7 @@ class Comet:
         return [float(score) for score in prediction.scores]
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
-        """Score each of H candidates against every candidate as its reference: ``[H][H]``."""
+        """Score each of H candidates with every candidate as its reference; return H lists of H."""
         if type(self.model).__name__ != "RegressionMetric":  # encodes sentences together
             flat = self.scores(
                 [(source, candidate, other) for candidate in candidates for other in candidates]

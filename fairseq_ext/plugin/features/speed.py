@@ -86,7 +86,8 @@ def loss_in_chunks(
 ) -> tuple[Tensor, Tensor]:
     """Return the loss and the negative log-likelihood of a batch, both summed over its tokens.
 
-    In chunks of tokens, ``net_output`` begins with features ``[B, T, C]``, else with logits.
+    ``net_output`` begins with features ``[B, T, C]`` if the loss is computed in chunks of tokens.
+    Otherwise it begins with logits ``[B, T, V]``.
     """
     from fairseq_ext.training import chunked_output
 

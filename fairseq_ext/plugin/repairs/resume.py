@@ -292,7 +292,7 @@ def save_once(original: Callable, obj: Any, f: Any) -> None:
 
 @around("fairseq.checkpoint_utils:verify_checkpoint_directory", patch="whole checkpoint files")
 def sweep_directory(original: Callable, save_dir: str) -> None:
-    """Remove temporary files of killed runs when the first process starts."""
+    """Remove temporary files of killed runs when the master process of ``fairseq-train`` starts."""
     original(save_dir)
     for leftover in Path(save_dir).glob("*.pt*.tmp"):
         logger.info(f"removing {leftover}, left by a killed run")
