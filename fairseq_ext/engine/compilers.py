@@ -14,8 +14,11 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel, lightconv, transformer
 from fairseq.models.lstm import AttentionLayer, LSTMDecoder, LSTMEncoder, LSTMModel
-from fairseq.modules import MultiheadAttention, SinusoidalPositionalEmbedding
-from fairseq.modules.dynamic_convolution import DynamicConv_scripatable
+from fairseq.modules import (
+    MultiheadAttention,
+    SinusoidalPositionalEmbedding,
+    dynamic_convolution,
+)
 from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
 from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
@@ -55,6 +58,11 @@ METHODS = (
 OURS = "fairseq_ext"
 LIBRARIES = ("torch", "fairseq", "apex", OURS)
 """Packages whose methods the compilers reproduce; a module with any other method is refused."""
+
+DYNAMIC_CONVOLUTION: type = getattr(
+    dynamic_convolution, "DynamicConv_scripatable", dynamic_convolution.DynamicConv1dTBC
+)
+"""The class of fairseq's dynamic convolution: ``DynamicConv1dTBC`` in fairseq 0.12.2."""
 
 QUANT_NOISE = "fairseq.modules.quant_noise"  # its hook does nothing outside training
 
@@ -388,11 +396,12 @@ def lightweight(layer: LightweightConv1dTBC, values: Columns, program: Writer) -
     return program.filter(values, program.derive("flat", kernels), layer.num_heads)
 
 
-def dynamic(layer: DynamicConv_scripatable, values: Columns, program: Writer) -> Columns:
+def dynamic(layer: Any, values: Columns, program: Writer) -> Columns:
     """Compile a convolution whose kernels are computed from each token, equation (4)."""
-    require_methods(layer, DynamicConv_scripatable)
+    require_methods(layer, DYNAMIC_CONVOLUTION)
     require(layer.weight_softmax, "dynamic convolution without `--weight-softmax`")
-    require(not layer.has_conv_bias, "bias of a convolution")
+    has_bias = getattr(layer, "has_conv_bias", layer.conv_bias is not None)
+    require(not has_bias, "bias of a convolution")
     plain = not layer.in_proj and not layer.renorm_padding
     require(plain, "projection or renormalized padding in a convolution")
     logits = linear(layer.weight_linear, values, program)

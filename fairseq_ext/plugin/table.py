@@ -31,7 +31,8 @@ class Layer:
 
     targets: tuple[str, ...]
     """``module:function`` or ``module:Class.method``. If a module has imported a function by
-    ``from … import``, name the module that *uses* it."""
+    ``from … import``, name the module that *uses* it. ``Class?`` is a class that some supported
+    versions of fairseq lack; they do not need the patch."""
     wrapper: Callable
     """A function that takes the original (a function or a value) and returns its replacement; for
     an action, the function to call. Define it at the top level of a module: :func:`wrap` recognizes
@@ -141,14 +142,20 @@ def owners(target: str) -> Iterator[tuple[Any, str]]:
     module of a command is left out if it is not loaded, because importing it would set up its
     logging.
     """
-    module, _, path = target.partition(":")
+    module, _, path = target.replace("?", "").partition(":")
     *classes, name = path.split(".")
     if module.startswith(COMMANDS):
         modules = list(running(module))
     else:
         modules = [importlib.import_module(module)]
     for owner in modules:
-        yield functools.reduce(getattr, classes, owner), name
+        try:
+            holder = functools.reduce(getattr, classes, owner)
+        except AttributeError:
+            if "?" not in target:
+                raise
+        else:
+            yield holder, name
 
 
 def running(name: str) -> Iterator[Any]:

@@ -13,18 +13,23 @@ import sys
 from typing import Any
 from unittest import mock
 
-from hydra import initialize
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import CachingConfigRepository
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+try:
+    from hydra import initialize
+    from hydra._internal.config_repository import CachingConfigRepository
+except ImportError:  # Hydra 1.0, which fairseq 0.12.2 requires, is left as it is
+    initialize = None
+
 ORIGINAL = OverridesParser.parse_rule
 PARSED: dict[tuple[str, str], Any] = {}
-COMPOSE = ConfigLoaderImpl._load_configuration_impl
+COMPOSE = getattr(ConfigLoaderImpl, "_load_configuration_impl", None)
 COMPOSED: dict[tuple[object, ...], list[Any]] = {}
-INITIALIZE = sys.modules[initialize.__module__]
-CALLER = INITIALIZE.detect_calling_file_or_module_from_stack_frame
+if initialize is not None:
+    INITIALIZE = sys.modules[initialize.__module__]
+    CALLER = INITIALIZE.detect_calling_file_or_module_from_stack_frame
 
 
 def caller(depth: int) -> tuple[str | None, str | None]:
@@ -40,7 +45,7 @@ def parse_rule(parser: OverridesParser, text: str, rule: str) -> Any:
     return copy.copy(PARSED[text, rule])
 
 
-def copy_sources(repository: CachingConfigRepository, delegate: Any) -> None:
+def copy_sources(repository: Any, delegate: Any) -> None:
     """Copy the repository, but not the files and classes in it, which nothing changes."""
     repository.delegate, repository.cache = copy.copy(delegate), {}
 
@@ -90,6 +95,8 @@ def remember(of_defaults: bool = False) -> None:
 
     That is for commands. Most compose only once, so what they compose is not stored at once.
     """
+    if initialize is None:
+        return
     composing = functools.partialmethod(compose, at_once=not of_defaults)
     ConfigLoaderImpl._load_configuration_impl = composing
     OverridesParser.parse_rule = parse_rule

@@ -33,7 +33,7 @@ from fairseq.dataclass.configs import CommonConfig, EMAConfig, FairseqConfig, Op
 from fairseq.file_io import PathManager
 from fairseq.logging import metrics
 from fairseq.models.ema.ema import EMA
-from fairseq.modules.dynamic_convolution import DynamicConv1dTBC, DynamicConv_scripatable
+from fairseq.modules import dynamic_convolution
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer
 from fairseq.search import DiverseBeamSearch, Sampling
 from fairseq.sequence_scorer import SequenceScorer
@@ -458,12 +458,20 @@ class RepairedLayer(LayerWithCopies):
     _load_from_state_dict = models.load_once.wrapper(LayerWithCopies._load_from_state_dict)
 
 
+def dynamic_convolution_class() -> type:
+    """Return the class that fairseq uses, which fairseq 0.12.2 lacks."""
+    if not hasattr(dynamic_convolution, "DynamicConv_scripatable"):
+        pytest.skip("this fairseq has only the first dynamic convolution, without the faults")
+    return dynamic_convolution.DynamicConv_scripatable
+
+
 def test_an_unused_bias_is_not_what_memory_held(without: Callable[[str], None]) -> None:
+    convolution = dynamic_convolution_class()
     torch.use_deterministic_algorithms(True)  # fills new memory with NaN
     try:
-        assert not DynamicConv_scripatable(4, 3, num_heads=2).conv_bias.any()
+        assert not convolution(4, 3, num_heads=2).conv_bias.any()
         without("unused weights that nothing initializes")
-        assert DynamicConv_scripatable(4, 3, num_heads=2).conv_bias.isnan().all()
+        assert convolution(4, 3, num_heads=2).conv_bias.isnan().all()
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -563,8 +571,8 @@ def test_dynamic_convolution_trains_as_it_translates(length, without) -> None:
     sizes = {"kernel_size": 5, "num_heads": 2, "weight_softmax": True}
     x, state = torch.randn(length, 3, 6).double(), {}
     for padding in (2, 4):  # of an encoder and of a decoder
-        convolution = DynamicConv_scripatable(6, **{**sizes, "padding_l": padding}).double()
-        first = DynamicConv1dTBC(6, **{**sizes, "padding_l": padding}).double()  # fairseq's first
+        convolution = dynamic_convolution_class()(6, **{**sizes, "padding_l": padding}).double()
+        first = dynamic_convolution.DynamicConv1dTBC(6, **{**sizes, "padding_l": padding}).double()
         first.load_state_dict({"weight_linear.weight": convolution.weight_linear.weight})
         torch.testing.assert_close(convolution(x), first(x))
     steps = torch.cat([convolution(word, incremental_state=state) for word in x.split(1)])

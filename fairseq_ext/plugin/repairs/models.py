@@ -22,7 +22,7 @@ from fairseq_ext.plugin.table import around, replaced
 logger = logging.getLogger(__name__)
 
 LAYER = "fairseq.modules.transformer_layer:TransformerEncoderLayerBase"
-DYNAMIC = "fairseq.modules.dynamic_convolution:DynamicConv_scripatable"
+DYNAMIC = "fairseq.modules.dynamic_convolution:DynamicConv_scripatable?"  # not in fairseq 0.12.2
 
 COPIES = tuple(
     f"{name}_{kind}"
