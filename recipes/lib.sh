@@ -355,7 +355,9 @@ check_architecture() {
 # split_into_subwords SIZE SRC TGT [KIND]: splits text/ into joint subwords in bpe/, by byte-pair
 # encoding unless KIND names another way.
 split_into_subwords() {
-    run fairseq-ext subwords text --src "$2" --tgt "$3" --kind "${4:-bpe}" --size "$1" -o bpe
+    local size=(--size "$1")
+    [[ "${4:-bpe}" != none ]] || size=() # words are not split
+    run fairseq-ext subwords text --src "$2" --tgt "$3" --kind "${4:-bpe}" ${size[@]+"${size[@]}"} -o bpe
 }
 
 # binarize FOLDER SRC TGT FLAG...: makes fairseq's dictionaries and binary data of FOLDER, in bin/.

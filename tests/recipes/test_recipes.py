@@ -291,6 +291,11 @@ def test_a_dry_run_prints_every_command_and_does_nothing(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+def test_words_that_are_not_split_have_no_number_of_merges(tmp_path: Path) -> None:
+    output = bash(QUICKSTART, "--out", tmp_path, "--subwords", "none", DRY_RUN="1").stderr
+    assert "--kind none -o bpe" in output
+
+
 def corpus(folder: Path, **wrong: list[str]) -> Path:
     for split in ("train", "valid", "test"):
         for side in ("en", "de"):
