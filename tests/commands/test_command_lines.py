@@ -238,6 +238,23 @@ def test_interactive(options: dict[str, Any]):
         option_checks.refuse_broken(cfg, "fairseq_cli.interactive")
 
 
+def test_overrides_of_an_ensemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An option may be that of one model; fairseq sets any option of a model saved as arguments."""
+    saved = {"gru.pt": {"model": {"dropout": 0}}, "muse.pt": {"model": {"muse_fused": False}}}
+    saved["old.pt"] = {"model": Namespace(arch="transformer_tiny")}
+    monkeypatch.setattr(commands.storage, "peek", lambda path: {"cfg": saved[Path(path).name]})
+    cfg = configuration(["--arch", "gru_tiny"])
+    cfg.common_eval.model_overrides = "{'muse_fused': True}"
+    for paths, is_refused in (
+        ("gru.pt", True),
+        ("gru.pt:muse.pt", False),
+        ("gru.pt:old.pt", False),
+    ):
+        cfg.common_eval.path = paths
+        with pytest.raises(ConfigError, match="muse_fused") if is_refused else nullcontext():
+            commands._check_models(cfg)
+
+
 @pytest.mark.parametrize("name", ["score_reference", "prefix_size"])
 def test_targets_that_the_data_do_not_have(name: str):
     """fairseq ends in a traceback of the model, or in one of its own."""
@@ -257,7 +274,7 @@ def test_a_language_model_must_know_the_words_of_the_target():
     for words, options, complaint in (
         (task.target_dictionary, {}, None),
         (task.target_dictionary, {"score_reference": True}, "`--lm-path` does not go with"),
-        (other, {}, "dict.txt of the data, which it reads, differs: line 1 is `other`"),
+        (other, {}, "the language model reads, differs: line 1 is `other`"),
     ):
         fusion = {"lm_model": FairseqLanguageModel(FairseqDecoder(words)), "lm_weight": 0.1}
         with nullcontext() if complaint is None else pytest.raises(ConfigError, match=complaint):

@@ -114,7 +114,7 @@ def _build_generator(
     if differing := difference(words, self.target_dictionary.symbols):
         raise ConfigError(
             "`--lm-path` must name a language model with the target dictionary, but dict.txt of "
-            f"the data, which it reads, differs: {differing}."
+            f"the data, which the language model reads, differs: {differing}."
         )
     return original(self, models, args, *rest, **options)
 
@@ -179,18 +179,23 @@ def _check_models(cfg: Any) -> None:
     if cfg.common_eval.path is None:
         raise ConfigError("`--path` must name the checkpoint to use, but is missing.")
     overrides = training_options.dictionary("--model-overrides", cfg.common_eval.model_overrides)
-    suffix = cfg.checkpoint.checkpoint_suffix
-    for name in split_paths(cfg.common_eval.path) if overrides else ():
-        path = get_maybe_sharded_checkpoint_filename(name, suffix, 0, 1)
-        with safe_load.about(path):
-            state = storage.peek(bundle.as_file(path))
-        options = set(_names(state.get("cfg")))
-        for option in overrides if options else ():  # any option can be set in older checkpoints
-            if option not in options:
-                raise ConfigError(
-                    f"`--model-overrides` must name options of {path}, but has "
-                    f"`{option}`{nearest(str(option), options)}"
-                )
+    if not overrides:
+        return
+    paths = split_paths(cfg.common_eval.path)
+    suffix, options = cfg.checkpoint.checkpoint_suffix, set[str]()
+    for path in paths:
+        name = get_maybe_sharded_checkpoint_filename(path, suffix, 0, 1)
+        with safe_load.about(name):
+            saved = storage.peek(bundle.as_file(name)).get("cfg")
+        if not isinstance(saved, Mapping) or isinstance(saved.get("model"), Namespace):
+            return  # fairseq sets any option there
+        options.update(_names(saved))
+    for option in overrides:
+        if option not in options:
+            raise ConfigError(
+                f"`--model-overrides` must name options of {', '.join(paths)}, but has "
+                f"`{option}`{nearest(str(option), options)}"
+            )
 
 
 def _names(options: Any) -> Iterator[str]:
