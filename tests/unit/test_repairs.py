@@ -20,11 +20,13 @@ import pytest
 import torch
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.data import (
+    ConcatDataset,
     DenoisingDataset,
     Dictionary,
     FairseqDataset,
     ListDataset,
     PrependTokenDataset,
+    SortDataset,
 )
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.data.iterators import CountingIterator, EpochBatchIterator, GroupedIterator
@@ -310,6 +312,10 @@ def test_noise_follows_from_sentence_and_epoch(without: Callable[[str], None]) -
     assert draw(0, 2) != first != draw(1, 1)
     assert draw(0, 1) == first
     assert torch.get_rng_state().equal(state)
+    joined = SortDataset(ConcatDataset([dataset]), [np.arange(2)])  # as for several languages
+    assert (
+        EpochBatchIterator(joined, list, [[0], [1]], num_workers=0, buffer_size=9).buffer_size == 0
+    )
     without("batches of each epoch")
     assert len({tuple(draw(0, 1)) for _ in range(9)}) > 1
 

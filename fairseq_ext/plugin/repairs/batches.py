@@ -6,7 +6,7 @@ import os
 import queue
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -47,7 +47,9 @@ def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
     from fairseq.data import DenoisingDataset, FairseqDataset
 
     original(self, *args, **kwargs)
-    if isinstance(self.dataset, DenoisingDataset) and not self.num_workers:
+    if not self.num_workers and any(
+        isinstance(part, DenoisingDataset) for part in _parts(self.dataset)
+    ):
         self.buffer_size = 0
     if getattr(type(self.dataset), "set_epoch", None) not in (None, FairseqDataset.set_epoch):
         self.persistent_workers = False  # start them anew with the data of each epoch
@@ -56,13 +58,21 @@ def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
         self._frozen_batches += ([],) * missing
 
 
+def _parts(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset, and all datasets that it wraps or joins."""
+    yield dataset
+    wrapped = getattr(dataset, "dataset", None)
+    for part in (*([] if wrapped is None else [wrapped]), *getattr(dataset, "datasets", ())):
+        yield from _parts(part)
+
+
 @around(
     "fairseq.data.denoising_dataset:DenoisingDataset.__getitem__", patch="batches of each epoch"
 )
 def draw_noise_of_sentence(original: Callable, self: Any, index: int) -> Any:
     """Draw noise by the numbers of sentence and epoch, as fairseq does for numpy's generator."""
     with torch.random.fork_rng(devices=()):
-        torch.manual_seed(hash((self.seed, self.epoch, int(index))))
+        torch.default_generator.manual_seed(hash((self.seed, self.epoch, int(index))))
         return original(self, index)
 
 
