@@ -75,7 +75,8 @@ def _load_dataset(
     from fairseq.utils import split_paths
 
     folders = split_paths(self.cfg.data)
-    _require_equal_dictionaries(self.cfg, folders)
+    if not hasattr(self, "data_versions"):  # its first split
+        _require_equal_dictionaries(self.cfg, folders)
     shard = (epoch - 1) % len(folders) if split == self.cfg.train_subset else 0
     # Taken before fairseq maps the files into memory: later writes would change the sentences.
     versions = FileVersions(Path(folders[shard]).glob(f"{split}[.0-9]*"))
@@ -98,11 +99,13 @@ def _load_dataset(
 
 def _require_equal_dictionaries(cfg: Any, folders: list[str]) -> None:
     """Refuse data in several folders whose dictionaries differ: fairseq reads the first one's."""
-    for folder in folders[1:]:
-        for name in sorted({f"dict.{cfg.source_lang}.txt", f"dict.{cfg.target_lang}.txt"}):
+    names = sorted({f"dict.{cfg.source_lang}.txt", f"dict.{cfg.target_lang}.txt"})
+    for name in names if len(folders) > 1 else ():
+        symbols = dictionaries.symbols(Path(folders[0], name))
+        for folder in folders[1:]:
             path = Path(folder, name)
             differing = path.is_file() and dictionaries.difference(
-                dictionaries.symbols(Path(folders[0], name)), dictionaries.symbols(path)
+                symbols, dictionaries.symbols(path)
             )
             if differing:
                 raise DataError(
