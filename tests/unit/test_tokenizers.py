@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import sacrebleu
+from fairseq.data import Dictionary
 
 from fairseq_ext.decoding.mbr import build_utility
 from fairseq_ext.evaluation import lengths, plots, score
@@ -155,9 +156,10 @@ def test_validation_scores_by_the_target_language() -> None:
     cases = (("zh", False, "zh"), ("en", False, "13a"), ("zh", True, "13a"))
     for language, tokenized, tokenizer in cases:
         options = SimpleNamespace(target_lang=language, eval_tokenized_bleu=tokenized)
-        task = SimpleNamespace(cfg=options)
+        task = SimpleNamespace(cfg=options, tgt_dict=Dictionary())
         bleu = sacrebleu.corpus_bleu(SLIGHTLY_OTHER, [CHINESE], tokenize=tokenizer).score
-        assert wrapped(task, None, None, None) == bleu
+        generator = SimpleNamespace(symbols_to_strip_from_output=set())
+        assert wrapped(task, generator, None, None) == bleu
         assert sacrebleu.corpus_bleu is before
 
 
