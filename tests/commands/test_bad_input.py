@@ -499,7 +499,6 @@ def test_generate_without_a_checkpoint_or_with_other_dictionaries(data: Path, tr
 
 
 @pytest.mark.system
-@pytest.mark.system
 def test_eval_lm_with_another_dictionary(tmp_path: Path):
     """It has the same words in another order."""
     text = digits_corpus(tmp_path / "text", train=60, valid=10, test=1)
@@ -522,6 +521,7 @@ def test_eval_lm_with_another_dictionary(tmp_path: Path):
     refused(done, f"{path} was trained with another source dictionary: in dict.txt of the data, ")
 
 
+@pytest.mark.system
 def test_interactive_refuses_input_that_is_missing_or_not_utf_8(copy_data, trained, tmp_path):
     options = (copy_data, "--path", trained, "--cpu", "--input", tmp_path / "none.txt")
     refused(fairseq("interactive", *options, ok=False), "none.txt does not exist")
