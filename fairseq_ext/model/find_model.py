@@ -131,7 +131,7 @@ def _is_found() -> bool:
     try:
         socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
     except OSError:
-        return bool(getproxies())
+        return bool(getproxies().keys() - {"no"})  # "no" lists hosts to reach without a proxy
     return True
 
 
