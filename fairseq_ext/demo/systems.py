@@ -104,7 +104,8 @@ def load(
     With ``split_sentences`` the system translates each sentence of a text by itself.
     """
     if not named.data.is_dir():  # a bundle would not miss it
-        raise wrong_value("--data", "a folder of fairseq-preprocess", named.data)
+        option = f"--data` or `,data=` of `{named.name}"
+        raise wrong_value(option, "a folder of fairseq-preprocess", named.data)
     model = open_model([named.checkpoint], named.data, (None, None), make_search)
     translator, codec = model.translator, make_codec(named, model.translator)
     model.versions.require_unchanged()
