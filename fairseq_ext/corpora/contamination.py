@@ -29,7 +29,10 @@ FILTER_BITS = 26
 LONGEST = 100
 """Most words of a sentence for which the search leaves out every pair of words in turn."""
 EXACT, NEAR = "exact", "near"
-SPACELESS = " The text has no spaces between words, so that few of the latter are noticed."
+SPACELESS = (
+    " The text has no spaces between words, so that few sentences that differ by a word or two are "
+    "noticed."
+)
 
 
 @dataclass(frozen=True)

@@ -231,4 +231,4 @@ def test_text_without_spaces_is_said_to_have_few_near_sentences(tmp_path: Path) 
         command("corpus", "contamination", test, "--training", test),
         command("compare", *words, "--samples", "100"),
     ):
-        assert "no spaces between words, so that few of the latter are noticed." in shown
+        assert "few sentences that differ by a word or two are noticed." in shown
