@@ -487,7 +487,8 @@ def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> No
         (["a=b,data=c", "--host", "192.0.2.1"], "an address of this machine and a free port, but"),
         (
             ["tatoeba-es-en", "--data", "none"],
-            "`--data` must be a folder of fairseq-preprocess, but is `none` instead.",
+            "`--data` or `,data=` of `tatoeba-es-en` must be a folder of fairseq-preprocess, but "
+            "is `none` instead.",
         ),
     ],
 )
