@@ -56,6 +56,7 @@ UNSEEN = {
     *("cpu", "empty_cache_freq", "fp16_no_flatten_grads", "on_cpu_convert_precision"),
     *("use_old_adam", "fp16_adam_stats", "offload_activations", "checkpoint_activations"),
     *("num_workers", "data_buffer_size", "workers"),  # the batches are loaded sooner
+    "bf16_products",  # rounds products of larger models
     "required_seq_len_multiple",  # only padding changes
     "no_progress_bar",  # on a terminal
     *("tokenizer", "bpe"),  # stored with a model; in generation they need files

@@ -42,6 +42,7 @@ def test_a_checkpoint_without_history_is_at_no_update():
 
 
 def test_the_stage_of_a_binary_model_has_its_name():
+    pytest.importorskip("fairseq_ext.binary")
     model, _ = build(["--arch", "bmt_tiny"])
     assert layout.BINARY_STAGE in model.state_dict()
 

@@ -216,6 +216,7 @@ def clone_without(wing: str, folder: Path) -> Path:
     for path in REPO.glob("*.*"):
         if path.is_file():
             shutil.copy(path, folder)
+    (folder / "models").symlink_to(REPO / "models")
     shutil.rmtree(folder / "fairseq_ext" / wing)
     return folder
 
