@@ -12,8 +12,9 @@ A dataset is an index (``.idx``) and its data (``.bin``). In the layout ``mmap``
 ``.idx`` has a header, the size of each sentence in tokens (int32) and the byte at which it starts
 in ``.bin`` (int64); ``.bin`` has the tokens one after another.
 
-Facts about a file are remembered until its size, time or inode changes. The notes are a small file
-beside the data; in a folder that cannot be written to, every start reads the data again.
+What was read from a file is cached until the file's size, time or inode changes. The cache, called
+the notes, is a small file beside the data; without it, as in a read-only folder, every start reads
+the data again.
 """
 
 import hashlib
@@ -167,7 +168,7 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
 
 def read_header(index: Path) -> tuple[int, str] | None:
-    """Return an index's number of sentences and its tokens' numpy type; None if not ``mmap``."""
+    """Return an index's number of sentences and numpy token type; None if it is not ``mmap``."""
     layout = np.dtype(HEADER)
     with index.open("rb") as file:
         head = file.read(layout.itemsize)
@@ -180,7 +181,7 @@ def read_header(index: Path) -> tuple[int, str] | None:
     if code not in TOKEN_TYPES:
         kind = "floating-point numbers" if code in (6, 7) else "unknown to fairseq"
         raise DataError(
-            f"{index} gives its tokens the type number {code} ({kind}) instead of one of whole "
+            f"{index} gives its tokens the type number {code} ({kind}), but tokens must be whole "
             f"numbers. {AGAIN}"
         )
     if index.stat().st_size != expected:
@@ -193,7 +194,11 @@ def read_header(index: Path) -> tuple[int, str] | None:
 
 
 def read(prefix: str | Path) -> tuple[Any, Any]:
-    """Return all tokens, memory-mapped, and the sentences' starts, int64 ``[sentences + 1]``."""
+    """Return all tokens, a memory map, and where each sentence starts, ``[sentences + 1]``, int64.
+
+    The last number is that of all tokens. Raises DataError like :func:`check`, or if the layout is
+    not ``mmap``.
+    """
     index = require_file(f"{prefix}.idx", "index")
     check(prefix)
     header = read_header(index)

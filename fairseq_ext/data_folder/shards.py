@@ -21,7 +21,7 @@ from fairseq_ext.utils.files import atomic_write, require_file, sha256, writers
 from fairseq_ext.utils.shared_folder import SharedFolder
 
 HEAD = {"format": "fairseq-ext shards", "version": 1}
-MOST = 400  # shards, because all of their files are open at once
+MOST = 400  # largest number of shards, because the files of all shards are open at once
 OURS = (
     *("--user-dir", "--source-lang", "-s", "--target-lang", "-t", "--trainpref", "--validpref"),
     *("--testpref", "--destdir", "--srcdict", "--tgtdict", "--dict-only", "--only-source"),
@@ -137,7 +137,7 @@ class Shards:
 
 
 def write(shards: Shards) -> None:
-    """Write all shards, together with other workers."""
+    """Write all shards; processes that write to the same folder share the work."""
     folder = SharedFolder(shards.out, HEAD)
     names = [f"shard-{number:03d}.json" for number in range(shards.count)]
     folder.begin(shards.job())

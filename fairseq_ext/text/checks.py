@@ -57,10 +57,12 @@ def check_text(
 
     Lines end in ``\\n`` or ``\\r\\n``; the last end may be missing. ``empty_lines`` allows lines
     without words, which fairseq keeps as empty sentences. ``controls`` allows words that fairseq
-    reads as the beginning, the end or the padding of a sentence.
+    reads as the beginning, the end or the padding of a sentence. Lines of more than ``max_tokens``
+    words are refused; None allows any length.
 
     Raises:
-        DataError: a line is faulty; the message has its number, the byte if useful, and a remedy.
+        DataError: the file is not plain text, or a line is faulty; the message has the line's
+            number and a remedy.
     """
     path = require_file(path, "text file")
     _require_plain_text(path)
@@ -102,7 +104,7 @@ def _require_plain_text(path: Path) -> None:
 
 
 def check_parallel(source: str | Path, target: str | Path, **options: Any) -> int:
-    """Check both sides of a parallel corpus like :func:`check_text`; return the line count."""
+    """Check two texts by :func:`check_text`, and that they are equally long; return the length."""
     counts = [check_text(path, **options) for path in (source, target)]
     if counts[0] != counts[1]:
         raise DataError(

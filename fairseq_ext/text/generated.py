@@ -1,8 +1,8 @@
-"""Turn fairseq-generate's output into text, by the ``text.json`` of its run.
+"""Turn fairseq-generate's output into text: undo the steps in the ``text.json`` of its run.
 
-fairseq-generate writes the path and checksum of that file into its output. If the run was moved or
-copied, the file is found by its checksum in the folder of the output and the folders below. Another
-run's file at the old path has another checksum, so it is not used.
+fairseq-generate writes the path and checksum of this file into its output. If the run was moved or
+copied, the file is found by its checksum, in the output's folder or a folder in it. A file of
+another run at the old path has another checksum, so it is not used.
 """
 
 import re

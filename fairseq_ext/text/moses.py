@@ -121,8 +121,8 @@ def needed(pattern: str, replacement: str) -> str:
     """Return a substring that a text must contain for a rule to change it; "" if none is known.
 
     It is a character of ``pattern`` outside all groups, provided that nothing outside them is
-    optional or has alternatives. If ``pattern`` matches repetitions of ``replacement``, it is
-    ``replacement`` twice, because replacing a single one would change nothing.
+    optional or has alternatives. If ``pattern`` matches repetitions of ``replacement``, the
+    substring is ``replacement`` twice, because replacing a single one would change nothing.
     """
     if pattern == f"{replacement}+":  # replacing a single one would change nothing
         return 2 * replacement
@@ -158,7 +158,7 @@ class Tokenizer:
             (regex.compile(pattern), replacement)
             for pattern, replacement in APOSTROPHES["English" if language == "en" else name]
         ]
-        self._abbreviations: dict[str, bool] = {}  # by word; True if a number must follow it
+        self._abbreviations: dict[str, bool] = {}  # True for those only used before a number
         for line in (*NonbreakingPrefixes().words(language), *MISSING.get(language, ())):
             word, numeric, _ = line.partition("#NUMERIC_ONLY#")
             self._abbreviations[word.strip()] = bool(numeric)
@@ -247,7 +247,7 @@ def _text(words: list[str], language: str) -> Iterator[str]:
     """Yield each word with the space before it, if any; ``words`` begins with an empty string."""
     space = " "
     quotes: defaultdict[str, int] = defaultdict(int)  # odd while a quotation of that kind is open
-    joined = False  # whether the last word already includes this one
+    joined = False  # whether this word has been yielded already, with the word before it
     for place, word in enumerate(words):
         before, after = words[place - 1] if place else "", words[place + 1 : place + 3]
         if joined:  # a dash that was joined to the Czech word before it

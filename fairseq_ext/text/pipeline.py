@@ -138,7 +138,7 @@ class Pipeline:
         return lambda line: moses.detokenize(join(line), language)
 
     def towards(self, src: str, tgt: str) -> "Pipeline | None":
-        """Return the pipeline with this source and target, or None if it has other languages."""
+        """Return this pipeline for ``src`` to ``tgt``; None if it has other languages."""
         if {src, tgt} != {self.src, self.tgt}:
             return None
         return dataclasses.replace(self, src=src, tgt=tgt)
@@ -172,7 +172,7 @@ class Pipeline:
 
 
 def load_towards(folder: Path, src: str, tgt: str) -> Pipeline | None:
-    """Load a folder's pipeline, turned from ``src`` to ``tgt``; None without a ``text.json``.
+    """Load a folder's pipeline for ``src`` to ``tgt``; None without a ``text.json``.
 
     Raises:
         DataError: the pipeline is for other languages; or as in :func:`load`.
@@ -221,7 +221,7 @@ def load(folder: str | Path) -> Pipeline | None:
     kind = content.get("subwords", "none")
     if kind not in ("none", *subwords.KINDS):
         raise _wrong(path, f"`subwords` is {kind!r:.40}")
-    content["files"] = tuple(_whole(path, entry) for entry in content.get("files", []))
+    content["files"] = tuple(_verified(path, entry) for entry in content.get("files", []))
     named, needed = len(content["files"]), subwords.number_of_files(kind)
     if named != needed:
         raise _wrong(path, f"`files` names {named}, but `{kind}` has {needed}")
@@ -231,8 +231,8 @@ def load(folder: str | Path) -> Pipeline | None:
         raise _wrong(path, str(error).removesuffix(".")) from None
 
 
-def _whole(path: Path, entry: Any) -> Path:
-    """Return the path of a file that ``text.json`` names; refuse one elsewhere or changed."""
+def _verified(path: Path, entry: Any) -> Path:
+    """Return the path of a file that ``text.json`` names, which must be beside it, unchanged."""
     name = entry.get("name") if isinstance(entry, dict) else None
     if not files.is_name(name):
         raise _wrong(path, f"`files` has {entry!r:.60}")
@@ -255,7 +255,7 @@ def find(folders: Iterable[str | Path]) -> Pipeline | None:
 
 
 def find_towards(folders: Iterable[str | Path], src: str, tgt: str) -> Pipeline | None:
-    """Load the pipeline of :func:`find`, from ``src`` to ``tgt``; None for other languages."""
+    """Load the pipeline of :func:`find` for ``src`` to ``tgt``; None if it has other languages."""
     saved = find(folders)
     return saved and saved.towards(src, tgt)
 

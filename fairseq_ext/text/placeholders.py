@@ -60,7 +60,7 @@ class MaskedLine:
     def restored(self, translation: str) -> str | None:
         """Replace each year in a translation by the span that it stands for.
 
-        Return None if a year is missing, occurs twice or, in mark-up, is out of order.
+        Return None if a year is missing, occurs twice or, in markup, is out of order.
         """
         matches = [match for match in _NUMBER.finditer(translation) if match[0] in self.years]
         order = [match[0] for match in matches]
@@ -213,7 +213,7 @@ class Keeper:
         def split_line(line: str) -> list[str]:
             if re.search("[⸂⸃]", line):
                 return [line]
-            # Rare brackets stand for spans, because ``split`` expects brackets around sentences.
+            # Rare brackets stand for the spans: ``split`` lets brackets begin and end sentences.
             masked, spans, end = "", [], 0
             for start, stop in self._places(line, join=False):
                 span = line[start:stop]
@@ -230,7 +230,7 @@ class Keeper:
                 return [text]
             if not self.markup:
                 return split(text)
-            parts = split(text.strip())  # the white space around it belongs to the markup
+            parts = split(text.strip())  # the white space around the text belongs to the markup
             parts[0] = text.removesuffix(text.lstrip()) + parts[0]
             parts[-1] += text.removeprefix(text.rstrip())
             return parts

@@ -83,7 +83,7 @@ def opened(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
     if not path.exists() or path.is_dir():
         raise DataError(f"`{path}` does not exist or is not a file; check the path.")
     packing = compression(path) or ENDINGS.get(path.suffix.lower())
-    if packing == ZSTD:  # its library would accept a truncated file
+    if packing == ZSTD:  # the library for zstd would accept a truncated file
         raise DataError(f"{path} is compressed; give its text: {through(path, 'zstdcat')}")
     with whole_archive(path), ExitStack() as stack:
         if packing == ZIP:
@@ -102,7 +102,7 @@ def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
 
 
 def bounded(file: IO[bytes], path: Path | str) -> Iterator[bytes]:
-    """Yield the lines of an open file; refuse an overlong one before it fills the memory."""
+    """Yield the lines of an open file; refuse an overlong line, or ``\\r`` as the only line end."""
     number = 0
     while line := file.readline(LONGEST + 1):
         number += 1
@@ -314,7 +314,7 @@ class Part:
 
 
 def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[str, Any]]]:
-    """Cut each text into parts of at most ``part_lines`` lines; read it only once.
+    """Cut each text into parts of at most ``part_lines`` lines, reading each text only once.
 
     Returns the parts, and for the manifest each file's name, size, number of lines and SHA-256.
     """

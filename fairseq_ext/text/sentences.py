@@ -14,7 +14,7 @@ from fairseq_ext.utils import extras
 
 UNSPACED = ("ja", "zh", "yue")  # languages without a space between sentences
 LONGEST_WORD = 1_000
-"""Most letters of a word in a line to split: the library's time grows with their square."""
+"""Lines with a word of more letters are not split: the library's time grows with their square."""
 # Ends of sentences in Chinese and Japanese, Hindi and its neighbours, Amharic, Burmese, Urdu,
 # Armenian, Khmer and Tibetan. Unlike the full stop they have no other use, except in Khmer's ។ល។,
 # “etc.”. Tibetan repeats its mark after a space.

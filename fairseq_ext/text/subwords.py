@@ -36,8 +36,8 @@ class Subwords(NamedTuple):
     """The functions of one kind of subwords, from words to pieces and back.
 
     ``mark`` is SentencePiece's ``▁`` if ``decode`` turns it into a space, and else empty. Where the
-    text itself has the mark, :func:`load` puts :data:`STAND_IN` into the pieces. If no line of an
-    output has the mark, its lines are words already.
+    text itself has the mark, :func:`load` puts :data:`STAND_IN` into the pieces. If no line of a
+    model's output has the mark, its lines are words already.
     """
 
     encode: Step  # turns words into pieces
@@ -246,18 +246,19 @@ def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
     words: Counter[str] = Counter()
     for line in _lines(texts):
         words.update(line.split())
+    nothing = DataError(
+        "no two letters stand side by side twice in the training text, so there is nothing to "
+        "merge; give more text, or `--kind none`."
+    )
     if max(map(len, words), default=0) < 2:
-        raise DataError("there are no words to learn a byte-pair encoding from.")
+        raise nothing
     lines = (f"{word} {number}" for word, number in words.items())
     with codes.open("w", encoding="utf-8", newline="\n") as file:
         subword_nmt.tqdm = partial(tqdm, disable=None)  # no bar if standard error is a file
         subword_nmt.learn_bpe(lines, file, merges, is_dict=True)
     with codes.open("rb") as file:
         if sum(1 for _ in file) < 2:  # only the version
-            raise DataError(
-                "no two letters stand side by side twice in the training text, so there is nothing "
-                "to merge; give more text, or `--kind none`."
-            )
+            raise nothing
 
 
 def _learn_sentencepiece(model_type: str) -> Learn:

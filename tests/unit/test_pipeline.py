@@ -132,8 +132,9 @@ def test_a_size_that_nothing_would_read_is_refused(flags: tuple, message: str, t
     leaves_no_trace(tmp_path, message, "subwords", *words, *flags)
 
 
-def test_a_text_without_repeated_pairs_of_letters_has_no_merges(tmp_path: Path):
-    text = write_lines(tmp_path / "text", ["ab cd"])
+@pytest.mark.parametrize("line", ["ab cd", "a b"])
+def test_a_text_without_repeated_pairs_of_letters_has_no_merges(line: str, tmp_path: Path):
+    text = write_lines(tmp_path / "text", [line])
     with pytest.raises(DataError, match="give more text, or `--kind none`"):
         subwords.learn("bpe", [text], 9, tmp_path)
 
