@@ -52,6 +52,7 @@ msgid_plural "%d files"
 msgstr[0] "%d Datei"
 msgstr[1] "%d Dateien"
 
+#, fuzzy
 #~ msgid "gone"
 #~ msgstr "fort"
 msgid "Nothing"

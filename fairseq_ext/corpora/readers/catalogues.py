@@ -134,6 +134,8 @@ def _po_messages(text: str, path: Path) -> Iterator[Message]:
                 message, keyword = Message(), ""
             if line.startswith("#,") and "fuzzy" in line:
                 message.fuzzy = True
+            elif line.startswith("#~"):  # an obsolete message, to which the marks before it belong
+                message.fuzzy = False
             continue
         match = KEYWORD.fullmatch(line)
         if match is None:
