@@ -275,6 +275,13 @@ def test_test_sets_of_wmt(tmp_path: Path) -> None:
         '<ref lang="de" translator="B"><p><seg id="1">Na</seg></p></ref></doc></dataset>',
     )
     assert list(xml_files.wmt_xml((document,), "en", "de")) == [Segment("Hi", "Hallo", "d")]
+    sides = "".join(
+        f'<{tag}><p><seg id="1">{word} 1</seg></p><p><seg id="1">{word} 2</seg></p></{tag[:3]}>'
+        for tag, word in (('src lang="en"', "Line"), ('ref lang="de"', "Zeile"))
+    )  # numbered within each paragraph
+    write(document, f'<dataset><doc id="d">{sides}</doc></dataset>')
+    expected = [("Line 1", "Zeile 1"), ("Line 2", "Zeile 2")]
+    assert pairs(xml_files.wmt_xml((document,), "en", "de")) == expected
 
 
 @pytest.mark.parametrize(

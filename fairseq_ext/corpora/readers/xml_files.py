@@ -90,17 +90,17 @@ def wmt_xml(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
         if not sources or not references:
             continue
         sides = [
-            {segment.get("id", ""): marked_text(segment) for segment in side.iter("seg")}
+            [(segment.get("id", ""), marked_text(segment)) for segment in side.iter("seg")]
             for side in (sources[0], references[0])
         ]
-        if list(sides[0]) != list(sides[1]):
+        if [number for number, _ in sides[0]] != [number for number, _ in sides[1]]:
             raise DataError(
                 f"`{paths[0]}`, document `{name}`: the segments of source and reference have "
                 "different numbers; get the file again."
             )
         count += len(sides[0])
-        for number, source in sides[0].items():
-            yield Segment(source, sides[1][number], name)
+        for (_, source), (_, target) in zip(*sides, strict=True):
+            yield Segment(source, target, name)
     if not count:
         raise DataError(f"`{paths[0]}` has no document in {src} and {tgt}; check the languages.")
 
