@@ -18,7 +18,7 @@ from fairseq_ext.text.subwords import LEARNT
 from fairseq_ext.utils.option_fields import from_args, option
 
 OUTPUT = ("-o", "--output", "--out")
-"""Names of the option that says where to write; other commands have no `--out`."""
+"""Names of the option for the output; commands of other modules have only the first two."""
 SIDES = ("source", "target")
 SUBWORDS = (*LEARNT, "none")
 NOISE_KINDS = ("typos", "lower", "upper", "punctuation")
@@ -303,7 +303,7 @@ class PreparedCorpus:
 
 @dataclass(frozen=True)
 class MonolingualOptions(PreparedCorpus):
-    """Options to write text without a translation."""
+    """Options to write one side of a corpus, or another text, as plain text."""
 
     language: str = option(help="language of the side to write")
     out: Path = option(dataclasses.MISSING, "file to write", *OUTPUT)
@@ -391,7 +391,9 @@ OTHERS = {
         MonolingualOptions, "synthetic.write_side", "one side of a prepared corpus as plain text"
     ),
     "mix": CommandLine(
-        MixOptions, "synthetic.run", "a prepared corpus plus synthetic pairs, half by a model"
+        MixOptions,
+        "synthetic.run",
+        "a prepared corpus plus synthetic pairs, of which a model wrote one side",
     ),
 }
 """The commands of corpora that are not in the catalogue, by name."""

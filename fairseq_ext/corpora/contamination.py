@@ -41,7 +41,7 @@ class Match:
 
     sentence: int  # number of the test sentence, from 0
     kind: str  # `exact` if equal up to case and punctuation, else `near`
-    line: int  # number of the first training sentence of this kind, from 0
+    line: int  # number of the first training sentence that matches in this way, from 0
 
 
 def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:

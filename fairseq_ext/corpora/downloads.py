@@ -69,7 +69,8 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
 def discard(path: Path) -> str:
     """Rename an unusable downloaded file, so that it is downloaded again.
 
-    Return a sentence that says so. A file that :func:`fetch` did not download is left alone.
+    A file that :func:`fetch` did not download keeps its name. Return a sentence that tells the user
+    what to do.
     """
     record = path.parent / RECORD
     checksums = _known(record)

@@ -16,7 +16,7 @@ BREAKING_TAG = re.compile(
     r"h[1-6]|title|[uod]l|li|listitem|dt|dd|table|caption|thead|tbody|tfoot|tr|td|th|option|pre|"
     r"blockquote)(?=[\s/>])",
     re.I,
-)  # a tag between two lines or blocks, so also between two words
+)  # tags that begin or end a line or block, and so separate words
 PLACEHOLDER = re.compile(
     r"%\([\w.]+\)[#0 +-]*\d*(?:\.\d+)?[a-zA-Z]"  # Python: %(name)s
     r"|%(?:\d+\$)?[#0+-]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j|t|L)?[diouxXeEfgGcsp](?![A-Za-z])"
@@ -107,7 +107,10 @@ def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
 
 
 def _unmarked(mark: re.Pattern[str], text: str) -> tuple[int, str]:
-    """Count the marks outside entities and placeholders; also return the text without them."""
+    """Return the number of marks outside :data:`PROTECTED`, and the text without these marks.
+
+    A text with several underscores has no mark of that kind.
+    """
     pieces = PROTECTED.split(text)
     free = pieces[::2]
     if mark is UNDERSCORE and "".join(free).count("_") != 1:

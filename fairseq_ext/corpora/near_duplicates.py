@@ -164,7 +164,7 @@ def links(parts: Sequence[WordHashes], number: int = 0, count: int = 1) -> np.nd
     """Find pairs of sentences with the same skeleton, in one of ``count`` ranges of fingerprints.
 
     ``parts`` is one side of the corpus; rows are counted through all parts. Returns pairs of rows
-    ``[2, n]``: a sentence, and the first sentence with the same skeleton.
+    ``[2, n]``: the first sentence with a skeleton, and another sentence with the same skeleton.
     """
     prints: list[np.ndarray] = []
     rows: list[np.ndarray] = []

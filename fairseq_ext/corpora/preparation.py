@@ -142,8 +142,8 @@ class Preparation:
         origin = do_once(self.out, f"unpack.{name}", {"address": source.archive}, outputs, work)
         return (folder / source.files[0], folder / source.files[1]), origin
 
-    def _work(self, source: Source) -> Encode:
-        """Return the encoder that tokenizes a source.
+    def _encoder(self, source: Source) -> Encode:
+        """Return the encoder that turns a source's text into tokens.
 
         The papers' scripts straighten apostrophes only in development and test sets.
         """
@@ -163,7 +163,7 @@ class Preparation:
 
     def _save_pipeline(self) -> None:
         """Write ``text.json``, the steps from text to the tokens of the test set."""
-        pipeline = self._work(self.corpus.test[0]).pipeline
+        pipeline = self._encoder(self.corpus.test[0]).pipeline
         pipeline = dataclasses.replace(pipeline, **self.corpus.made)
         pipeline.save(self.out / "text")
         if self.corpus.merges:
@@ -185,7 +185,7 @@ class Preparation:
             if plain_files:
                 pairs = self._copied(pairs, plain_files)
             parts[source.name] = {"origin": origin, "fates": (tally := Tally())}
-            yield from self._work(source).kept_pairs(pairs, self.workers, tally)
+            yield from self._encoder(source).kept_pairs(pairs, self.workers, tally)
 
     def _copied(self, pairs: Iterable[RawPair], files: Sequence[IO[str]]) -> Iterator[RawPair]:
         """Yield the pairs, and write their text to ``files``, one for each side, for sacrebleu.

@@ -90,7 +90,7 @@ def rules_of(options: PairOptions) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class SplitJob:
-    """A job that splits texts in stages; other processes can receive it.
+    """A job that splits texts in stages, and can be sent to other processes.
 
     A stage is a method that takes the name of a report, and writes this report and its data file.
     """
@@ -185,7 +185,8 @@ class SplitJob:
                 row.append(prints[mask])
         *sides, pairs = map(np.concatenate, rows)
         is_repeated = np.ones(len(pairs), bool)
-        is_repeated[np.unique(pairs, return_index=True)[1]] = False  # the first by part and line
+        # Not the first of equal pairs, in the order of parts and lines.
+        is_repeated[np.unique(pairs, return_index=True)[1]] = False
         report = {"distinct": [len(np.unique(side)) for side in sides]}
         self._finish(name, np.concatenate(places, axis=1)[:, is_repeated], report)
 
@@ -314,7 +315,7 @@ class SplitJob:
         }
 
     def _fates(self, number: int, clean: str, pair_count: int) -> tuple[np.ndarray, int]:
-        """Return each pair's fate (its split, or why it is dropped) and the leaks into train."""
+        """Return each pair's fate (its split, or why it is dropped), and count leaks into train."""
         fates = np.zeros(pair_count, np.uint8)
         if self.options.as_split is not None:
             fates[:] = SPLITS.index(self.options.as_split)
@@ -422,8 +423,8 @@ HEADER_WORDS = ("source", "target", "src", "tgt", "text", "sentence", "translati
 IDENTIFIER = re.compile(r"[!-~]*\d[!-~]*")  # such as 17, 0.5 or s17.1
 COLUMN_NAME = re.compile(r"[\w-]+")
 WORDS_OF_NAME = re.compile(r"([\w-]+[ _(])*(" + "|".join(HEADER_WORDS[:-1]) + r")s?([ _][\w()-]+)*")
-OTHER_QUOTES = re.compile("'.*'|‘.*’|“.*”|„.*“|«.*»", re.DOTALL)  # which mean nothing in CSV
-MISREAD = re.compile("Ã[\x80-\xbf]|Â[\xa0-\xbf]|â€")  # of é, ¿ or ’ in UTF-8, read as Windows-1252
+OTHER_QUOTES = re.compile("'.*'|‘.*’|“.*”|„.*“|«.*»", re.DOTALL)  # quotes that are not CSV's
+MISREAD = re.compile("Ã[\x80-\xbf]|Â[\xa0-\xbf]|â€")  # UTF-8 é, ¿ or ’ read as Windows-1252
 UTF_7 = re.compile(r"\+[A-Za-z0-9+/]{3,}-")
 
 
@@ -442,12 +443,12 @@ def summary(report: dict[str, Any], langs: tuple[str, str]) -> str:
     if key == GROUPS:
         rows.append(
             f"split by {leaks['groups']} groups of near-duplicates, the largest of "
-            f"{leaks['largest']} pairs; none of them is in two splits"
+            f"{leaks['largest']} pairs; no group is in two splits"
         )
     elif key:
         other = SIDES[1 - SIDES.index(key)]
         rows += [
-            f"split by the {key} sentence; none of them is in two splits",
+            f"split by the {key} sentence; no {key} sentence is in two splits",
             f"kept in train, {leak(other)}: {leaks['train'] - dropped.get(leak(other), 0)}",
             f"{other} sentences in both valid and test: {leaks['valid and test']}",
         ]
@@ -506,7 +507,7 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
     is_header = bool({*firsts} & {*HEADER_WORDS, *map(str.lower, languages)})
     if len(top) > 2 and all(map(COLUMN_NAME.fullmatch, firsts)):  # single words above sentences
         is_header |= any(all(" " in cell.strip() for cell in column[1:]) for column in columns)
-    is_header |= len(top) > 2 and all(map(WORDS_OF_NAME.fullmatch, firsts))  # such as source text
+    is_header |= len(top) > 2 and all(map(WORDS_OF_NAME.fullmatch, firsts))  # as in `source text`
     if not text.header and is_header:
         print(
             f"warning: line 1 of {text.files[0]} (`{' / '.join(firsts)}`) looks like a header, and "
@@ -514,7 +515,7 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
             file=sys.stderr,
         )
     for number, column in zip(text.columns, columns, strict=True):
-        cells = [cell.strip() for cell in column[1:]]  # not the header
+        cells = [cell.strip() for cell in column[1:]]  # row 1 may be a header
         if len(cells) < 2:
             continue
         fault = ""

@@ -120,7 +120,7 @@ class Encode:
     words: bool = False  # leave subwords and fairseq's symbols to a later step
     must_keep: str = ""  # the text's name, if none of its pairs may be dropped
     tag: str = ""  # a word put before the source tokens; none if empty
-    # A checksum or the like of the pipeline's files, because processes cache the functions.
+    # A checksum of the pipeline's files, so that cached functions of other files are not used.
     version: str = ""
 
     def __call__(
@@ -163,7 +163,7 @@ class Encode:
 def _steps(encode: Encode) -> list[Step]:
     """Return two functions, which turn a source line and a target line into tokens.
 
-    A process builds them once.
+    Each process builds them once.
     """
     make = encode.pipeline.words if encode.words else encode.pipeline.encoder
     return [make(language) for language in (encode.pipeline.src, encode.pipeline.tgt)]
@@ -185,7 +185,7 @@ def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
 
 
 def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -> list[list[int]]:
-    """Deal pairs out to pairs of files in turn; return the counts of each, as in a Tally."""
+    """Deal pairs out in turn to the pairs of files ``turns``; return the :data:`Tally` of each."""
     counts = [[0, 0, 0] for _ in turns]
     for number, pair in enumerate(pairs):
         turn = number % len(turns)

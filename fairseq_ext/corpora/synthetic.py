@@ -90,7 +90,7 @@ def train_files(folder: Path, sides: Sequence[str]) -> list[Path]:
 
 
 def pipeline_of(folder: Path, src: str, tgt: str) -> Pipeline:
-    """Load the pipeline that made a corpus, directed from ``src`` to ``tgt``."""
+    """Load the pipeline that made a corpus, for ``src`` to ``tgt``; it must exist."""
     text_pipeline = pipeline.load_towards(folder, src, tgt)
     if text_pipeline is None:
         raise DataError(

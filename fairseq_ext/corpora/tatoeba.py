@@ -1,6 +1,6 @@
 """The corpus that comes with this package: English and Spanish sentences of tatoeba.org.
 
-118,964 pairs by the members of tatoeba.org, as www.manythings.org/anki publishes them, under
+It has 118,964 pairs by the members of tatoeba.org, as www.manythings.org/anki publishes them, under
 CC BY 2.0 FR. If you pass the text on, keep the attribution; see ``data/README.md``.
 """
 

@@ -53,7 +53,10 @@ def ending(path: Path) -> str:
 
 
 def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]:
-    """Yield each file's format and path; the ending tells the format unless ``name`` does."""
+    """Yield format and path of each file, and of the files in folders.
+
+    The format is ``name`` or, if this is None, what the file's ending tells.
+    """
     endings = {name: key for key, (_, names) in FORMATS.items() for name in names}
     for path in paths:
         if path.is_dir():
@@ -63,7 +66,9 @@ def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]
             matches = [path] if name or ending(path) in endings else []
         if not matches:
             listed = ", ".join(endings)
-            raise ConfigError(f"`{path}` has no file ending in {listed}; `--format` names another.")
+            raise ConfigError(
+                f"`{path}` has no file ending in {listed}; for other endings give `--format`."
+            )
         for member in matches:
             yield name or endings[ending(member)], member
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from fairseq_ext.text.languages import short_code
 
 FORMAT_NAMES = ("help", "lines", "mo", "po", "sgm", "tmx", "wmt", "xliff")
-"""Names in options; :mod:`fairseq_ext.corpora.translation_files` has the reader of each."""
+"""Values of ``--format``; :mod:`fairseq_ext.corpora.translation_files` has the reader of each."""
 
 LONGEST = 100_000
 """Most characters of a text. A file with a longer text is refused as damaged or malicious."""

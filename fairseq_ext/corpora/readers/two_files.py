@@ -28,13 +28,13 @@ def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield the segments of two SGM files, source and target, in pairs.
 
     If the target file repeats a segment, and the source file repeats none, the repetition belongs
-    to a further reference translation. It is yielded without texts, and its fault says so.
+    to a further reference translation. The repetition is yielded without texts, with this fault.
 
     Raises:
         DataError: the files have different documents or segments.
     """
     source, target = (list(_sgm_segments(path)) for path in paths)
-    if len({item[:2] for item in source}) == len(source):  # not if documents lack names
+    if len({item[:2] for item in source}) == len(source):  # unlike in documents without names
         first = dict[tuple[str, str], tuple[str, str, str]]()
         for item in target:
             if first.setdefault(item[:2], item) is not item:

@@ -108,7 +108,8 @@ def wmt_xml(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]:
     """Yield ``(ancestors, element)`` for each outermost element with one of ``names``.
 
-    Names lose their namespaces. The parser refuses entities that expand without end.
+    The names of elements lose their namespaces. The parser refuses entities that expand without
+    end.
     """
     surroundings: list[Element] = []
     require_file(path)
