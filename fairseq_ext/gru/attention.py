@@ -15,7 +15,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
-    """Compute a softmax of scores ``[..., S]``, at least in fp32; pads get exactly 0."""
+    """Compute the softmax of scores ``[..., S]``, at least in fp32; pads get exactly 0."""
     precise = torch.promote_types(scores.dtype, torch.float32)
     masked_scores = scores.to(precise).masked_fill(padding_mask, torch.finfo(precise).min)
     weights = torch.softmax(masked_scores, dim=-1)
@@ -23,7 +23,7 @@ def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
 
 
 def exponentials(keys: Tensor) -> Tensor | None:
-    """Compute ``e^{2k}`` of the keys for :func:`tanh_of_sum`; None if plain tanh must be used.
+    """Compute ``e^{2k}`` of keys ``k`` for :func:`tanh_of_sum`; None if it must use plain tanh.
 
     Exponentials are used on a CPU, where a tanh takes ten times as long as a product, and only if
     every ``|k| < 30``. Then ``e^{2k}`` is neither 0 nor infinite, so its product with ``e^{2q}`` is

@@ -17,24 +17,23 @@ from fairseq_ext.gru.recurrence import additive_recurrence, gru_update
 class Source(NamedTuple):
     """Annotations, attention keys and padding mask of the source, which every decoding step reads.
 
-    They are computed once, ``[B, S, C]``, ``[B, S, A]`` (``[B, S, H]`` for general and dot
-    attention) and ``[B, S]`` (true on pads).
+    All three are computed once for each source. The mask is true on pads.
     """
 
     annotations: Tensor  # h_j: [B, S, C]
-    keys: Tensor  # of the attention: [B, S, A]
-    padding_mask: Tensor  # [B, S], true on pads
+    keys: Tensor  # what attention compares queries with: [B, S, A]; general and dot: [B, S, H]
+    padding_mask: Tensor  # [B, S]
 
 
 class State(NamedTuple):
-    """The state that one step passes to the next, with one row per hypothesis.
+    """The state that a decoding step passes to the next step, with one row for each hypothesis.
 
-    ``hidden`` is ``s`` ``[B·G, H]``. ``fed`` is the attentional vector ``[B·G, H]`` that Luong's
-    input feeding reads, else None.
+    ``hidden`` is ``s``, the state of the GRU. ``fed`` is the attentional vector that the next step
+    reads in Luong's order with input feeding; otherwise it is None.
     """
 
-    hidden: Tensor  # s: [B·G, H]
-    fed: Tensor | None  # the attentional vector [B·G, H] with Luong's input feeding, else None
+    hidden: Tensor  # [B·G, H]
+    fed: Tensor | None  # [B·G, H]
 
 
 class AttentiveGRU(nn.Module):
@@ -59,7 +58,7 @@ class AttentiveGRU(nn.Module):
         embed_dim, hidden_dim, annotation_dim, attention_dim: E, H, C, A.
         attention_type: ``mlp``, ``general`` or ``dot``.
         order: ``bahdanau`` or ``luong``.
-        input_feeding: whether the GRU also reads the context (or the attentional vector).
+        input_feeding: whether the GRU also reads the context (Luong: the attentional vector).
 
     Raises:
         ConfigError: ``dot``, but the sizes of state and annotation differ.
@@ -90,11 +89,11 @@ class AttentiveGRU(nn.Module):
         return f"order={order}, input_feeding={self.input_feeding}"
 
     def source(self, annotations: Tensor, padding_mask: Tensor) -> Source:
-        """Compute the keys of a batch of sentences: annotations ``[B, S, C]``, mask ``[B, S]``."""
+        """Compute the attention keys of annotations ``[B, S, C]``; keep the mask ``[B, S]``."""
         return Source(annotations, self.attention.keys(annotations), padding_mask)
 
     def initial(self, hidden: Tensor) -> State:
-        """Return the state before the first word, from ``s_0`` ``[B, H]``."""
+        """Return the state before the first target word; ``hidden`` is ``s_0``, ``[B, H]``."""
         feeds_vector = self.luong and self.input_feeding
         return State(hidden, torch.zeros_like(hidden) if feeds_vector else None)
 
@@ -105,7 +104,7 @@ class AttentiveGRU(nn.Module):
         return torch.bmm(weights, source.annotations), weights
 
     def step(self, embedded: Tensor, state: State, source: Source) -> tuple[Tensor, Tensor, State]:
-        """Advance every row by one target word, embedded as ``[B·G, E]``, for B sentences.
+        """Read one target word for every row, embedded as ``[B·G, E]``, and advance the state.
 
         Return features ``[B·G, O]``, attention weights ``[B·G, S]`` and the new state.
         """
@@ -114,9 +113,10 @@ class AttentiveGRU(nn.Module):
     def forward(
         self, embedded: Tensor, hidden: Tensor, source: Source
     ) -> tuple[Tensor, Tensor, State]:
-        """Decode all target words ``[T, B, E]`` at once (teacher forcing), from ``s_0`` ``[B, H]``.
+        """Run all decoding steps on given target words ``[T, B, E]`` (teacher forcing).
 
-        Return features ``[T, B, O]``, attention weights ``[T, B, S]`` and the state after word T.
+        ``hidden`` is ``s_0``, ``[B, H]``. Return features ``[T, B, O]``, attention weights
+        ``[T, B, S]`` and the state after the last word.
         """
         if not self.input_feeding:
             return self._parallel(embedded, hidden, source)

@@ -11,7 +11,7 @@ from fairseq_ext.gru.model import GRUAttentionDecoder, GRUAttentionModel, GRUEnc
 
 
 def compile_gru(model: GRUAttentionModel, program: Writer) -> None:
-    """Compile a model; its equations are in :mod:`fairseq_ext.gru.decoding`."""
+    """Compile encoder and decoder, whose equations are in :mod:`fairseq_ext.gru.decoding`."""
     annotations, initial = encode(model.encoder, program)
     decode(model.decoder, annotations, initial, program)
 
@@ -19,7 +19,7 @@ def compile_gru(model: GRUAttentionModel, program: Writer) -> None:
 def encode(encoder: GRUEncoder, program: Writer) -> tuple[Columns, Columns]:
     """Compile the encoder; return the columns of the annotations and of the decoder's first state.
 
-    These are ``[h→_j; h←_j]`` and ``s_0 = tanh(W_b [h→_S; h←_1] + b_b)``.
+    Annotations are ``[h→_j; h←_j]``, the first state is ``s_0 = tanh(W_b [h→_S; h←_1] + b_b)``.
     """
     embedded = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
     gru = encoder.gru.gru
@@ -58,7 +58,7 @@ def decode(
         advance(recurrence.gru, read, before, state, program)
         attend(recurrence.attention, state, annotations, context, program)
         weight, bias = program.parameters(recurrence.combine)
-        swapped = turned(weight, channels, program)  # for [s; c]
+        swapped = rotated(weight, channels, program)  # reads [s; c] instead of [c; s]
         state_and_context = Columns(features.register, 0, width + channels)
         program.linear(state_and_context, swapped, bias, activation="tanh", out=combined)
         output(decoder, combined, program)
@@ -67,18 +67,18 @@ def decode(
     read, swapped = word, None
     if recurrence.input_feeding:
         read = Columns(features.register, width, channels + word.width)  # [c; y]
-        swapped = turned(program.array(recurrence.gru.weight_ih_l0), word.width, program)
+        swapped = rotated(program.array(recurrence.gru.weight_ih_l0), word.width, program)
     advance(recurrence.gru, read, before, state, program, swapped)
     output(decoder, features, program)
 
 
-def turned(weight: np.ndarray, first: int, program: Writer) -> np.ndarray:
-    """Return a matrix with its first ``first`` columns moved to its end."""
-    return program.derive("beside", *reversed(halved(weight, first, program)))
+def rotated(weight: np.ndarray, first: int, program: Writer) -> np.ndarray:
+    """Move the first ``first`` columns of a matrix behind its other columns."""
+    return program.derive("beside", *reversed(split_columns(weight, first, program)))
 
 
-def halved(weight: np.ndarray, first: int, program: Writer) -> list[np.ndarray]:
-    """Return two parts of a matrix: its first ``first`` columns, and the others."""
+def split_columns(weight: np.ndarray, first: int, program: Writer) -> list[np.ndarray]:
+    """Split a matrix into two: its first ``first`` columns, and its other columns."""
     ends = (0, first), (first, weight.shape[1])
     return [program.derive("columns", weight, *end) for end in ends]
 
@@ -91,10 +91,10 @@ def advance(
     program: Writer,
     swapped: np.ndarray | None = None,
 ) -> None:
-    """Compile ``s_t = GRU(read, s_{t-1})`` from the columns ``before`` to the columns ``state``.
+    """Compile ``s_t = GRU(read, s_{t-1})``: from columns ``read`` and ``before`` to ``state``.
 
-    ``swapped`` is the GRU's input matrix with its columns in the order of ``read``; None if they
-    are in this order already.
+    ``swapped`` is the GRU's input matrix with its columns in the order of ``read``; None if the
+    matrix has this order already.
     """
     weight, bias = program.parameters(gru, "_ih_l0")
     inputs = program.linear(read, weight if swapped is None else swapped, bias)
@@ -108,7 +108,7 @@ def attend(
     """Compile the context ``c_t = Σ_j softmax_j(score(query, h_j)) h_j`` into columns ``out``."""
     if isinstance(attention, MLPAttention):
         weight, bias = program.parameters(attention.hidden)
-        of_query, of_keys = halved(weight, attention.query_dim, program)
+        of_query, of_keys = split_columns(weight, attention.query_dim, program)
         keys = program.linear(annotations, of_keys, bias)
         queries = program.linear(query, of_query)
         v = program.derive("flat", program.array(attention.score.weight))
@@ -123,8 +123,8 @@ def attend(
 def output(decoder: GRUAttentionDecoder, features: Columns, program: Writer) -> None:
     """Compile the logits ``W_o features + b_o``.
 
-    If ``W_o`` is tied to the embeddings, a projection first maps the features to the embedding
-    size.
+    If ``W_o`` is tied to the embeddings, the features are first projected to the size of an
+    embedding.
     """
     if decoder.tied:
         features = linear(decoder.to_embedding, features, program)

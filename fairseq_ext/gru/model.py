@@ -70,13 +70,13 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
     @staticmethod
     def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that other options turn off."""
+        """Yield each option that other options turn off, with what it needs to have an effect."""
         if cfg.attention_type != "mlp":
             yield "attention_dim", "`--attention-type mlp`"
 
 
 class GRUEncoder(FairseqEncoder):
-    """An encoder: embedding, bidirectional GRU, and a layer for the decoder's first state."""
+    """An encoder: embedding, bidirectional GRU, and the layer for the decoder's first state."""
 
     def __init__(
         self, cfg: GRUAttentionConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
@@ -173,8 +173,9 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
     ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
         """Compute logits ``[B, T, V]`` (``[R, 1, V]`` with ``incremental_state``) and attention.
 
-        Attention is under ``attn``: ``[B, T, S]`` over the columns of ``src_tokens``, or None if
-        generation does not need it.
+        With ``features_only``, return the output layer's input instead of logits. The entry
+        ``attn`` of the second result has the attention ``[B, T, S]`` over the columns of
+        ``src_tokens``, or None if generation does not need it.
         """
         features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (features if features_only else self.output_layer(features)), extra
@@ -199,7 +200,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
             if saved is None:
                 state = self.recurrence.initial(encoder_out["hidden"][0])
                 saved = state, self._source(encoder_out).keys
-            state, keys = saved  # all else of the source is in the encoder's output
+            state, keys = saved  # annotations and mask are in the encoder's output
             annotations = encoder_out["encoder_out"][0].transpose(0, 1)
             source = Source(annotations, keys, encoder_out["encoder_padding_mask"][0])
             features, weights, state = self.recurrence.step(embedded, state, source)
@@ -209,7 +210,10 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         return self.dropout(features.transpose(0, 1)), {"attn": [attention]}
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """Compute ``W_o [s_t; c_t; E y_{t-1}] + b_o``: ``[B, T, O]`` to logits ``[B, T, V]``."""
+        """Map features ``[B, T, O]`` to logits: ``W_o features + b_o``, ``[B, T, V]``.
+
+        If ``W_o`` is tied to the embeddings, features are first projected to that size.
+        """
         return self.output_projection(self.last_product(features).features)
 
     def last_product(self, features: Tensor) -> OutputLayer:
@@ -249,8 +253,8 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         return self.recurrence.source(annotations, encoder_out["encoder_padding_mask"][0])
 
 
-# Section 5 of the paper. Its count of 43,564,519 parameters implies embeddings of size 100. It does
-# not mention dropout.
+# Section 5 of the paper. The count of 43,564,519 parameters implies embeddings of size 100. Dropout
+# is not mentioned there.
 models.register_architecture(
     "gru_attention", "gru_europarl_es_en", encoder_embed_dim=100, decoder_embed_dim=100, dropout=0.0
 )

@@ -1,4 +1,4 @@
-"""Compute the encoder's recurrence with torch's GRU, the decoder's with a gradient of our own.
+"""Run the encoder's GRU with torch's code, and the decoder's with a gradient of our own.
 
 Letters as in :mod:`fairseq_ext.gru.attention`, with ``T`` steps; time is the first dimension. With
 autograd, a loop of GRU steps adds up T small gradients for each weight. Here the gradient of each
@@ -17,12 +17,12 @@ from fairseq_ext.gru.attention import exponentials, tanh_of_sum
 
 
 def gru_update(input_gates: Tensor, hidden_gates: Tensor, state: Tensor) -> Tensor:
-    """Compute a GRU step from ``W x + b`` and ``U s + b'`` (gates r, z, n; each 3H wide).
+    """Compute a GRU step: from ``W x + b`` and ``U s + b'`` ``[..., 3H]`` to ``s'`` ``[..., H]``.
 
     ``r = σ(W_r x + U_r s)``, ``z = σ(W_z x + U_z s)``, ``n = tanh(W_n x + r ⊙ (U_n s))``,
-    ``s' = (1 - z) ⊙ n + z ⊙ s``. This is torch's cell, which agrees with the paper's
-    parameter count. It differs from the equations of Chung et al. (2014) in section 3.1: ``z`` and
-    ``1 - z`` are swapped, and the reset gate is applied after ``U_n``.
+    ``s' = (1 - z) ⊙ n + z ⊙ s``; both inputs have r, z, n side by side. This is torch's cell, which
+    agrees with the paper's parameter count. The paper's section 3.1 has the equations of Chung et
+    al. (2014) instead: ``z`` and ``1 - z`` are swapped, and ``r`` is applied before ``U_n``.
     """
     i_r, i_z, i_n = input_gates.chunk(3, -1)
     h_r, h_z, h_n = hidden_gates.chunk(3, -1)
@@ -44,16 +44,16 @@ def additive_recurrence(
     hidden_weight: Tensor,
     hidden_bias: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Run the whole teacher-forced recurrence with additive attention, in Bahdanau's order.
+    """Run the decoder over all given target words, with additive attention in Bahdanau's order.
 
     For t = 1 … T, with ``s = s_{t-1}``::
 
         e_j = v^T tanh(W_s s + keys_j) + b_v        α_t = softmax(e)
         s_t = GRU(input_gates_t + W_c c_t, U s + b', s)
 
-    where ``W_c c_t = Σ_j α_tj (W_c h_j)`` comes from a table that one product has computed for all
-    steps. The backward pass recomputes the tanh layer, because keeping it would take memory for
-    T · S · A numbers.
+    where ``W_c c_t = Σ_j α_tj (W_c h_j)`` is a sum of rows of ``gate_table``, which one product has
+    computed for all steps. The backward pass recomputes the tanh layer, because keeping it would
+    take memory for B · T · S · A numbers.
 
     Args:
         input_gates: ``[T, B, 3H]``, ``W_y E y_{t-1} + b`` for every step.
@@ -74,7 +74,7 @@ def additive_recurrence(
         tensors = [tensor.to(torch.get_autocast_dtype(device)) for tensor in tensors]
     with torch.autocast(device, enabled=False):
         states, alphas = _AdditiveRecurrence.apply(padding_mask, *tensors)
-    return states, alphas.masked_fill(padding_mask, 0.0)  # even if a sentence is all pads
+    return states, alphas.masked_fill(padding_mask, 0.0)  # not yet 0 in a sentence of only pads
 
 
 class _AdditiveRecurrence(torch.autograd.Function):
@@ -215,7 +215,7 @@ class BidirectionalGRU(nn.Module):
         xavier_uniform_per_gate_(self.gru)
 
     def forward(self, embedded: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode sentences ``[B, S, E]``; the pads ``[B, S]`` may be in any positions.
+        """Encode sentences ``[B, S, E]``; pads (``[B, S]``, true) may stand anywhere.
 
         Return annotations ``[B, S, C]``, 0 on pads, and last states ``[h→_S; h←_1]`` ``[B, C]``.
         """
@@ -237,8 +237,9 @@ class BidirectionalGRU(nn.Module):
 def xavier_uniform_per_gate_(gru: nn.GRU) -> None:
     """Initialize the matrix of each gate with Xavier-uniform (Glorot & Bengio 2010), biases with 0.
 
-    torch keeps the matrices of the three gates in one tensor. Initialized as a whole, it would seem
-    to have three times as many outputs, and its weights would be too small by a factor of up to √3.
+    torch keeps the matrices of the three gates in one tensor. If this tensor were initialized as a
+    whole, it would seem to have three times as many outputs, and its weights would be too small by
+    a factor of up to √3.
     """
     for name, parameter in gru.named_parameters():
         if "weight" in name:

@@ -17,7 +17,7 @@ Parameters = Mapping[str, Tensor]
 
 
 def gru(p: Parameters, x: Tensor, s: Tensor, layer: str = "gru.{}_l0") -> Tensor:
-    """Advance a GRU from state ``s`` ``[H]`` by input ``x``; section 3.1, in torch's variant."""
+    """Compute a GRU's state after ``s`` ``[H]`` and input ``x``; section 3.1, torch's variant."""
     of_x = p[layer.format("weight_ih")] @ x + p[layer.format("bias_ih")]
     of_s = p[layer.format("weight_hh")] @ s + p[layer.format("bias_hh")]
     (x_r, x_z, x_n), (s_r, s_z, s_n) = of_x.chunk(3), of_s.chunk(3)  # [H] each
@@ -28,7 +28,7 @@ def gru(p: Parameters, x: Tensor, s: Tensor, layer: str = "gru.{}_l0") -> Tensor
 
 
 def score(p: Parameters, s: Tensor, h: Tensor) -> Tensor:
-    """Compute the alignment score of a state ``[H]`` and an annotation ``[C]``; section 3.2."""
+    """Compute the attention score of a state ``[H]`` and an annotation ``[C]``; section 3.2."""
     if "attention.score.weight" in p:  # v^T tanh(W [s; h] + b) + b_v, of Bahdanau et al. (2015)
         joined = torch.cat([s, h])
         hidden = torch.tanh(p["attention.hidden.weight"] @ joined + p["attention.hidden.bias"])
@@ -48,7 +48,7 @@ def attend(p: Parameters, s: Tensor, annotations: Tensor) -> tuple[Tensor, Tenso
 def decode(
     p: Parameters, words: Tensor, s: Tensor, annotations: Tensor, input_feeding: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Compute the input of the output layer ``[T, ·]``, and attention weights ``[T, S]``.
+    """Run the decoder; return the input of its output layer ``[T, ·]`` and attention ``[T, S]``.
 
     Args:
         p: parameters by name; with ``combine.weight``, the order is Luong's.
