@@ -1,9 +1,12 @@
 """Linformer attention: Wang et al. 2020, equation (7); Pampaloni, section 1.
 
 ``head = softmax(Q (E K)^T / √D) F V`` with ``Q = x W_q + b_q``, ``K = y W_k + b_k``,
-``V = y W_v + b_v``. Letters: ``T`` queries, ``S`` tokens of the source, ``B`` sentences, ``C``
-channels, ``H`` heads of ``D`` channels, ``K`` slots, ``N`` tokens of the longest source, ``M``
-matrices (E and F, or one for both).
+``V = y W_v + b_v``, for queries from ``x`` and a source ``y``. Each row of ``E K`` and ``F V`` is a
+*slot*, a mixture of the source tokens.
+
+Letters in shapes: ``T`` queries, ``S`` tokens of the source, ``B`` sentences, ``C`` channels, ``H``
+heads of ``D`` channels, ``K`` slots, ``N`` tokens of the longest source, ``M`` matrices (2 for E
+and F, 1 if they are the same), ``R`` rows of queries.
 """
 
 from math import ceil, sqrt
@@ -60,17 +63,19 @@ class LinformerAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialize like fairseq's exact attention; E and F initialize themselves."""
+        """Initialize the four linear layers like fairseq's exact attention, but not E and F."""
         for linear in (self.q_proj, self.k_proj, self.v_proj):
             nn.init.xavier_uniform_(linear.weight, gain=1 / sqrt(2))
         nn.init.xavier_uniform_(self.out_proj.weight)
         nn.init.zeros_(self.out_proj.bias)
 
     def compress(self, source: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute ``E K`` and ``F V``, ``[B, H, K, D]``, of a source ``[S, B, C]``, padded right.
+        """Compute ``E K`` and ``F V``, ``[B, H, K, D]``, of a source ``[S, B, C]``.
+
+        The source must be padded on the right; ``padding_mask`` ``[B, S]`` is true on pads.
 
         Raises:
-            DataError: the source is longer than the projection.
+            DataError: the source has more than ``N`` tokens, for which E and F have no columns.
         """
         matrices = self.projection(source.size(0))  # [M, K, S]
         if padding_mask is not None:
@@ -85,7 +90,7 @@ class LinformerAttention(nn.Module):
     def _compress_then_project(
         self, source: Tensor, padding_mask: Tensor | None, matrices: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Mix, then project: ``(E y) W + (E 1) b^T = E (y W + 1 b^T)``; pads have 0 in ``1``."""
+        """Mix, then project: ``(E y) W + (E 1) b^T = E (y W + 1 b^T)``; ``1`` has 0 on pads."""
         mixed = mix(matrices.flatten(0, 1), source).unflatten(0, matrices.shape[:2])  # [M, K, B, C]
         if padding_mask is None:
             mass = matrices.sum(-1, keepdim=True)  # E 1: [M, K, 1]
@@ -106,7 +111,7 @@ class LinformerAttention(nn.Module):
         return mix(matrices[0], keys), mix(matrices[-1], values)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Compute ``softmax(Q (E K)^T / √D) F V`` of all heads, joined and projected by ``W_o``.
+        """Compute the heads ``softmax(Q (E K)^T / √D) F V``, join and project them: ``[T, R, C]``.
 
         Args:
             query: ``[T, R, C]``. R is B or, in beam search, a multiple of it: the neighbouring
@@ -159,9 +164,9 @@ class LengthProjection(nn.Module):
       weight 1/2, those after them with 1/3, and so on. The norm of a slot is at most ``√(π²/6)``
       times that of a token if tokens are independent, and ``ln(N / K) + 1`` times if all are equal.
     - ``normal``: independent ``N(0, 1 / N)``. A slot is a random mixture with at most the norm of a
-      token. (Wang et al.'s analysis uses ``N(0, 1 / K)``; its scores grow with the root of n.)
+      token. (Wang et al.'s analysis uses ``N(0, 1 / K)``, with which scores grow with ``√S``.)
 
-    With ``shared``, keys and values have one matrix (E = F).
+    With ``shared``, E and F are the same matrix.
 
     Raises:
         ConfigError: ``K`` is below 1 or above ``N``.
@@ -206,7 +211,11 @@ class LengthProjection(nn.Module):
             self.weight[:, token % self.slots, token] = 1 / lap.to(self.weight.dtype)
 
     def forward(self, length: int) -> Tensor:
-        """Return E and F for sources of ``length`` tokens: ``[M, K, S]``."""
+        """Return the columns of E and F for a source of ``length`` tokens: ``[M, K, S]``.
+
+        Raises:
+            DataError: ``length`` is above ``N``.
+        """
         if length > self.max_len:
             raise DataError(
                 f"a source of {length} tokens is longer than `--linformer-max-len` "
@@ -216,7 +225,7 @@ class LengthProjection(nn.Module):
         if self.kind == "learned":
             return self.weight[:, :, :length]
         slot = torch.eye(self.slots, device=self.weight.device, dtype=self.weight.dtype)
-        matrix = slot[:, :, None] * self.weight[:, None, None, :]  # [M, K, K, w], by window
+        matrix = slot[:, :, None] * self.weight[:, None, None, :]  # [M, slot, window, w]
         return matrix.flatten(2)[:, :, :length]
 
     def extra_repr(self) -> str:
@@ -227,7 +236,7 @@ class LengthProjection(nn.Module):
 def fit_checkpoint(
     module: LengthProjection, state_dict: dict[str, Tensor], prefix: str, *unused: object
 ) -> None:
-    """Fit the E and F in ``state_dict`` to the module's ``N``, before torch compares the shapes.
+    """Fit saved E and F in ``state_dict`` to the module's ``N``, before torch compares shapes.
 
     A smaller ``N`` cuts columns off. A larger ``N`` adds columns of zeros: sources that the old
     model could read give the same result, and later tokens are ignored until the new columns are
@@ -247,5 +256,5 @@ def fit_checkpoint(
             f"`--linformer-k`, `--linformer-sharing` and `--linformer-projection` make it "
             f"{tuple(expected)}; only `--linformer-max-len` of learned matrices may differ."
         )
-    # A negative number cuts columns.
+    # `pad` cuts columns if the number is negative.
     state_dict[name] = functional.pad(saved, (0, expected[-1] - saved.size(-1)))

@@ -87,7 +87,7 @@ class TransformerClassifier(FairseqEncoderModel):
 
     @staticmethod
     def change_attention(cfg: FairseqDataclass, encoder: TransformerEncoderBase) -> None:
-        """Hook: replace the attention of the encoder's layers; here, keep fairseq's."""
+        """Replace the attention of the encoder's layers: for subclasses; here it does nothing."""
 
     def register_classification_head(
         self, name: str, num_classes: int, inner_dim: int | None = None, **unused: Any
@@ -136,9 +136,9 @@ class TransformerClassifier(FairseqEncoderModel):
         return logits.log_softmax(-1) if log_probs else logits.softmax(-1)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Keep this model's heads, with a warning, if a checkpoint's heads do not fit.
+        """Keep the new heads of this model, with a warning, if a checkpoint's heads do not fit.
 
-        So a trained encoder can be fine-tuned for other classes (``--finetune-from-model``).
+        This lets users fine-tune a trained encoder for other classes (``--finetune-from-model``).
         """
         super().upgrade_state_dict_named(state_dict, name)
         prefix = f"{name}.classification_heads." if name else "classification_heads."
@@ -162,7 +162,7 @@ class LinformerClassifier(TransformerClassifier):
 
 
 def pool(features: Tensor, padding_mask: Tensor, pooling: str) -> Tensor:
-    """Pool features ``[B, S, C]`` of each sentence's tokens into one vector ``[B, C]``.
+    """Pool the features ``[B, S, C]`` of a sentence's tokens into one vector: ``[B, C]``.
 
     ``padding_mask`` ``[B, S]`` is true on pads. ``pooling`` is ``bos`` for the features of the
     first token, or ``mean`` for their mean over all tokens.

@@ -64,18 +64,19 @@ class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield ``(option, need)`` for each Linformer option that other options turn off."""
+    """Yield each Linformer option that others turn off, with what it needs to have an effect."""
     if cfg.linformer_projection != "learned":
         yield "linformer_init", "`--linformer-projection learned`"
 
 
 def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
-    """Parse ``--linformer-k``: return K of each encoder layer, then of each decoder layer.
+    """Parse ``--linformer-k``: the number of slots in each encoder layer, then each decoder layer.
 
     ``decoder`` says whether the model has a decoder.
 
     Raises:
-        ConfigError: the option is no list of numbers, or the list does not fit the layers.
+        ConfigError: the option is no list of numbers, the list does not fit the layers, or layers
+            that share E and F have different numbers.
     """
     encoder_layers, decoder_layers = cfg.encoder_layers, cfg.decoder_layers if decoder else 0
     try:
@@ -107,7 +108,7 @@ def replace_attentions(
 ) -> None:
     """Replace each attention over the source by Linformer's, which projects keys and values.
 
-    With ``--linformer-sharing layerwise`` all of them share the projections E and F.
+    With ``--linformer-sharing layerwise`` all attentions share one matrix for E and F.
     """
     layers = [("encoder", "self_attn", layer) for layer in encoder.layers]
     if decoder is not None:
@@ -164,7 +165,7 @@ class SourceAttention(attention.LinformerAttention):
         Return outputs ``[T, R, C]``, and None in the place of attention weights.
 
         Raises:
-            ConfigError: ``attn_mask`` is given; slots mix positions, so no pair can be masked.
+            ConfigError: ``attn_mask`` is not None; slots mix tokens, so no pair can be masked.
             DataError: a source is longer than ``--linformer-max-len``.
         """
         if attn_mask is not None:
@@ -176,7 +177,7 @@ class SourceAttention(attention.LinformerAttention):
         saved = self.get_incremental_state(incremental_state, "projected")
         if saved is None:
             keys, values = self.compress(key, key_padding_mask)
-            # Only the number of rows is needed, so a tensor without elements stores it.
+            # Only the number of its rows is needed later, so `rows` has no elements.
             saved = {"keys": keys, "values": values, "rows": query.new_empty(query.size(1), 0)}
             self.set_incremental_state(incremental_state, "projected", saved)
         return self.attend(query, saved["keys"], saved["values"]), None
@@ -184,7 +185,7 @@ class SourceAttention(attention.LinformerAttention):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Select the cached keys and values for beam search's new rows, ``new_order`` ``[R']``."""
+        """Reorder the cached keys and values for beam search: take rows ``new_order`` ``[R']``."""
         saved = self.get_incremental_state(incremental_state, "projected")
         if saved is None:
             return
@@ -215,7 +216,7 @@ class LinformerEncoder(transformer.TransformerEncoderBase):
         """Encode ``src_tokens`` ``[B, S]``, padded on either side, like fairseq's encoder."""
         pads = src_tokens.eq(self.padding_idx)
         columns, width = padding.real_first(pads), pads.size(1)
-        if width > self.linformer_max_len:  # drop columns of pads, for which E and F are too short
+        if width > self.linformer_max_len:  # drop columns that hold only pads
             width = max(1, int((~pads).sum(1).max()))
         src_tokens = padding.gather_columns(src_tokens, columns)[:, :width]
         if token_embeddings is not None:
@@ -244,17 +245,17 @@ class LinformerModel(models.TranslationTransformer):
     """A Transformer with Linformer attention in the encoder and over the encoder's output."""
 
     encoder_class = LinformerEncoder
-    # The message for options that need token alignments.
+    # The reason in the message that refuses options which need alignments of tokens.
     no_alignment = "a Linformer attends to mixtures of source tokens, so no token has a weight"
 
     @classmethod
     def complete(cls, model: "LinformerModel", cfg: LinformerConfig) -> None:
-        """Replace the attentions over the source."""
+        """Replace the attentions over the source by Linformer attention."""
         replace_attentions(cfg, model.encoder, model.decoder)
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that other options turn off."""
+        """Yield each option that other options turn off, with what it needs to have an effect."""
         yield from super().without_effect(cfg)
         yield from without_effect(cfg)
 

@@ -3,7 +3,8 @@
 It takes one sentence without padding. It is slow and meant to be read; the tests compare the fast
 layer's values and gradients with it. Equations are Wang et al.'s (2020), sections are Pampaloni's.
 
-Letters: ``T`` queries, ``n`` source tokens, ``C`` channels, ``K`` slots, ``N`` columns of E and F.
+Letters: ``T`` queries, ``n`` source tokens, ``C`` channels, ``H`` heads, ``K`` slots (mixtures of
+tokens), ``N`` columns of E and F.
 """
 
 import math
@@ -14,7 +15,7 @@ from torch import Tensor
 
 
 def matrix(kind: str, slots: int, max_len: int, weight: Tensor) -> Tensor:
-    """Return E or F ``[K, N]`` (section 4 of Wang et al.), with ``K = slots`` and ``N = max_len``.
+    """Build E or F ``[K, N]`` (section 4 of Wang et al.), with ``K = slots`` and ``N = max_len``.
 
     ``kind`` is ``learned``, ``mean-pool`` or ``convolution``. ``weight`` is the learned matrix
     itself, or the convolution's kernel ``[w]`` with ``w = ⌈N / K⌉``.
@@ -36,7 +37,7 @@ def attention(
     num_heads: int,
     scale: str = "head-dim",
 ) -> Tensor:
-    """Compute attention, equations (2) and (7): ``[T, C]`` and ``[n, C]`` to ``[T, C]``.
+    """Attend from ``query`` ``[T, C]`` to ``source`` ``[n, C]`` by (2) and (7); return ``[T, C]``.
 
     Args:
         p: the four projections by name, ``q_proj.weight`` …
