@@ -108,7 +108,7 @@ class MultiScaleAttention(nn.Module):
         if self.convolution is None:
             outputs = torch.bmm(weights, values[0])
         else:
-            read = projected.unflatten(-1, (self.parts_in, -1))[..., -1, :]  # not masked
+            read = projected.unflatten(-1, (self.parts_in, -1))[..., -1, :]  # values, pads as well
             kernels = self.convolution.kernels(read).flatten(1, 2).transpose(0, 1)  # [N, T, K]
             outputs = self._joint_product(weights, kernels, values)
         outputs = outputs.view(batch, self.heads, self.parts_out, length, -1)
@@ -117,7 +117,7 @@ class MultiScaleAttention(nn.Module):
     def _joint_product(self, weights: Tensor, kernels: Tensor, values: list[Tensor]) -> Tensor:
         """Attend and convolve, in one product if possible and worthwhile; return ``[N, 2T, D]``."""
         left = self.convolution.left
-        if weights.size(1) < weights.size(2):  # the newest position, which the last tap reads
+        if weights.size(1) < weights.size(2):  # one position; the kernel's last tap reads it
             taps = min(kernels.size(-1), weights.size(2))
             convolved = torch.bmm(kernels[..., -taps:], values[-1][:, -taps:])
             return torch.cat([torch.bmm(weights, values[0]), convolved], dim=1)
@@ -130,7 +130,7 @@ class MultiScaleAttention(nn.Module):
 
 
 class Source(NamedTuple):
-    """The source of a layer: keys and values ``[B·H, S, D]``, additive mask ``[B·H, 1, S]``."""
+    """Keys and values ``[B·H, S, D]`` of the source, and the added mask ``[B·H, 1, S]`` or None."""
 
     keys: Tensor
     values: Tensor

@@ -19,8 +19,8 @@ class ParallelBlock(nn.Module):
 
     ``SAConv(x) = A W_O + C W_out + b``, where A and C are attention and convolution of the same
     ``[q; k; v] = W x + b``. The query to the source is also computed from the block's input, so
-    that no branch has to wait for another. ``FFN(x) = W_2 relu(W_1 x + b_1) + b_2``. Each branch
-    has its own dropout D.
+    that no branch has to wait for another. ``FFN(x) = W_2 relu(W_1 x + b_1) + b_2``. D is dropout,
+    drawn for each branch.
 
     Args:
         dim, ffn_dim, heads: C, F, H.
@@ -33,8 +33,9 @@ class ParallelBlock(nn.Module):
         fused: whether to store ``W_Enc`` and ``W_Dec`` (section 3.5), without changing the results.
         activation: activation function of the hidden layer.
         dropout, input_dropout, attention_dropout, activation_dropout, kernel_dropout: probabilities
-            for branch outputs, self-attention's input, weights, hidden layer and kernels.
-        make_dropout: makes the dropout module for a probability.
+            of dropout for the output of each branch, the input of self-attention and convolution,
+            attention weights, the hidden layer, and kernels.
+        make_dropout: function that makes the dropout module for a probability.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class ParallelBlock(nn.Module):
         self.layer_norm = nn.LayerNorm(dim)
 
     def source(self, encoded: Tensor, padding_mask: Tensor | None) -> Source:
-        """Compute keys and values of the encoder output ``[S, B, C']`` with pads ``[B, S]``."""
+        """Compute keys and values from the encoder's output ``[S, B, C']`` and pads ``[B, S]``."""
         return self.cross.source(self.cross_key_value(encoded), padding_mask)
 
     def forward(
@@ -100,11 +101,11 @@ class ParallelBlock(nn.Module):
         source: Source | None = None,
         past: Past | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute all positions of whole sentences, or the newest position in decoding.
+        """Compute the block for whole sentences or, with ``past``, for the newest position alone.
 
-        Input and result are ``[T, B, C]``, pads ``[B, T]``, the additive attention mask ``[T, T]``;
-        ``past`` has tensors of earlier positions in decoding, where T is 1. Also return weights
-        over the source ``[B, H, T, S]``, or None without a source.
+        ``x`` is ``[T, B, C]``, pads ``[B, T]``, the additive attention mask ``[T, T]``. In decoding
+        T is 1, and ``past`` has tensors of earlier positions. Return the result ``[T, B, C]``, and
+        weights over the source ``[B, H, T, S]``, or None without a source.
         """
         before, x = x, self.layer_norm(x) if self.normalize_before else x
         x_self = self.input_dropout(x)
@@ -134,7 +135,7 @@ class ParallelBlock(nn.Module):
         return x if self.normalize_before else self.layer_norm(x)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Fuse or separate saved projections to fit this block; fairseq calls this at loading."""
+        """Fuse or separate saved matrices as this block stores them; fairseq calls this method."""
         prefix = f"{name}.projections."
         if isinstance(self.projections, projections.FusedProjections):
             changed = projections.fuse(state_dict, prefix)

@@ -1,8 +1,8 @@
 """Dynamic and ordinary convolution over time (MUSE, section 2.2).
 
 Letters: ``T`` time, ``B`` batch, ``C`` channels, ``H`` heads, ``D`` head dimension, ``K`` taps,
-``N`` = B·H, the heads of one sentence after another. Activations are ``[T, B, C]``; inside this
-module the heads are the first dimension.
+``N`` = B·H, all heads of the first sentence, then those of the second, and so on. Activations are
+``[T, B, C]``; inside this module N is the first dimension.
 
 A convolution is linear in its kernel, and all convolutions of a block read the same values. So
 their gated sum is one convolution, with the gated sum of all kernels padded to the widest one.
@@ -17,8 +17,8 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 
-# Up to this length a band matrix is fastest. For longer sentences, a loop over the taps is faster,
-# but its gradient is slow if there are many taps.
+# Positions up to which a product with a band matrix is fastest. For longer sentences, a loop over
+# the taps is faster, but its gradient is slow if there are many taps.
 LONGEST_BAND = 64
 LONGEST_BAND_IN_TRAINING = 128
 MANY_TAPS = 8
@@ -28,7 +28,7 @@ Past = dict[str, Tensor]
 
 
 def extend(past: Past, name: str, newest: Tensor) -> Tensor:
-    """Append the newest position ``[rows, 1, …]`` to the earlier ones, and return all."""
+    """Append ``newest`` ``[rows, 1, …]`` to the earlier positions; return all of them."""
     past[name] = torch.cat([past[name], newest], dim=1) if name in past else newest
     return past[name]
 
@@ -41,7 +41,7 @@ def taps_to_the_left(kernel_size: int, causal: bool) -> int:
 def band(weights: Tensor, left: int) -> Tensor:
     """Make a matrix ``[N, T, T]`` of kernels ``[N, T, K]``: ``band(w) @ v`` is the convolution.
 
-    Row t has its taps in columns t - left … t - left + K - 1. Taps outside the sentence are cut.
+    Row t has its taps in columns t - left … t - left + K - 1, without taps outside the sentence.
     """
     count, length, taps = weights.shape
     # Reading rows of length T + K as rows of length T + K - 1 shifts each by one column more.
@@ -104,7 +104,7 @@ def _zeros(x: Tensor) -> Tensor:
 
 
 def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:
-    """Return for each tap its weights, the positions it writes to, and the positions it reads."""
+    """Return, for each tap, its weights ``[N, t, 1]`` and the positions written to and read."""
     length, taps = weights.size(1), []
     for tap in range(weights.size(2)):
         offset = tap - left
@@ -194,7 +194,7 @@ class DynamicConvolution(nn.Module):
 class OrdinaryConvolution(nn.Module):
     """The ordinary convolution of Table 3: from all channels to all channels, k taps, a bias.
 
-    It is not separable, so it cannot share the value projection with the attention. It reads the
+    It mixes channels itself, so it does not share the value projection with attention: it reads the
     input of the block, and needs no ``W_out``. Unless causal (decoder), the taps are centred.
     """
 
@@ -209,7 +209,7 @@ class OrdinaryConvolution(nn.Module):
     ) -> Tensor:
         """Convolve ``[T, B, C]`` to ``[T, B, C]``; pads (``[B, T]``, true) count as 0.
 
-        With ``past``, x is the newest position ``[1, R, C]``, and earlier ones are in ``past``.
+        In decoding, ``x`` is the newest position ``[1, R, C]``, and ``past`` has earlier ones.
         """
         channels, left = x.permute(1, 2, 0), self.left  # [B, C, T]
         if padding_mask is not None:

@@ -19,8 +19,8 @@ def block(
 ) -> Columns:
     """Compile ``LN(x + SAConv(x) + Cross(x, source) + FFN(x))``; return the columns of the result.
 
-    In an encoder ``source`` is ``NOTHING``. ``shown`` says whether this block's weights
-    over the source are to be the alignment of the translation.
+    SAConv is self-attention and convolution. In an encoder ``source`` is ``NOTHING``. ``shown``
+    says whether this block's weights over the source are to be the alignment of the translation.
     """
     before, heads = x, layer.attention.heads
     if layer.normalize_before:
@@ -45,9 +45,9 @@ def block(
 
 
 def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
-    """Compile the inputs of the branches: ``x`` times their first matrices ``W_Enc`` (section 3.5).
+    """Compile the products of ``x`` and the branches' first matrices ``W_Enc`` (section 3.5).
 
-    Return the columns of each branch's input.
+    Return the columns of each branch's product.
     """
     if not one_product(layer):
         projections = layer.projections
@@ -59,8 +59,7 @@ def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
 def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: Writer) -> Columns:
     """Compile ``x + W_Dec parts``; return the columns of the sum.
 
-    ``parts``, the outputs of the branches before their last matrices, are adjacent columns of a
-    register.
+    ``parts`` are what the branches' last matrices read, in adjacent columns of a register.
     """
     if not one_product(layer):
         for name, part in zip(layer.projections.outward, parts, strict=True):
@@ -72,7 +71,7 @@ def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: 
 
 
 def one_product(layer: ParallelBlock) -> bool:
-    """Return whether the branches' products can be joined; binary products cannot."""
+    """Return whether one product can replace those of all branches; binary products stay apart."""
     projections = layer.projections
     return isinstance(projections, FusedProjections) or all(
         type(module) is nn.Linear for module in projections.children()
@@ -80,7 +79,7 @@ def one_product(layer: ParallelBlock) -> bool:
 
 
 def fused(layer: ParallelBlock, program: Writer) -> tuple[np.ndarray, ...]:
-    """Return ``W_Enc``, its bias, ``W_Dec`` and its bias, fused here if stored separately."""
+    """Return ``W_Enc``, its bias, ``W_Dec`` and its bias; fuse the matrices of a separate block."""
     projections = layer.projections
     if isinstance(projections, FusedProjections):
         names = ("weight_in", "bias_in", "weight_out", "biases_out")

@@ -3,7 +3,7 @@
 The model is fairseq's Transformer, with the same flags but MUSE blocks as layers.
 """
 
-# fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
+# Without `from __future__ import annotations`: fairseq reads the types of a configuration's fields.
 
 from argparse import Namespace
 from collections.abc import Iterator
@@ -44,11 +44,15 @@ class MuseConfig(configuration.TransformerModelConfig):
     encoder_embed_dim: int = option(384, "encoder embedding dimension")
     encoder_ffn_embed_dim: int = option(768, "size of the encoder's feed-forward layers")
     encoder_layers: int = option(12, "number of encoder layers")
-    encoder_attention_heads: int = option(4, "heads of each encoder layer, each with its kernels")
+    encoder_attention_heads: int = option(
+        4, "heads of each encoder layer, each with its own convolution kernels"
+    )
     decoder_embed_dim: int = option(384, "decoder embedding dimension")
     decoder_ffn_embed_dim: int = option(768, "size of the decoder's feed-forward layers")
     decoder_layers: int = option(12, "number of decoder layers")
-    decoder_attention_heads: int = option(4, "heads of each decoder layer, each with its kernels")
+    decoder_attention_heads: int = option(
+        4, "heads of each decoder layer, each with its own convolution kernels"
+    )
     muse_kernels: str = option(
         "3,15",
         "kernel sizes of the convolutions: one, or several with commas, whose outputs are summed "
@@ -76,7 +80,7 @@ class MuseConfig(configuration.TransformerModelConfig):
 
 
 def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]:
-    """Yield each layer's arguments of :class:`ParallelBlock` in the ``encoder`` or ``decoder``."""
+    """Yield the arguments of :class:`ParallelBlock` for each layer of the encoder or decoder."""
     sizes = getattr(cfg, side)
     ordinary = cfg.muse_convolution == "ordinary"
     kernels = kernels_of_layers(str(cfg.muse_kernels), sizes.layers, ordinary=ordinary)
@@ -98,7 +102,7 @@ def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]
             "attention_dropout": cfg.attention_dropout,
             "activation_dropout": cfg.activation_dropout,
             "kernel_dropout": cfg.weight_dropout,
-            # `--retain-dropout-modules` finds it by this name
+            # `--retain-dropout-modules` finds dropout modules by this name.
             "make_dropout": partial(FairseqDropout, module_name=ParallelBlock.__name__),
         }
 
@@ -109,7 +113,7 @@ class EncoderBlock(ParallelBlock):
     load_to_BT = False  # tells fairseq 0.12.2 that this is not a fused layer of torch
 
     def forward(self, x: Tensor, encoder_padding_mask: Tensor | None) -> Tensor:
-        """Map ``[S, B, C]`` to ``[S, B, C]``, with pads ``[B, S]``."""
+        """Compute a layer: ``[S, B, C]`` to ``[S, B, C]``; pads (``[B, S]``) are true."""
         return super().forward(x, encoder_padding_mask)[0]
 
 
@@ -117,8 +121,8 @@ class EncoderBlock(ParallelBlock):
 class DecoderBlock(ParallelBlock):
     """:class:`ParallelBlock` with the interface of fairseq's decoder layers.
 
-    Between the steps of beam search it keeps keys and values of earlier positions and of the
-    source. All rows of a sentence share the source's keys and values.
+    Between the steps of beam search, the incremental state keeps the keys and values of earlier
+    positions and of the source. All rows of a sentence share the source's keys and values.
     """
 
     def forward(
@@ -198,7 +202,7 @@ class MuseEncoder(TransformerEncoderBase):
 
 
 class MuseDecoder(TransformerDecoderBase):
-    """fairseq's decoder with layers of :class:`DecoderBlock` and its own incremental decoding."""
+    """fairseq's decoder with layers of :class:`DecoderBlock`, which keep their own state."""
 
     def __init__(
         self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
@@ -226,13 +230,13 @@ class MuseDecoder(TransformerDecoderBase):
         return self._output(features, self.output_projection.weight, None)
 
     def last_product(self, features: Tensor) -> OutputLayer:
-        """Return the factors of :meth:`output_layer`'s product; the loss computes it in chunks."""
+        """Return the factors of :meth:`output_layer`, whose product the loss computes in chunks."""
         return OutputLayer(features, self.output_projection.weight)
 
     def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:
         """Prepare for generation: return attention only with ``--print-alignment`` (``need_attn``).
 
-        In a fused model, the output layer also multiplies by packed weights.
+        In a fused model, the output layer then also uses :class:`OneDnnProduct`'s packed weights.
         """
         self.need_attn = bool(need_attn)
         self._output.enabled = self.cfg.muse_fused
@@ -246,7 +250,7 @@ class MuseModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that other options turn off."""
+        """Yield each option that other options turn off, with what it needs to have an effect."""
         yield from super().without_effect(cfg)
         if cfg.muse_kernels == "none":
             yield "muse_convolution", "convolutions (`--muse-kernels`)"

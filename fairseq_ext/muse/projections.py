@@ -15,27 +15,30 @@ from torch import Tensor, nn
 
 
 class Sizes(NamedTuple):
-    """The sizes of a block: channels C, hidden units F, and parts of SAConv's input and output."""
+    """The sizes of a block, from which the sizes of its first and last matrices follow."""
 
-    dim: int
-    ffn_dim: int
-    parts_in: int  # inputs of C channels: q, k, v and perhaps the convolution's own values
-    parts_out: int  # outputs of C channels: attention and perhaps convolution
+    dim: int  # channels C
+    ffn_dim: int  # hidden units F of the feed-forward network
+    parts_in: int  # C channels each: q, k, v and perhaps the convolution's own values
+    parts_out: int  # C channels each: the results of self-attention and perhaps of convolution
     source_dim: int | None = None  # channels of the source, if the block attends to one
 
     def rows_in(self) -> list[int]:
-        """Return sizes of ``W_Enc``'s outputs: ``[q; k; v]``, query to the source, hidden layer."""
+        """Return widths of what ``W_Enc`` computes: ``[q; k; v]``, source query, hidden layer."""
         query = [] if self.source_dim is None else [self.dim]
         return [self.parts_in * self.dim, *query, self.ffn_dim]
 
     def columns_out(self) -> list[int]:
-        """Return sizes of ``W_Dec``'s inputs: attention and convolution, context, hidden layer."""
+        """Return widths of what ``W_Dec`` reads: attention and convolution, context, hidden layer.
+
+        The context, the result of attention to the source, exists only in a decoder.
+        """
         context = [] if self.source_dim is None else [self.dim]
         return [self.parts_out * self.dim, *context, self.ffn_dim]
 
 
 def names(crossing: bool) -> tuple[list[str], list[str]]:
-    """Return the names of the first and of the last matrices, in the order in which they are fused.
+    """Return the names of a block's first matrices and of its last ones, in the order of fusing.
 
     ``crossing`` says whether the block attends to a source.
     """
@@ -79,7 +82,7 @@ class OneDnnProduct:
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, bias, "none", [], "")
 
     def __reduce__(self) -> "tuple[type[OneDnnProduct], tuple[()]]":
-        return OneDnnProduct, ()  # a copy of a model may be trained, so it is not enabled
+        return OneDnnProduct, ()  # not enabled, because a copy of a model may be trained
 
 
 def can_pack(weight: Tensor) -> bool:
@@ -95,7 +98,7 @@ def can_pack(weight: Tensor) -> bool:
 
 
 class SeparateProjections(nn.Module):
-    """The first and last matrix of each branch, each as a linear layer of its own (the default)."""
+    """The first and last matrices of all branches, each as a linear layer of its own (default)."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -112,7 +115,7 @@ class SeparateProjections(nn.Module):
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
         """Apply each branch's first matrix: self-attention's to ``x_self``, all others to ``x``.
 
-        Both are ``[..., C]``. Return the result of each branch, in the order of :func:`names`.
+        Both are ``[..., C]``. Return the products, in the order of :func:`names`.
         """
         inputs = [x_self, *[x] * (len(self.inward) - 1)]
         return [getattr(self, name)(x) for name, x in zip(self.inward, inputs, strict=True)]
@@ -125,8 +128,8 @@ class SeparateProjections(nn.Module):
 class FusedProjections(nn.Module):
     """The fused matrices: ``W_Enc`` of all branches' first matrices, ``W_Dec`` of their last ones.
 
-    The biases of the last matrices are stored separately, so that :func:`unfuse` is exact. If
-    dropout gives a branch an input or output of its own, its product is computed separately.
+    The biases of the last matrices are stored separately, so that :func:`unfuse` is exact. If a
+    branch has a dropout of its own input or output, its product is computed separately.
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -183,7 +186,7 @@ def fuse(state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
 
 
 def unfuse(state: dict[str, Tensor], sizes: Sizes, prefix: str = "") -> dict[str, Tensor]:
-    """Reverse :func:`fuse`, exactly to the bit, for a block of these sizes."""
+    """Reverse :func:`fuse`, exactly to the bit, for a block with ``sizes``."""
     if f"{prefix}weight_in" not in state:
         return state
     inward, outward = names(sizes.source_dim is not None)

@@ -29,7 +29,7 @@ def taps(x: Tensor, k: int, causal: bool) -> list[Tensor]:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool = False) -> Tensor:
-    """Compute the attention of all heads, equation (4); return ``[T, C]``."""
+    """Attend from ``q`` ``[T, C]`` to ``k`` and ``v`` ``[S, C]`` by equation (4): ``[T, C]``."""
     outputs = []
     for query, key, value in zip(*(x.chunk(heads, dim=-1) for x in (q, k, v)), strict=True):
         scores = query @ key.t() / math.sqrt(key.size(-1))  # Q K^T / √d_k: [T, S]
@@ -41,9 +41,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool = False)
 
 
 def convolution(values: Tensor, logits: Tensor, causal: bool) -> Tensor:
-    """Convolve one head, equation (6), with logits ``[T, k]`` of the kernel's taps.
+    """Convolve the values ``[T, D]`` of one head, equation (6); return ``[T, D]``.
 
-    Return ``[T, D]``.
+    The softmax of row i of ``logits`` ``[T, k]`` is the kernel at position i.
     """
     kernels = torch.softmax(logits, dim=-1)
     read = taps(values, logits.size(-1), causal)
@@ -58,10 +58,10 @@ def gated_convolutions(
     sizes: Sequence[int],
     causal: bool,
 ) -> Tensor:
-    """Compute the gated sum of dynamic convolutions, equation (7), without ``W_out``.
+    """Compute the gated sum of dynamic convolutions, equation (7), before ``W_out``.
 
     ``values`` and the result are ``[T, C]``. The rows of ``predictor`` are sorted by head, kernel,
-    tap; ``sizes`` are the kernels' numbers of taps. ``gate`` is ``α``, or None for a single kernel.
+    tap; ``sizes`` has the number of taps of each kernel. ``gate`` is ``α``; None: a single kernel.
     """
     shares = [1.0] if gate is None else torch.exp(gate) / torch.exp(gate).sum()
     by_head = predictor.unflatten(0, (heads, -1))  # [H, Σ k, C]
@@ -90,7 +90,7 @@ def block(
     source: Tensor | None = None,
     normalize_before: bool = False,
 ) -> Tensor:
-    """Compute a block, equations (1) and (2): ``[T, C]`` to ``[T, C]``.
+    """Compute a MUSE block, equations (1) and (2): ``[T, C]`` to ``[T, C]``.
 
     ``p`` has the parameters by name, ``sizes`` the kernel sizes of the dynamic convolutions. A
     decoder's block has a ``source``, the encoder's output.

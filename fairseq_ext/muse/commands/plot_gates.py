@@ -1,7 +1,7 @@
 """``fairseq-ext plot gates``: plot the share of each kernel in each layer (Figure 4 of MUSE).
 
-The gate of a layer is ``softmax(α)`` over its kernels, equation (7). It is stored in the
-checkpoint, so neither data nor fairseq is needed.
+The gate of a layer is ``softmax(α)`` over its kernels, equation (7). The checkpoint stores ``α``,
+so neither data nor fairseq is needed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Gates:
     def rows(self) -> list[list[str]]:
         """Make a table with a row for each layer: the share of each kernel in its gate.
 
-        The last column has the share of the smallest kernel divided by that of the largest.
+        The last column is the share of the smallest kernel divided by the largest kernel's share.
         """
         sizes = self.sizes()
         rows = [["layer", *(f"k = {size}" for size in sizes), "smallest : largest"]]
