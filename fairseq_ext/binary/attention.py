@@ -1,8 +1,8 @@
 """Multi-head attention of section 3.5, in which every matrix product can be binarized.
 
-It is a subclass of fairseq's attention, from which it takes the handling of incremental state. It
+:class:`BinaryAttention` is a subclass of fairseq's attention, whose incremental state it uses. It
 has its own ``forward``, because in training fairseq's ``forward`` reads the weights of the
-projections directly, which would skip their binarization.
+projections directly, and would skip their binarization.
 
 The paper binarizes QK and Score-V in rows BMT-7 and BMT-8 of Table 1, but neither the paper nor its
 code says how. Each sum must have one bound (3.1), and no sum may depend on masked positions.
@@ -71,7 +71,7 @@ class BinaryAttention(MultiheadAttention):
 
     @classmethod
     def of(cls, attention: MultiheadAttention, **options: object) -> "BinaryAttention":
-        """Convert a fairseq attention layer to a binary one, which shares its parameters.
+        """Convert fairseq's ``attention`` to a binary one, which shares its parameters.
 
         ``options`` are arguments of this class.
         """
@@ -90,7 +90,7 @@ class BinaryAttention(MultiheadAttention):
         return binary.train(attention.training)
 
     def set_stage(self, stage: int) -> None:
-        """Binarize the two products from stage 2 on, if the options ask for it."""
+        """Binarize Q K^T and the sum of values from stage 2 on, if the layer's options ask."""
         self.binary_qk = self.options["qk"] and stage >= 2
         self.binary_score_v = self.options["score_v"] if stage >= 2 else None
 
@@ -109,10 +109,10 @@ class BinaryAttention(MultiheadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from ``query`` ``[T, R, C]`` to ``key``; return outputs and weights.
 
-        Arguments and results are as in fairseq's attention. ``attn_mask`` ``[T, S]`` is
-        below 0 where a query must not look. Outputs are ``[T, R, C]``. Weights are returned as they
-        were before dropout and Score-V: ``[H, R, T, S]`` with ``need_head_weights``, their mean
-        over heads ``[R, T, S]`` with ``need_weights`` alone, or None if neither is set.
+        Arguments and results are as in fairseq's attention. ``attn_mask`` ``[T, S]`` is below 0
+        where a query must not look. Outputs are ``[T, R, C]``. The weights are those before dropout
+        and binarization: ``[H, R, T, S]`` with ``need_head_weights``, their mean over heads
+        ``[R, T, S]`` with ``need_weights`` alone, or None if neither is set.
         """
         queries = self._heads(self.q_proj(query), "q")
         keys, values, pads = self._keys_values(key, key_padding_mask, incremental_state, static_kv)
@@ -187,7 +187,7 @@ def attention_weights(
 
     Queries are ``[N, H, T, D]``, keys ``[N, H, S, D]``. ``hidden`` (``[N, H, T, S]``, or broadcast
     to it) is true where a query must not look; a query that may look nowhere looks at all positions
-    equally. ``binary`` binarizes both operands (QK Einsum).
+    equally. ``binary`` binarizes queries and keys (QK in Table 1).
     """
     factor: Tensor | float = queries.size(-1) ** -0.5
     if binary:
@@ -215,7 +215,7 @@ def contexts(
     """Compute ``Σ_j p_ij v_j`` ``[N, H, T, D]`` from weights ``p`` and values ``v [N, H, S, D]``.
 
     ``hidden`` is the mask of :func:`attention_weights`. Dropout applies to the weights, binarized
-    or not. ``binary`` is ``signed`` or ``unsigned`` to binarize both operands (Score-V Einsum).
+    or not. ``binary`` is ``signed`` or ``unsigned`` to binarize weights and values (Score-V).
     """
     if binary is None:
         return dropout(weights) @ values

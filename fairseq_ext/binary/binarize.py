@@ -22,7 +22,7 @@ TERNARY = "ternary"
 
 
 class _Quantized(torch.autograd.Function):
-    """Compute the signs of ``x``, times ``level`` if given; ``levels`` give the gradient."""
+    """The signs of ``x``, times ``level`` unless it is None; ``levels`` decide the gradient."""
 
     @staticmethod
     def forward(
@@ -80,7 +80,8 @@ class Levels(NamedTuple):
 class Binarizer:
     """Binarize to ``x_b = (floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B``, that is ``±B/2`` (3.1).
 
-    Zeros, including ``-0.0``, become ``+B/2``. If all of ``x`` is 0, so are ``B`` and ``x_b``.
+    Zeros, including ``-0.0``, become ``+B/2``. Without a fixed bound, ``B`` and ``x_b`` are 0 if
+    all of ``x`` is 0.
 
     Attributes:
         kind: ``bmt`` as above, or ``xnor`` for ``sign(x) · mean |x|``, row BASE of the paper's
@@ -102,10 +103,11 @@ class Binarizer:
         return _Quantized.apply(x, levels, levels.level)
 
     def signs(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
-        """Factor ``x_b`` into signs (±1, or 0 if ternary) and levels, one per slice along ``dim``.
+        """Factor ``x_b`` into signs (±1 or, if ternary, 0) and levels, one level per slice.
 
-        The product has the gradient of ``x_b``, with one exception: where all of ``x`` is 0 (or
-        subnormal in fp32), ``x_b`` has gradient 1, but the product's gradient is 0 or nearly 0.
+        A slice is what numbers along ``dim`` share. The product of signs and levels has the
+        gradient of ``x_b``, with one exception: where all of ``x`` is 0 (or subnormal in fp32),
+        ``x_b`` has gradient 1, but the product's gradient is 0 or nearly 0.
         """
         levels = self.levels(x, dim)
         # The product multiplies the gradient by the level, which is what `xnor` needs.
@@ -114,7 +116,7 @@ class Binarizer:
 
     @torch.no_grad()
     def levels(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Levels:
-        """Return the levels and bounds that the numbers of ``x`` along ``dim`` share."""
+        """Compute the level, bound and slope that the numbers of ``x`` along ``dim`` share."""
         magnitudes = x.abs()
         if self.kind == "xnor":
             mean = magnitudes.mean(dim, keepdim=True)
@@ -133,8 +135,8 @@ class Binarizer:
 def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
     """Binarize non-negative numbers to 1 or 0 times ``B``, the largest number of their row.
 
-    A number of at least ``B/2`` becomes ``1 · B``, a smaller one 0. Return the ones and zeros, and
-    ``B`` ``[..., 1]``. Their product has the gradient 1 with respect to ``x``.
+    A number of at least ``B/2`` becomes ``1 · B``, a smaller one 0. Return the ones and zeros,
+    shaped like ``x``, and ``B`` ``[..., 1]``. Their product has the gradient 1.
     """
     bound = x.detach().amax(-1, keepdim=True)
     levels = Levels(torch.ones_like(bound), bound, 2 * _inverse(bound))
@@ -145,8 +147,8 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 def _inverse(level: Tensor) -> Tensor:
     """Return ``1 / level`` in at least fp32, or 1 where the level is 0 or subnormal.
 
-    It scales a gradient that has already been multiplied by the level, and that is therefore 0 or
-    nearly 0 where the level is that small.
+    The result scales a gradient that has already been multiplied by the level. So this gradient is
+    0 or nearly 0 where the level is subnormal.
     """
     level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65,504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)

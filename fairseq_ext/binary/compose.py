@@ -20,7 +20,7 @@ from fairseq_ext.binary.binarize import TERNARY, Binarizer
 from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 
-# The product of each layer, by the name that architectures give it. All other layers stay float.
+# The product that a layer computes, by the layer's name in all architectures. Others stay float.
 LAYER_NAMES = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv"),
     **dict.fromkeys(("in_proj", "cross_query", "cross_key_value"), "qkv"),
@@ -67,7 +67,7 @@ def _bound(option: str, text: str) -> float:
 
 
 def attention_options(cfg: Any, selection: switches.Switches) -> dict[str, Any]:
-    """Return the arguments of :class:`BinaryAttention` that choose its two products."""
+    """Return the arguments of :class:`BinaryAttention` that say which products it binarizes."""
     score_v = str(cfg.binary_score_v) if "score-v" in selection.activations else None
     return {"qk": "qk" in selection.activations, "score_v": score_v}
 
@@ -90,7 +90,10 @@ def staged_layers(model: nn.Module) -> Iterator[nn.Module]:
 def binarize_model(model: nn.Module, cfg: configuration.BinaryOptions) -> None:
     """Replace layers of a model by binary ones, as the options of binarization say.
 
-    A model that already has a stage was built with binary layers and stays as it is.
+    A model that already has a ``binary_stage`` was built with binary layers and stays as it is.
+
+    Raises:
+        ConfigError: the model does not compute a product that the options name, or is fused.
     """
     if hasattr(model, "binary_stage"):
         return
@@ -139,16 +142,16 @@ def _require_own_products(model: nn.Module) -> None:
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield ``(option, need)`` for each binarization option that other options turn off.
+    """Yield each option of binarization that others turn off, with what it needs.
 
-    ``need`` is a phrase for what the option lacks, such as ``binary weights``.
+    The need is a phrase, such as ``binary weights``.
     """
     selection = switches.selected(cfg)
     weights, inputs = selection.weights, selection.activations & {*switches.LAYERS}
     bounded = selection.binarizer == "bmt"  # XNOR-Net's numbers have no bound
     after = {"ffn": selection.ffn, "out": selection.output}
     scaled = [name for name in weights & inputs if after.get(name) == "scale"]
-    staged = getattr(cfg, "lr_scheduler", None) == "staged_cosine"  # it reads the option, too
+    staged = getattr(cfg, "lr_scheduler", None) == "staged_cosine"  # reads `--stage-updates`, too
     binarized, of_bmt = "binary weights or activations", "`--binarizer bmt`"
     for option, has_effect, needs in (
         ("binarizer", selection.anything, binarized),

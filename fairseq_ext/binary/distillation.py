@@ -1,6 +1,6 @@
 """Knowledge distillation: the teacher's probabilities replace the labels (section 4.1)."""
 
-# fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
+# Without `from __future__ import annotations`: fairseq reads the types of a configuration's fields.
 
 from dataclasses import dataclass
 from typing import Any
@@ -42,9 +42,9 @@ class DistillationConfig(FairseqDataclass):
 
 
 def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-    """Compute ``-τ² Σ_v p_v log q_v``; p (teacher) and q (student) are softmaxes of logits / τ.
+    """Compute ``-τ² Σ_v p_v log q_v``: p is ``softmax(teacher / τ)``, q ``softmax(student / τ)``.
 
-    Logits are ``[..., V]``, the loss ``[...]`` in at least fp32; ``temperature`` is τ.
+    Both arguments are logits ``[..., V]``. The loss is ``[...]``, in at least fp32.
     """
     precise = torch.promote_types(student.dtype, torch.float32)
     q = F.log_softmax(student.to(precise) / temperature, dim=-1)
@@ -54,11 +54,11 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0
 
 @register_criterion("distillation", dataclass=DistillationConfig)
 class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
-    """A criterion that trains on a teacher's probabilities and validates with the likelihood.
+    """A criterion that trains on a teacher's probabilities and validates on the references.
 
     The training loss mixes :func:`distillation_loss`, with the weight ``teacher_weight``, and the
-    references' cross-entropy. The teacher is in evaluation mode, without gradient, and is
-    not a submodule, so neither checkpoints nor the optimizer contain it.
+    references' cross-entropy. The teacher is in evaluation mode, without gradient, and is not a
+    submodule, so neither checkpoints nor the optimizer contain it.
     """
 
     def __init__(
@@ -114,16 +114,21 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         return torch.lerp(nll[0], distilled.to(nll[0]), self.teacher_weight), nll[1]
 
     def obstacle(self) -> str | None:
-        """Return the reason why this criterion needs logits instead of features, or None."""
+        """Return why this criterion cannot compute the output layer in chunks, or None."""
         reason = chunked_output.obstacle(self._teacher[0])
         return None if reason is None else f"{reason} in the teacher"
 
 
 def load_teacher(path: str, task: FairseqTask) -> BaseFairseqModel:
-    """Load a checkpoint's model, in evaluation mode; its dictionaries must be the task's."""
+    """Load the teacher, in evaluation mode, from a checkpoint with the task's dictionaries.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be read.
+        ConfigError: ``path`` is empty, or the dictionaries are others.
+    """
     if not path:
         raise ConfigError("`--criterion distillation` must have a `--teacher`, but has none.")
-    storage.peek(path)  # raises an error with a clear message
+    storage.peek(path)  # explains an unusable checkpoint better than fairseq does
     try:
         (teacher,), _ = checkpoint_utils.load_model_ensemble([path], task=task)
     except RuntimeError as error:  # other dictionaries, or embeddings of other sizes

@@ -45,9 +45,9 @@ def _reading(binarizer: Binarizer, scale: float) -> Reading:
 def feed_forward_output(
     layer: FeedForwardOutput, x: Columns, program: Writer, added: Columns = NOTHING
 ) -> Columns:
-    """Compile ``LN(LN(h) W_2b + b_2)``, plus ``added`` if given; return the columns of the result.
+    """Compile ``LN(LN(h)_b W_2b + b_2) + added``; return the columns of the result.
 
-    See section 3.4. ``x`` are the columns of the hidden layer ``h``.
+    See section 3.4. ``x`` are the columns of the hidden layer ``h``. ``added`` may be ``NOTHING``.
     """
     hidden = norm(layer.input_norm, x, program)
     y = norm(layer.output_norm, linear(layer.linear, hidden, program), program)
@@ -64,9 +64,10 @@ def attention(
 ) -> Columns:
     """Compile ``added + LN(A W_b) + A``; return the columns of the result (section 3.5).
 
-    ``A`` is the output of all heads, whose queries, keys and values are normalized. Keys and values
-    are computed from ``source``, or from ``x`` like the queries if ``source`` is ``NOTHING``.
-    ``shown`` says whether the weights over the source are shown as the alignment.
+    ``A`` is the output of all heads; layers without norms or the shortcut leave these out. Keys and
+    values are computed from ``source``, or from ``x`` like the queries if ``source`` is
+    ``NOTHING``. ``shown`` says whether the weights over the source are to be the alignment of the
+    translation.
     """
     read, heads = x if source is NOTHING else source, layer.num_heads
     q = linear(layer.q_proj, x, program)
@@ -90,12 +91,14 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str
     """Return the weights that are binary or ternary in a model's current stage.
 
     Returns:
-        Two dictionaries. The first has what a reader must know: ``binarizer``, ``granularity``, and
-        ``inputs`` (K by the name of each weight). The second maps the name of each weight to the
-        tensors that store it, packed signs and levels, by the endings of their names.
+        Two dictionaries. The first has what a reader of the weights must know: ``binarizer``,
+        ``granularity``, and ``inputs``, the number of columns of each weight by name. The second
+        maps each weight's name to the tensors that store the weight, packed signs and levels, by
+        the endings of the tensors' names.
 
     Raises:
-        CheckpointError: no weights are binary; the caller puts the checkpoint before the message.
+        CheckpointError: no weights are binary. The message lacks its subject, the checkpoint, which
+            the caller puts before it.
     """
     layers = {
         f"{name}.weight": layer

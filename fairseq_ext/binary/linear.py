@@ -95,9 +95,9 @@ class BinaryLinear(nn.Linear):
 
     Args:
         in_features, out_features, bias: see ``nn.Linear``.
-        weights, inputs: whether they become binary, the weights from stage 1 on and the inputs from
-            stage 2 on (:meth:`set_stage`). A new layer is in stage 2.
-        scale: ``s``; the product is divided by it while its inputs are binary.
+        weights, inputs: whether weights become binary in stage 1, and inputs in stage 2
+            (:meth:`set_stage`). A new layer is in stage 2.
+        scale: ``s``, which divides the product while the inputs are binary.
         granularity: ``channel`` for a bound for each row, ``tensor`` for one bound for all weights.
         weight_binarizer, input_binarizer: how weights and inputs are binarized.
     """
@@ -125,14 +125,14 @@ class BinaryLinear(nn.Linear):
 
     @classmethod
     def of(cls, linear: nn.Linear, **options: Any) -> "BinaryLinear":
-        """Convert ``linear``, and share its parameters; ``options`` are arguments of the class."""
+        """Make a layer that shares the parameters of ``linear``; ``options`` are its arguments."""
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced
             binary = cls(linear.in_features, linear.out_features, **options)
         binary.weight, binary.bias = linear.weight, linear.bias
         return binary.train(linear.training)
 
     def set_stage(self, stage: int) -> None:
-        """Binarize nothing (0), weights (1), or weights and inputs (2), if the options say so."""
+        """Binarize nothing (0), weights (1), or weights and inputs (2), as the options allow."""
         self.stage = stage
         if self.frozen_level is None:
             self.binary_weights = self.weights and stage >= 1
@@ -152,21 +152,21 @@ class BinaryLinear(nn.Linear):
         if dropout is not None and is_active(dropout):
             mask, scale_up = draw(x, dropout.p)
             scale = scale / scale_up if scale_up else math.inf  # everything is dropped
-        if self.frozen_level is not None:  # the weight holds its signs
+        if self.frozen_level is not None:  # `weight` has only signs
             with torch.no_grad():
                 signs, level = _signs(x, inputs, mask), inputs.level / scale
                 return _binary_product(signs, level, self.weight, self.frozen_level, self.bias)
         return _Product.apply(x, self.weight, self.bias, self._levels(), inputs, mask, scale)
 
     def _read(self, x: Tensor, dropout: nn.Module | None) -> Tensor:
-        """Return the input of the product as floats: ``A_b / s`` or ``A`` itself, after dropout."""
+        """Return what the product reads, as floats: ``A_b / s`` or ``A`` itself, after dropout."""
         if self.binary_inputs:
             x = self.input_binarizer(x)
             x = x if self.scale == 1 else x / self.scale
         return x if dropout is None else dropout(x)
 
     def binarized_weight(self) -> Tensor:
-        """Return ``W_b`` ``[N, K]``, or the latent weights in stage 0."""
+        """Return ``W_b`` ``[N, K]``, or the latent weights while they are not binarized."""
         if not self.binary_weights:
             return self.weight
         if self.frozen_level is not None:

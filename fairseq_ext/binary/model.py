@@ -4,7 +4,7 @@ A BMT is fairseq's pre-norm Transformer with other attentions and feed-forward l
 else is fairseq's own, including the flags.
 """
 
-# fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
+# Without `from __future__ import annotations`: fairseq reads the types of a configuration's fields.
 
 from argparse import Namespace
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ class Layers:
         return layer
 
     def attention(self, stock: MultiheadAttention) -> BinaryAttention:
-        """Build an attention with the sizes of fairseq's attention ``stock``."""
+        """Build an attention with the sizes of ``stock``, which is fairseq's attention."""
         attention = BinaryAttention(
             stock.embed_dim,
             stock.num_heads,

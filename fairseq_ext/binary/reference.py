@@ -20,7 +20,7 @@ EPSILON = 2.0**-7
 
 
 def binarized(x: Tensor, bound: Tensor | None = None) -> Tensor:
-    """Compute ``(floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B`` by rows ``[..., K]``; section 3.1."""
+    """Binarize rows ``[..., K]``: ``(floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B``; section 3.1."""
     if bound is None:
         bound = x.detach().abs().amax(-1, keepdim=True)  # B = max |x|
     clipped = torch.clamp(x / bound.masked_fill(bound == 0, 1), -1 + EPSILON, 1 - EPSILON)
@@ -29,7 +29,7 @@ def binarized(x: Tensor, bound: Tensor | None = None) -> Tensor:
 
 
 def ternary(weight: Tensor, rows: bool = True) -> Tensor:
-    """Compute ``round(clip(W / γ, -1, 1)) γ``; ``γ = mean |W|`` of a row or of all (b1.58).
+    """Compute ``round(clip(W / γ, -1, 1)) γ``; ``γ = mean |W|`` of a row or of all rows (b1.58).
 
     A weight of ``±γ / 2`` becomes 0.
     """
@@ -40,7 +40,7 @@ def ternary(weight: Tensor, rows: bool = True) -> Tensor:
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None, bits: str, scale: float = 1.0) -> Tensor:
-    """Compute ``A_b W_b / s`` plus a bias for tokens ``[..., K]``; section 3.3.
+    """Compute ``A_b W_b / s + b`` for inputs ``[..., K]`` of tokens; section 3.3.
 
     ``bits`` contains ``w`` if the weights are binary, ``t`` if they are ternary, and ``a`` if the
     inputs are binary.
@@ -77,7 +77,7 @@ def attention(
     eps: float,
     score_v: str | None = None,
 ) -> Tensor:
-    """Compute attention ``[T, C]`` from ``[T, C]`` and ``[S, C]``; section 3.5 and figure 1.
+    """Attend from ``queries`` ``[T, C]`` to ``source`` ``[S, C]``; section 3.5 and figure 1.
 
     Args:
         queries, source: states of one sentence.

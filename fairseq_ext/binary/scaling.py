@@ -51,7 +51,7 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _LEAST, _MOST = 1e-9, 1e18  # a loss or size outside would overflow the fit
 PARAMETERS = ("alpha", "p_e", "p_d", "L_inf")
 LEVEL = 0.95  # confidence of every interval
-FEWEST_SIZES = 5  # one more than parameters, or the fit would be perfect
+FEWEST_SIZES = 5  # one more than the law has constants, or the fit would be perfect
 STEEPEST = 2.0  # bound on pe and pd
 _STARTS = (0.0, 0.2, 0.4, 0.6, 0.75, 0.85, 0.92, 0.96, 0.99)  # L∞ as a fraction of the least loss
 _BELOW = 1 - 1e-9  # L∞ stays under the least loss
@@ -87,16 +87,16 @@ class Law:
 class Fit:
     """A fitted law, with measures of its reliability.
 
-    If the search has stopped at a bound (``at_bound``), all intervals are too narrow, because they
-    do not allow for values beyond it.
+    If the search has stopped at a bound (``at_bound``), all intervals are too narrow, because the
+    true value may be beyond the bound.
     """
 
     law: Law  # the least-squares estimate
     models: int  # the number of losses it was fitted to
     r_squared: float  # share of the losses' variance that the law explains
     residual_sd: float  # standard deviation of the residuals, for n - 4 degrees of freedom
-    jacobian: dict[str, Interval]  # of each of PARAMETERS, from the curvature (Student's t, n - 4)
-    bootstrap: dict[str, Interval]  # of each of PARAMETERS, from percentiles of the refits
+    jacobian: dict[str, Interval]  # by the names of PARAMETERS; from curvature (Student's t, n - 4)
+    bootstrap: dict[str, Interval]  # by the names of PARAMETERS; from percentiles of the refits
     at_bound: tuple[str, ...]  # parameters whose estimate is a bound of the search
 
 
@@ -118,7 +118,11 @@ def fit_law(
             and the decoder-scaling models) counts twice.
         base: (N̄e, N̄d), the sizes of the baseline's encoder and decoder.
         what: the name of these models in messages.
-        resamples: bootstrap refits, with a progress bar.
+        resamples: number of bootstrap refits, with a progress bar.
+        seed: seed of the bootstrap.
+
+    Raises:
+        DataError: there are fewer than :data:`FEWEST_SIZES` sizes, or no unique best law.
     """
     x, y = _logs(encoder, decoder, base)
     target = np.asarray(losses, float)
@@ -166,7 +170,7 @@ def _logs(
     decoder: Sequence[float] | Array | float,
     base: tuple[float, float],
 ) -> tuple[Array, Array]:
-    """Return ``log(N̄e / Ne)`` and ``log(N̄d / Nd)``; the unit of the counts cancels."""
+    """Return ``log(N̄e / Ne)`` and ``log(N̄d / Nd)``, called x and y below."""
     sides = zip(base, (encoder, decoder), strict=True)
     x, y = (np.log(baseline / np.asarray(counts, float)) for baseline, counts in sides)
     return x, y
@@ -177,13 +181,13 @@ def _predict(theta: Array, x: Array, y: Array) -> Array:
 
 
 def _jacobian(theta: Array, x: Array, y: Array) -> Array:
-    """Return the derivatives of the loss by θ, ``[n, 4]``."""
+    """Return the derivatives of the losses with respect to θ, ``[n, 4]``."""
     reducible = np.exp(theta[0] + theta[1] * x + theta[2] * y)
     return np.stack([reducible, reducible * x, reducible * y, np.ones_like(x)], axis=1)
 
 
 def _starts(x: Array, y: Array, target: Array) -> list[Array]:
-    """Fit starting points θ of the search: for a fixed L∞, ``log(L - L∞)`` is linear in x and y."""
+    """Find starting points θ of the search: with a fixed L∞, ``log(L - L∞)`` is linear in x, y."""
     columns = np.stack([np.ones_like(x), x, y], axis=1)
     starts = []
     for fraction in _STARTS:
@@ -218,7 +222,7 @@ def _search(x: Array, y: Array, target: Array, start: Array) -> OptimizeResult:
 def _bootstrap(
     theta: Array, x: Array, y: Array, residuals: Array, resamples: int, seed: int
 ) -> list[Array]:
-    """Refit θ to the fitted losses plus residuals drawn with replacement.
+    """Refit θ, ``resamples`` times, to the fitted losses plus residuals drawn with replacement.
 
     Models are not resampled, because a draw might lack all encoder-scaling models, say. Residuals
     are smaller than errors, so they are first divided by ``√(1 - leverage)`` and centred.
@@ -240,7 +244,7 @@ def _bootstrap(
 
 
 def _named(low: Array, high: Array) -> dict[str, Interval]:
-    """Turn intervals of θ into intervals of ``PARAMETERS``."""
+    """Turn the ends of intervals of θ into intervals by the names of ``PARAMETERS``."""
     ends = np.stack([low, high])
     with np.errstate(over="ignore"):
         ends[:, 0] = np.exp(ends[:, 0])
@@ -278,7 +282,12 @@ class Group:
 
 
 def read_table(path: str | Path) -> list[Model]:
-    """Read the models of a ``.json``, ``.csv`` or ``.tsv`` table."""
+    """Read the models of a ``.json``, ``.csv`` or ``.tsv`` table, as the module describes it.
+
+    Raises:
+        ConfigError: the file's name has another ending.
+        DataError: the table cannot be read, or a cell is missing or no positive number.
+    """
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix == ".json":
@@ -301,7 +310,7 @@ def read_table(path: str | Path) -> list[Model]:
 
 def _model(row: dict[str, Any], where: str) -> Model:
     """Read a model from a row; empty cells count as missing."""
-    if None in row:  # the key of `csv` for cells behind the last column
+    if None in row:  # where Python's `csv` puts cells behind the last column
         raise DataError(f"{where}: the row has more cells than the table has columns.")
     cells = {name: value for name, value in row.items() if value not in (None, "")}
     for name in COLUMNS:

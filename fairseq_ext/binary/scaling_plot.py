@@ -45,7 +45,7 @@ def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model
 
 
 def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> list[list[float]]:
-    """Return points ``[parameters, loss]`` of a group's fitted law, over the sizes in an arm."""
+    """Return points ``[parameters, loss]`` of a group's law over the range of sizes in an arm."""
     members = arms(group.models, base)[arm]
     fixed = np.full(points, float(base[1] if arm == ENCODER else base[0]))
     sizes = [m.encoder_parameters if arm == ENCODER else m.decoder_parameters for m in members]
@@ -109,7 +109,7 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _panels(groups: Sequence[Group]) -> Iterator[tuple[Figure, dict[str, Axes]]]:
-    """Yield a figure with one panel for each dataset, to draw into in the block."""
+    """Yield a figure and its panels, one for each dataset, to draw into in a ``with`` block."""
     datasets = list(dict.fromkeys(group.dataset for group in groups))
     across = min(_ACROSS, len(datasets))
     down = -(-len(datasets) // across)

@@ -1,11 +1,11 @@
 """The stages of training: float, binary weights, binary weights and activations (section 4.1).
 
-The stage is stored in the model's state, not only in its schedule. So a checkpoint always computes
-the function that was trained, wherever it is loaded. In each stage, the learning rate has a warm-up
-and then falls to 0 along a cosine.
+The options say when each stage begins, and the model's state says which stage it is in. So a
+checkpoint always computes the function that was trained, wherever it is loaded. In each stage, the
+learning rate has a warm-up and then falls to 0 along a cosine.
 """
 
-# fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
+# Without `from __future__ import annotations`: fairseq reads the types of a configuration's fields.
 
 import logging
 import math
@@ -33,6 +33,9 @@ def lengths(text: str, fewest: int = 1) -> list[int]:
     """Parse the value of ``--stage-updates``: the number of updates in each stage; [] if empty.
 
     ``fewest`` is the smallest number of stages to accept: 2 to binarize weights, 3 for activations.
+
+    Raises:
+        ConfigError: ``text`` is not a list of numbers, or has a wrong number of stages.
     """
     try:
         values = [int(value) for value in text.split(",")] if text else []
@@ -53,7 +56,7 @@ def lengths(text: str, fewest: int = 1) -> list[int]:
 
 
 def stage_at(update: int, stages: list[int]) -> int:
-    """Return the number of an update's stage, 0 to 2, or 2 if ``stages`` is empty.
+    """Return the stage of an update, 0 to 2; it is always 2 if ``stages`` is empty.
 
     Updates are counted from 0. A stage of 0 updates is skipped; the last stage never ends.
     """
@@ -67,9 +70,9 @@ class Stage(nn.Module):
 
     fairseq calls ``set_num_updates`` before each batch, with the number of updates so far, and
     before it loads a checkpoint's state, with the checkpoint's number. The stage in a loaded state
-    has priority, and training never goes back from it. So loading never changes what a model
-    computes: not at the boundary of two stages, not with ``--reset-optimizer``, and not for
-    fine-tuning. Without ``stages`` (:func:`lengths`), everything is binary from the start.
+    has priority, and training never goes back to an earlier one. So loading never changes what a
+    model computes: not at the boundary of two stages, not with ``--reset-optimizer``, and not for
+    fine-tuning. If ``stages`` (from :func:`lengths`) is empty, everything is binary from the start.
     """
 
     def __init__(self, layers: Iterable[nn.Module], stages: list[int]) -> None:
@@ -86,7 +89,7 @@ class Stage(nn.Module):
             layer.set_stage(stage)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Enter the stage of update ``num_updates``, counted from 0; fairseq calls this."""
+        """Enter the stage of update ``num_updates`` (from 0), unless it is an earlier stage."""
         planned = stage_at(num_updates, self.stages)
         if planned > self.index:
             self.enter(planned)
@@ -101,7 +104,7 @@ class Stage(nn.Module):
             )
 
     def _name(self) -> str:
-        """Name the stage by what it makes binary or ternary in the layers."""
+        """Name the stage by what is binary or ternary in the layers now."""
         binary = [layer for layer in self._layers if getattr(layer, "binary_weights", False)]
         of_inputs = ("binary_inputs", "binary_qk", "binary_score_v")
         inputs = any(getattr(layer, name, None) for layer in self._layers for name in of_inputs)
@@ -159,8 +162,11 @@ def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: lis
 class StagedCosine(FairseqLRScheduler):
     """A scheduler whose rate rises and then falls along a cosine in each stage of training.
 
-    See :func:`learning_rate`. It never resets the optimizer's moments. ``--lr`` is the peak of all
-    stages, or a comma-separated list with a peak for each.
+    :func:`learning_rate` has the formula. A new stage keeps the optimizer's moments. ``--lr`` is
+    the peak of all stages, or a comma-separated list with a peak for each stage.
+
+    Raises:
+        ConfigError: the options of stages, warm-up and rates do not fit each other.
     """
 
     def __init__(self, cfg: StagedCosineConfig, optimizer: FairseqOptimizer) -> None:

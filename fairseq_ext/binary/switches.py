@@ -33,7 +33,7 @@ class Switches:
 
     @property
     def anything(self) -> bool:
-        """Whether any product is binarized."""
+        """Whether any product has binary or ternary weights, or binary inputs."""
         return bool(self.weights or self.activations)
 
 
@@ -77,6 +77,9 @@ def selected(cfg: Any) -> Switches:
     Only ``bmt`` has presets. ``--binary-weights`` and ``--binary-activations`` override a preset
     unless they are empty (``none`` stands for no products), other options unless they are
     ``preset``.
+
+    Raises:
+        ConfigError: a list has an unknown product, or ternary weights exclude another option.
     """
     switches = PRESETS[str(cfg.bmt_preset)] if hasattr(cfg, "bmt_preset") else Switches()
     if cfg.binary_weights:
