@@ -1,7 +1,7 @@
-"""A fast dropout for the CPU, which draws 16 random bits for each value.
+"""Dropout that is fast on a CPU, because it draws only 16 random bits for each value.
 
 torch draws a random float for each value, which takes longer than the rest of a dropout. Here one
-64-bit random number serves four values. The few values of a small tensor are left to torch.
+64-bit random number serves four values. Small tensors are left to torch.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
 def dropout(x: Tensor, p: float) -> Tensor:
     """Return a copy of ``x``: each value is 0 with probability ``p``, else divided by ``1 - p``.
 
-    ``p`` is rounded as in :func:`draw`, except for small tensors, which torch computes.
+    ``p`` is rounded as in :func:`draw`, except for small tensors, which are left to torch.
     """
     if x.numel() < LEAST:
         return functional.dropout(x, p)

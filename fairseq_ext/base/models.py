@@ -28,7 +28,11 @@ Model = TypeVar("Model", bound=type)
 
 
 def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Model], Model]:
-    """Make a decorator that registers a model under a new name and sets its ``Config``."""
+    """Make a class decorator that registers a model as ``name`` and sets its ``Config``.
+
+    Raises:
+        EnvironmentProblem: another model or architecture has this name.
+    """
 
     def register(cls: Model) -> Model:
         refuse_taken(name, cls)
@@ -137,9 +141,9 @@ class TranslationTransformer(TransformerModelBase):
     decoder_class: type[TransformerDecoderBase] = TransformerDecoderBase
     binarization: ModuleType | None = None
     """The module :mod:`fairseq_ext.binary.compose`, which binarizes the layers that options name.
-    It sets this attribute itself, so that no paper's folder has to import another."""
+    That module sets this attribute itself, so that no paper's folder has to import another."""
 
-    # without the options of fairseq's Transformer
+    # fairseq's Transformer would add its own options, too.
     add_args: Any = classmethod(BaseFairseqModel.add_args.__func__)
 
     @classmethod
@@ -161,9 +165,9 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that the other options leave without effect.
+        """Yield each option that other options turn off, with what it needs to have an effect.
 
-        ``need`` is a phrase for what the option lacks, such as `--attention-type mlp`.
+        The need is a phrase, such as `--attention-type mlp`.
         """
         if cls.binarization is not None:
             yield from cls.binarization.without_effect(cfg)

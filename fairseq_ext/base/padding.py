@@ -1,4 +1,4 @@
-"""Helpers for padded batches and for beam search.
+"""Reorder the columns of padded batches, and the rows of beam search.
 
 fairseq pads sources on the left by default, and always in interactive use. Beam search turns each
 sentence into several rows, one for each hypothesis.
@@ -24,14 +24,14 @@ AXES = {
 def real_first(padding_mask: Tensor) -> Tensor:
     """Return column indices ``[B, S]`` that move each sentence's words to the left of its pads.
 
-    The mask ``[B, S]`` is true on pads. :func:`gather_columns` moves columns by these indices, and
-    moves them back by the ``argsort`` of the indices.
+    The mask ``[B, S]`` is true on pads. :func:`gather_columns` moves columns by these indices; with
+    the ``argsort`` of the indices, it moves the columns back.
     """
     return padding_mask.to(torch.uint8).argsort(dim=1, stable=True)
 
 
 def gather_columns(values: Tensor, columns: Tensor) -> Tensor:
-    """Take columns of each sentence in ``values`` ``[B, S, ...]`` by ``[B, S]`` indices."""
+    """Select columns of each sentence in ``values`` ``[B, S, ...]`` by indices ``[B, S]``."""
     index = columns.view(*columns.shape, *[1] * (values.dim() - 2)).expand_as(values)
     return values.gather(1, index)
 

@@ -1,10 +1,10 @@
 """Find the wings of this package, which are the folders of papers, such as ``gru/``.
 
 A wing is a subpackage with a ``model.py``, whose import registers its architectures. Its
-``__init__.py`` lists other modules that register something (a criterion, a schedule, a second
-model) in ``REGISTERS``. The folder ``commands`` has its subcommands of ``fairseq-ext`` (see
-:mod:`fairseq_ext.commands`). ``BITS`` names a module whose
-``binary_weights`` returns the weights that a bundle stores as bits.
+``__init__.py`` may set ``REGISTERS``, a list of other modules that register something (a criterion,
+a schedule, a second model), and ``BITS``, the name of a module whose ``binary_weights`` returns the
+weights that a bundle stores as bits. The folder ``commands`` has the wing's subcommands of
+``fairseq-ext`` (see :mod:`fairseq_ext.commands`).
 """
 
 import importlib
@@ -17,7 +17,7 @@ USER_DIR = PACKAGE / "plugin" / "fairseq_ext_plugin"  # the folder to give to fa
 
 
 def names(with_module: str = "model") -> tuple[str, ...]:
-    """Return the names of the wings with a module ``with_module``, in alphabetical order."""
+    """Return the names of the wings that have a module ``with_module``, in alphabetical order."""
     wings = sorted(path.parent.name for path in PACKAGE.glob("*/model.py"))
     return tuple(wing for wing in wings if (PACKAGE / wing / f"{with_module}.py").is_file())
 

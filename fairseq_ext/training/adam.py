@@ -34,7 +34,11 @@ def can_fuse(optimizer: Optimizer) -> bool:
 
 
 def step(optimizer: Optimizer) -> None:
-    """Update every parameter that has a gradient, and keep the state like fairseq's Adam."""
+    """Update every parameter that has a gradient; the state stays that of fairseq's Adam.
+
+    Raises:
+        CheckpointError: the state, which comes from a checkpoint, does not fit the parameters.
+    """
     for group in optimizer.param_groups:
         together: dict[tuple[int, torch.device], list[Tensor]] = defaultdict(list)
         for weight in group["params"]:
@@ -46,7 +50,7 @@ def step(optimizer: Optimizer) -> None:
 
 
 def _advance(state: dict[str, Any], weight: Tensor) -> int:
-    """Count a weight's step and return its number; make its moments, or fit them to the weight."""
+    """Make or fit the moments of a weight, count its next step, and return the step's number."""
     if not state:
         state.update(step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight))
     for name in ("exp_avg", "exp_avg_sq"):
@@ -58,7 +62,7 @@ def _advance(state: dict[str, Any], weight: Tensor) -> int:
 
 
 def _fitted(moment: Any, weight: Tensor) -> Tensor:
-    """Return a moment in the type and layout of its weight, which the kernel does not check."""
+    """Convert a moment to its weight's type and layout, because torch's kernel checks neither."""
     if not isinstance(moment, Tensor) or moment.shape != weight.shape:
         shape = list(moment.shape) if isinstance(moment, Tensor) else moment
         raise _unfit(f"{shape!r:.40} as a moment of a weight of {list(weight.shape)}")

@@ -1,4 +1,4 @@
-"""Leave a model's output layer to the loss.
+"""Let the loss compute a model's output layer, which it does in chunks.
 
 Inside :func:`deferred`, a model returns the features that its output layer would read, and
 :func:`output_layer` gives the loss the weights of that layer.
@@ -24,14 +24,14 @@ WRAPPERS = (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataPa
 
 
 def obstacle(model: nn.Module) -> str | None:
-    """Return why the loss cannot compute the output layer of ``model``, or None if it can."""
+    """Return what keeps the loss from computing the output layer of ``model``, or None."""
     if getattr(model, "find_unused_parameters", False):
         return "--find-unused-parameters"
     inner = unwrapped(model)
     decoder = getattr(inner, "decoder", None)
     if not isinstance(inner, BaseFairseqModel) or not isinstance(decoder, FairseqDecoder):
         return f"the model {type(inner).__name__}"
-    for part in (inner, decoder):  # another library's code may change the logits
+    for part in (inner, decoder):  # code outside fairseq and this package may change the logits
         if not owner_of(part, "forward").__module__.startswith("fairseq"):
             return f"the forward pass of {type(part).__name__}"
     if decoder.adaptive_softmax is not None:
@@ -53,7 +53,7 @@ def obstacle(model: nn.Module) -> str | None:
 
 @contextlib.contextmanager
 def deferred(model: nn.Module) -> Iterator[None]:
-    """Let ``model`` return features instead of logits; :func:`obstacle` must have returned None."""
+    """Let ``model`` return features instead of logits; call this if :func:`obstacle` gives None."""
     inner = unwrapped(model)
     attributes = vars(inner.decoder)
     attributes["output_layer"] = _unchanged  # in the instance, to hide the class's method
@@ -67,7 +67,7 @@ def deferred(model: nn.Module) -> Iterator[None]:
 
 
 def is_deferred(model: nn.Module) -> bool:
-    """Return whether ``model`` returns features now."""
+    """Return whether ``model`` returns features now, because of :func:`deferred`."""
     return vars(getattr(unwrapped(model), "decoder", model)).get("output_layer") is _unchanged
 
 
@@ -87,7 +87,7 @@ def output_layer(model: nn.Module, features: Tensor) -> OutputLayer:
 
 
 def _output_module(decoder: nn.Module) -> nn.Module | None:
-    """Return the module with the weights of the output layer, or None if it is not known."""
+    """Return the module with the weights of the output layer, or None if no module is known."""
     if owner_of(decoder, "output_layer") is not LSTMDecoder:
         return getattr(decoder, "output_projection", None)
     return decoder.embed_tokens if decoder.share_input_output_embed else decoder.fc_out

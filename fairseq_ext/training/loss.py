@@ -18,8 +18,8 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_ext.training.tied_weight import Parts, TiedWeight
 
-CHUNK = 2**22  # logits of a chunk: 16 MiB in fp32, a size with fast products
-BLOCK = 2**18  # logits whose loss is computed at a time, which fit into a core's own cache
+CHUNK = 2**22  # logits in a chunk: 16 MiB in fp32, a size with fast products
+BLOCK = 2**18  # logits whose loss is computed at a time: few enough for a core's own cache
 
 
 class OutputLayer(NamedTuple):
@@ -29,7 +29,7 @@ class OutputLayer(NamedTuple):
         features: ``h``, ``[..., C]``.
         weight: ``W``, ``[V, C]``.
         bias: ``b``, ``[V]``, or None.
-        tied: where the gradient of ``W`` is summed if ``W`` is also a table of embeddings.
+        tied: what sums the gradient of ``W`` if ``W`` is also a table of embeddings; else None.
     """
 
     features: Tensor
@@ -42,15 +42,15 @@ class OutputLayer(NamedTuple):
         return self._replace(features=self.features.flatten(0, -2)[words])
 
     def logits(self) -> Tensor:
-        """Compute the logits ``[..., V]``; convert them to fp32 if they are less precise."""
+        """Compute the logits ``[..., V]``, in at least fp32."""
         z = F.linear(self.features, self.weight, self.bias)
         return z.to(torch.promote_types(z.dtype, torch.float32))
 
 
 ChunkLoss = Callable[[Tensor, slice, bool], Tensor]
-"""A function of logits ``z``, ``[R, V]``, their place among all words, and whether a gradient is
-needed. It returns the sums of loss and negative log-likelihood, ``[2]``, and overwrites ``z``, with
-``∂L/∂z`` if needed."""
+"""A function of logits ``z``, ``[R, V]``, the place of their words among all words, and whether a
+gradient is needed. The function returns the sums of loss and negative log-likelihood, ``[2]``, and
+overwrites ``z``, with ``∂L/∂z`` if a gradient is needed."""
 
 
 def smoothed_nll(
@@ -66,7 +66,7 @@ def smoothed_nll(
 
         L = (1 - ε - ε') · (-log p_t) + ε' · Σ_v (-log p_v),    ε' = ε / (V - 1)
 
-    In its gradient, ``p`` has the factor ``(1 - ε - ε') + V ε' = 1``, which leaves
+    In the gradient, ``p`` has the factor ``(1 - ε - ε') + V ε' = 1``, so that
 
         ∂L/∂z = p - (1 - ε - ε') · onehot(t) - ε'
 
@@ -95,7 +95,7 @@ def distilled_nll(
     padding_idx: int | None = None,
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
-    """Mix two cross-entropies: with the teacher's probabilities, and with the targets.
+    """Compute a mean of two cross-entropies: with the teacher's probabilities and with the targets.
 
     For one word with logits ``z`` of the student and ``y`` of the teacher, ``w`` the teacher's
     weight, ``p = softmax(y/τ)`` and ``q = softmax(z/τ)``:
@@ -146,7 +146,7 @@ def _blocks(z: Tensor) -> Sequence[slice]:
 def _summed(output: OutputLayer, chunk_loss: ChunkLoss, chunk: int) -> tuple[Tensor, Tensor]:
     features, weight, bias, tied = output
     places = _places(output, chunk)
-    if not torch.is_grad_enabled():  # parameters have `requires_grad` even then
+    if not torch.is_grad_enabled():  # `requires_grad` would still ask for gradients
         features, weight, tied = features.detach(), weight.detach(), None
         bias = None if bias is None else bias.detach()
     if tied is None:
@@ -156,7 +156,7 @@ def _summed(output: OutputLayer, chunk_loss: ChunkLoss, chunk: int) -> tuple[Ten
 
 
 class _Summed(torch.autograd.Function):
-    """The sum of a :data:`ChunkLoss` over all chunks, with gradients computed on the way.
+    """The sum of a :data:`ChunkLoss` over all chunks; the forward pass computes the gradients, too.
 
     Gradients are sums over chunks of ``∂L/∂h = ∂L/∂z W``, ``∂L/∂W = (∂L/∂z)^T h`` and
     ``∂L/∂b = ∂L/∂z``. The weight's gradient is stored transposed: libraries compute ``h^T ∂L/∂z``,
@@ -208,7 +208,7 @@ class _Summed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         gradients = ctx.saved_tensors
-        if grad.device.type != "cpu" or grad != 1:  # 1 is usual: this is the training's loss
+        if grad.device.type != "cpu" or grad != 1:  # 1 is usual: training starts at this loss
             gradients = [g if g is None else g * grad.to(g) for g in gradients]
         of_features, of_weight, of_bias = gradients
         if ctx.parts is None:

@@ -82,7 +82,7 @@ def by_onednn(bf16: bool = False) -> Iterator[None]:
 
 
 def mm(product: Product, a: Tensor, b: Tensor) -> Tensor:
-    """Compute ``A B``."""
+    """Compute ``A B``, by ``product`` if the matrices are large and fp32, else by torch."""
     if _is_large(a, b):
         return product(a, b, None)
     return torch.mm(a, b, out=a.new_empty(a.size(0), b.size(1)))  # torch's own kernel
@@ -91,7 +91,7 @@ def mm(product: Product, a: Tensor, b: Tensor) -> Tensor:
 def addmm(
     product: Product, added: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    """Compute ``β added + α A B``."""
+    """Compute ``β added + α A B``, by ``product`` in the same cases as :func:`mm`."""
     is_bias = added.dim() == 1 and added.size(0) == b.size(1) and added.is_contiguous()
     if is_bias and beta == alpha == 1 and added.dtype == a.dtype and _is_large(a, b):
         return product(a, b, added)
@@ -102,7 +102,7 @@ def addmm(
 def addmm_(
     product: Product, sums: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    """Compute ``β sums + α A B`` in place, in ``sums``."""
+    """Compute ``β sums + α A B`` in place of ``sums``, as :func:`addmm` does."""
     if beta == alpha == 1 and sums.dtype == a.dtype and _is_large(a, b):
         return sums.add_(product(a, b, None))
     return torch.addmm(sums, a, b, beta=beta, alpha=alpha, out=sums)
@@ -142,5 +142,5 @@ def times_as_long(converted: bool) -> float:
 
 
 def _seconds(a: Tensor, b: Tensor) -> float:
-    # the first product includes compiling
+    # The least of four times: the first product takes longer, because oneDNN compiles it.
     return min(timeit.repeat(partial(torch.mm, a, b), number=1, repeat=4))

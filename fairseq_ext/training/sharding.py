@@ -1,7 +1,7 @@
 """``--zero-sharding os``: each process keeps the optimizer's state for a part of the weights.
 
-This is stage 1 of ZeRO (Rajbhandari et al., 2020, https://arxiv.org/abs/1910.02054) by torch's own
-``ZeroRedundancyOptimizer``: gradients are summed as usual, and each process updates its own
+This is stage 1 of ZeRO (Rajbhandari et al., 2020, https://arxiv.org/abs/1910.02054), which torch's
+``ZeroRedundancyOptimizer`` does: gradients are summed as usual, and each process updates its own
 parameters and sends them to the others. No parameter is divided, so sharding changes no results.
 """
 
@@ -11,7 +11,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 
 class ShardedOptimizer(ZeroRedundancyOptimizer):
-    """An optimizer that splits its state among processes, with the methods that fairseq calls.
+    """An optimizer that splits its state among processes, and has the methods that fairseq calls.
 
     :meth:`state_dict` returns the whole state as the inner optimizer would, so that a checkpoint
     does not depend on how many processes wrote it.
@@ -21,7 +21,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
     """Keep fairseq from casting the state: it is float32 even where the weights are not."""
 
     def __getattr__(self, name: str) -> Any:
-        """Return a property of the inner optimizer, such as ``supports_step_with_scale``."""
+        """Return what the inner optimizer supports, such as ``supports_step_with_scale``."""
         if name.startswith("supports"):
             return getattr(self.optim, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -47,7 +47,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         return state
 
     def share(self) -> tuple[int, int]:
-        """Return how many weights' state this process keeps, and how many weights there are."""
+        """Return the number of weights whose state this process keeps, and of all weights."""
         share, total = (
             sum(weight.numel() for group in groups for weight in group["params"])
             for groups in (self.optim.param_groups, self.param_groups)

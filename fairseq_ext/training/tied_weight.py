@@ -2,8 +2,8 @@
 
 autograd makes one gradient of the whole table for each use of it, and then adds them up: several
 passes over V × C numbers, however few tokens a batch has. Here each lookup of embeddings leaves
-only the gradients of the rows that it read. When all uses have left theirs, the output layer's
-gradient is copied into the layout of the table, and the rows are added to this copy.
+only the gradients of the rows that it read. Once all uses have left their gradients, that of the
+output layer is copied into the layout of the table, and the rows are added to this copy.
 
 V: vocabulary, C: features.
 """
@@ -22,12 +22,12 @@ from torch.autograd.function import once_differentiable
 
 @dataclass
 class Parts:
-    """Parts of a gradient ``[V, C]``, which a backward pass collects until all are there.
+    """The parts of a gradient ``[V, C]``, which a backward pass collects until all are there.
 
     Attributes:
         product: the output layer's part, transposed: ``[C, V]``.
         rows: indices ``[N]`` and gradients ``[N, C]`` of the rows that each lookup read.
-        backward_pass: autograd's number of the backward pass that left them.
+        backward_pass: autograd's number of the backward pass that left these parts.
     """
 
     product: Tensor | None = None
@@ -35,17 +35,17 @@ class Parts:
     backward_pass: int = -1
 
     def add_product(self, gradient: Tensor) -> None:
-        """Add the part of an output layer; ``gradient`` stays as it is."""
+        """Add the output layer's part ``[C, V]``; ``gradient`` itself is not changed."""
         self._forget_earlier_pass()
         self.product = gradient if self.product is None else self.product + gradient
 
     def add_rows(self, numbers: Tensor, gradients: Tensor) -> None:
-        """Add the part of a lookup."""
+        """Add a lookup's part: row numbers ``[N]`` and their gradients ``[N, C]``."""
         self._forget_earlier_pass()
         self.rows.append((numbers, gradients))
 
     def take_sum(self, weight: Tensor) -> Tensor:
-        """Return the gradient, in the layout of ``weight``, and forget the parts."""
+        """Sum the parts to the gradient, in the layout of ``weight``, and forget them."""
         self._forget_earlier_pass()
         if self.product is None:
             total = torch.zeros_like(weight)
@@ -57,21 +57,21 @@ class Parts:
         return total
 
     def _forget_earlier_pass(self) -> None:
-        """Forget parts that an earlier backward pass for other tensors left without a sum."""
+        """Forget parts of an earlier backward pass, which needed other gradients and no sum."""
         number = torch._C._current_graph_task_id()
         if number != self.backward_pass:
             self.backward_pass, self.product, self.rows = number, None, []
 
 
 class TiedWeight:
-    """A weight whose uses in one forward pass leave parts of its gradient.
+    """A weight whose uses in one forward pass each leave a part of its gradient.
 
     Attributes:
         parameter: the weight ``[V, C]``.
         weight: the same numbers, without gradient.
         anchor: a scalar that stands for the weight in the graph. autograd computes the weight's
             gradient after the gradients of all functions that have the anchor as an input.
-        parts: where these functions leave their parts.
+        parts: where these functions leave their parts of the gradient.
     """
 
     def __init__(self, weight: Tensor) -> None:
@@ -79,9 +79,9 @@ class TiedWeight:
         self.anchor = _Summed.apply(weight, self.parts)
 
     def look_up(self, input: Tensor, padding_idx: int | None) -> Tensor:
-        """Return the embeddings of the tokens ``input``; the row ``padding_idx`` gets no gradient.
+        """Look up the embeddings of tokens ``input``; the row ``padding_idx`` gets no gradient.
 
-        The argument is called ``input`` because ``nn.Embedding`` calls it so.
+        The argument has the name ``input`` because ``nn.Embedding`` names it so.
         """
         return _Lookup.apply(self.anchor, self.weight, input, padding_idx, self.parts)
 
@@ -126,11 +126,11 @@ class _Lookup(torch.autograd.Function):
 
 @contextlib.contextmanager
 def tied(model: nn.Module, weight: Tensor | None) -> Iterator[TiedWeight | None]:
-    """In the ``with`` block, embeddings tied to ``weight`` leave gradients of the rows they read.
+    """Let embeddings tied to ``weight`` leave only gradients of rows that they read, in a block.
 
-    Yields the :class:`TiedWeight` that collects them; or None, and changes nothing, if no embedding
-    of ``model`` has this weight, if no gradient is needed, or where this gains nothing: on a GPU or
-    in half precision.
+    Yields the :class:`TiedWeight` that collects the gradients. Yields None, and changes nothing, if
+    no embedding of ``model`` has this weight, if no gradient is needed, or where time would not be
+    saved: on a GPU or in half precision.
     """
     embeddings = []
     if (
