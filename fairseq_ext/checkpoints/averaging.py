@@ -36,6 +36,10 @@ def select(folder: str | Path, kind: str, count: int) -> list[Path]:
 
     ``kind`` is a key of :data:`KINDS`. For ``best``, ``--maximize-best-checkpoint-metric`` of the
     run decides whether higher is better.
+
+    Raises:
+        CheckpointError: ``folder`` is no folder, or has fewer checkpoints of this kind.
+        ConfigError: ``count`` is below 1.
     """
     shape, pattern = KINDS[kind]
     if count < 1:
@@ -130,7 +134,7 @@ def _is_averaged(weight: Tensor) -> bool:
 
 
 def _facts(checkpoint: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts on which all averaged checkpoints must agree."""
+    """Return the facts, by name, on which all averaged checkpoints must agree."""
     facts = {"the architecture": layout.architecture(checkpoint)}
     for name, weight in checkpoint["model"].items():
         shape = "×".join(map(str, weight.shape)) or "a single number"

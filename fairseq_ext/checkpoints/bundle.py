@@ -50,8 +50,8 @@ WEIGHTS, PROGRAM, SHORTLIST = "model.safetensors", "program.json", "shortlist.tx
 SUFFIXES = (".zip", ".tar.zst")  # endings of the names of archived bundles
 FORMAT, VERSION = "fairseq-ext bundle", 2
 BITS, BITS_INT8 = "bits", "bits-int8"
-"""Kinds of bundles whose binary weights take one bit each, ternary weights 1.6. All other weights
-are fp32, except that ``bits-int8`` stores the embeddings and the output projection in int8."""
+"""Kinds of bundles whose binary weights take one bit each, and ternary weights 1.6 bits. All other
+weights are fp32, but ``bits-int8`` stores the embeddings and the output projection in int8."""
 KINDS = (*NUMBERS, BITS, BITS_INT8)
 ENGINE_NUMBERS = {**{name: name for name in NUMBERS}, BITS: "fp32", BITS_INT8: "int8"}
 """The engine's number format for each kind of bundle."""
@@ -59,12 +59,12 @@ CONSTANT = "program."
 """Prefix of the names of tensors that belong to the program and not to the state dict."""
 LATENT = {"bmt": 2.0, "xnor": 1.0}
 """For each binarizer, the ratio of a latent weight to the level to which it is binarized."""
-TERNARY = "ternary"  # the binarizer whose latent weights depend on the number of zeros
+TERNARY = "ternary"  # has no such ratio: its latent weights depend on the number of zeros
 LARGEST = 1 << 24  # most bytes of a JSON file
 LEVEL = 10  # compression level of zstd
 WIDEST_BEAM = 100
-"""Widest default beam that a bundle may set: memory and time grow with the beam, and its user has
-not chosen it."""
+"""Widest default beam that a bundle may set: memory and time grow with the beam, and the user of
+the bundle has not chosen this beam."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -132,7 +132,7 @@ def _folder(path: str | Path) -> Path | None:
 
 
 def _checked(folder: Path) -> Path:
-    """Check the bundle in an unpacked archive, which must be its only folder; return its folder."""
+    """Check the bundle in an unpacked archive; return its folder, the only entry of ``folder``."""
     entries = [*folder.iterdir()]
     if len(entries) != 1 or not (entries[0] / MANIFEST).is_file():
         raise CheckpointError(f"it has no folder with {MANIFEST}, so it is not a bundle.")
@@ -165,7 +165,11 @@ def has_program(path: str | Path) -> bool:
 
 
 def read(path: str | Path) -> Bundle:
-    """Read a bundle's ``bundle.json``; the other files are left to :meth:`Bundle.check`."""
+    """Read a bundle's ``bundle.json``, without the files that :meth:`Bundle.check` checks.
+
+    Raises:
+        CheckpointError: ``bundle.json`` cannot be read, or has another version or a wrong value.
+    """
     folder = home(path)
     content = _json(folder / MANIFEST)
     if content.get("format") != FORMAT or content.get("version") != VERSION:
@@ -215,7 +219,7 @@ def unchanged(path: str | Path) -> Iterator[Bundle]:
 
 
 def require_kind(path: Path) -> None:
-    """Refuse a name whose ending is neither in :data:`SUFFIXES` nor a version such as ``.2``."""
+    """Refuse an output whose ending is neither in :data:`SUFFIXES` nor a version such as ``.2``."""
     if not suffix(path) and re.fullmatch(r"\.(?!v?\d+$)\w+", path.suffix):
         raise ConfigError(
             f"`--output {path}`: an archive's name must end in {' or '.join(SUFFIXES)}. A folder's "
@@ -258,7 +262,7 @@ def archive(folder: Path, path: Path) -> None:
 
 
 def configuration(manifest: Bundle) -> dict[str, Any]:
-    """Read a bundle's ``config.json``."""
+    """Read and check a bundle's ``config.json``."""
     path = manifest.folder / CONFIG
     content = _json(path)
     binary = content.get("binary", {})
@@ -269,7 +273,11 @@ def configuration(manifest: Bundle) -> dict[str, Any]:
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """Read a bundle as a checkpoint of fairseq at update 0, with its weights in fp32."""
+    """Read a bundle as a checkpoint of fairseq at update 0, with its weights in fp32.
+
+    Raises:
+        CheckpointError: a file is damaged, or has changed while it was read.
+    """
     with unchanged(path) as manifest:
         manifest.check()
         source, target = (

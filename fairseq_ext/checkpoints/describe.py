@@ -1,4 +1,4 @@
-"""Read the size and history of a checkpoint or bundle; a bundle needs no torch."""
+"""Read the size of a trained model, and its number of updates; for a bundle, without torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ BOOKKEEPING = ("version", "_float_tensor")
 
 @dataclass(frozen=True)
 class Weights:
-    """The size and history of a checkpoint.
+    """The size of a trained model, and its number of updates (None if unknown).
 
     ``parameters`` counts numbers in floating-point tensors, a tied tensor once, and binary or
     ternary weights. ``tensor_bytes`` is the size of the model's tensors on disk.
@@ -28,7 +28,7 @@ class Weights:
 
 
 def read_weights(path: str | Path) -> Weights:
-    """Read the size and history of a checkpoint or bundle."""
+    """Read the size of the model in a checkpoint or bundle, and its number of updates."""
     if bundle.is_bundle(path):
         manifest = bundle.read(path)
         manifest.check()
@@ -49,7 +49,7 @@ def read_weights(path: str | Path) -> Weights:
 
 
 def parameters_of(tensors: Tensors, manifest: bundle.Bundle) -> int:
-    """Count a bundle's parameters: numbers that are read as fp32, and signs of packed weights."""
+    """Count a bundle's parameters: numbers of floating-point weights, and signs of packed ones."""
     inputs = bundle.configuration(manifest).get("binary", {}).get("inputs", {})
     count = 0
     for name in tensors.names():

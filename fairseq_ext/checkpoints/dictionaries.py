@@ -1,8 +1,8 @@
 """Keep a model's dictionaries in its checkpoints, and compare them with the data's dictionaries.
 
-A model knows words only by their indices. With a dictionary of the same size in another order it
-still runs, but translates into other words. So ``extra_state`` of a checkpoint keeps all words of
-both dictionaries in their order (0.3 MB of 250 MB). Two equal dictionaries are stored once.
+A model knows words only by their indices. With a dictionary of the same size in another order, the
+model still runs, but translates into other words. So ``extra_state`` of a checkpoint keeps all
+words of both dictionaries in order (0.3 MB of 250 MB). Two equal dictionaries are stored once.
 
 Nothing here needs fairseq or torch.
 """
@@ -23,11 +23,11 @@ SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 
 
 def symbols(path: str | Path) -> list[str]:
-    """Return fairseq's special symbols and then the symbols of a ``dict.LANGUAGE.txt``."""
+    """Read a ``dict.LANGUAGE.txt``; return fairseq's special symbols, then the file's symbols."""
     words = [*SPECIAL]
     try:
         with require_file(path, "dictionary").open(encoding="utf-8") as lines:
-            for line in lines:  # all of them at once would take twice the memory
+            for line in lines:  # reading all lines at once would take twice the memory
                 words.append(line.removesuffix("\n").removesuffix(OVERWRITES).rpartition(" ")[0])
     except UnicodeDecodeError:
         raise DataError(f"{path} is damaged: it is not UTF-8. Use another copy.") from None
@@ -35,7 +35,7 @@ def symbols(path: str | Path) -> list[str]:
 
 
 def record(source: Sequence[str], target: Sequence[str]) -> dict[str, str]:
-    """Return the record that a checkpoint keeps: the symbols of each side, one per line."""
+    """Make the record of dictionaries that a checkpoint keeps: each side's symbols, one a line."""
     first = "\n".join(source)
     return {"source": first, "target": first if target == source else "\n".join(target)}
 
@@ -51,7 +51,7 @@ def recorded(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, str] 
 
 
 def difference(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
-    """Describe the first line in which two lists of symbols differ; None if they are equal."""
+    """Say where lists of symbols first differ, and what both have there; None if they are equal."""
     special = len(SPECIAL)
     for index, (our, their) in enumerate(zip_longest(ours, theirs)):
         if our != their:

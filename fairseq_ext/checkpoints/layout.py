@@ -45,13 +45,13 @@ def section(cfg: Any, part: str) -> dict[str, Any]:
 
 
 def configuration(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a checkpoint's configuration by parts; in an old one, each part is all of ``args``."""
+    """Return a checkpoint's options by part; in old checkpoints, every part is all of ``args``."""
     args = checkpoint.get("args")
     return dict.fromkeys(_PARTS, args) if args else checkpoint.get("cfg") or {}
 
 
 def options(checkpoint: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """Return one part of the options of the run that wrote a checkpoint."""
+    """Return the options of one ``part`` (``model``, ``task`` …) of a checkpoint's run."""
     return section(configuration(checkpoint), part)
 
 
@@ -99,7 +99,7 @@ def num_updates(checkpoint: Mapping[str, Any]) -> int | None:
     return history[-1].get("num_updates")
 
 
-# The criterion of `fairseq-validate` for a model stored without its training state.
+# The criterion that `fairseq-validate` uses for a model stored without its training state.
 PLAIN_LOSS = {"_name": "cross_entropy", "sentence_avg": False}
 # What fairseq's hub interface reads from a checkpoint, for a model stored without these options.
 FOR_THE_HUB = {
@@ -111,7 +111,7 @@ FOR_THE_HUB = {
 
 
 def before_training() -> dict[str, Any]:
-    """Return the state of update 0: everything in a checkpoint except weights and options."""
+    """Make the training state of update 0: all of a checkpoint except weights and options."""
     start = {
         "criterion_name": "none",
         "optimizer_name": "none",
@@ -166,7 +166,7 @@ def ties(state: Mapping[str, Any]) -> dict[str, str]:
 
 
 def differences(report: str) -> str:
-    """Shorten torch's report on ill-fitting weights: one line, with at most six names."""
+    """Shorten torch's report on weights that do not fit a model: one line, at most six names."""
     shapes = re.findall(r"size mismatch for (\S+): .*?Size\((.*?)\).*?Size\((.*?)\)", report)
     kinds = {"other sizes": [f"{key} {theirs}, not {ours}" for key, theirs, ours in shapes]}
     for heading, kind in (("Missing", "not in it"), ("Unexpected", "only in it")):

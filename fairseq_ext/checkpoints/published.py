@@ -1,10 +1,10 @@
 """Use trained models in the layouts in which fairseq's authors publish them.
 
 An archive or folder has ``model.pt`` or ``model1.pt`` … (an ensemble), dictionaries and the files
-of the subwords, but does not say how text becomes tokens. :func:`prepare` makes a folder for it in
-the user's cache that looks like a run's folder. It has links to the checkpoints, dictionaries,
-``text.json``, and :data:`MARK` with task options that replace the checkpoint's options.
-Nothing in a model's folder is run, and nothing is written into it.
+of the subwords, but does not say how text becomes tokens. So :func:`prepare` makes another folder,
+in the user's cache, that looks like a run's folder: it has links to the checkpoints, dictionaries,
+``text.json``, and a file :data:`MARK` with task options that replace the checkpoint's options.
+Nothing in the published folder is run, and nothing is written into it.
 
 Three tasks of fairseq tell a model its languages in three ways. Each becomes options of the task
 ``translation_ext``, the only task that translation, training, bundles and the engine need to know:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MARK = "published.json"
-"""File in each folder that :func:`prepare` has made: changes of the checkpoint, if any."""
+"""Name of a file in each folder that :func:`prepare` makes; it has changes of the checkpoint."""
 MIRROR = "FAIRSEQ_EXT_PUBLISHED"
 """Environment variable with a folder or address that replaces the server of the archives."""
 RUN = ("average.pt", "checkpoint_best.pt", "checkpoint_last.pt")
@@ -69,7 +69,7 @@ _HUB = {
     "conv": "wmt14.en-de wmt14.en-fr wmt17.en-de",
 }
 NAMES = [f"{kind}.{name}" for kind, names in _HUB.items() for name in names.split()]
-"""The names of :func:`hub_models`, known without fairseq, whose import takes seconds."""
+"""The names of :func:`hub_models`, listed here because importing fairseq takes seconds."""
 OUTPUT = "decoder.output_projection.weight"
 EPOCHS, MBART = "translation_multi_simple_epoch", "translation_from_pretrained_bart"
 PAIRS = "multilingual_translation"
@@ -89,7 +89,7 @@ logger = logging.getLogger(__name__)
 @functools.cache
 def hub_models() -> dict[str, dict[str, str]]:
     """Return fairseq's translation models by name: their ``path`` (URL), ``tokenizer``, ``bpe``."""
-    # otherwise the import would advise to install a package for speech
+    # Otherwise the import would advise users to install a package for speech.
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     from fairseq.models.fconv import FConvModel
     from fairseq.models.lightconv import LightConvModel
@@ -107,10 +107,15 @@ def is_prepared(path: str | Path) -> bool:
 
 
 def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """Prepare a published model and return its checkpoints, or [] if it is not a published model.
+    """Make a run's folder for a published model; return links to its checkpoints in that folder.
 
-    ``path`` is an archive, a folder, or one of the checkpoints in it. A multilingual model needs
-    languages; None stands for the training's languages.
+    ``path`` is an archive, a folder, or one of the checkpoints in a folder; for anything else, the
+    result is []. A multilingual model needs languages; None stands for the training's languages.
+
+    Raises:
+        CheckpointError: a file is damaged, or the model is of a kind that is not supported.
+        ConfigError: the model lacks a language, or files for it.
+        EnvironmentProblem: the cache cannot be written to.
     """
     if bundle.is_bundle(path):
         return []
@@ -127,12 +132,12 @@ def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[
 
 
 def resolved(path: Path) -> Path:
-    """Download the archive behind a name of :func:`hub_models`; return other paths unchanged.
+    """Download the archive that :func:`hub_models` names; return its path, or any other ``path``.
 
     The archive stays in the cache. :data:`MIRROR` names a folder or address to take it from.
 
     Raises:
-        CheckpointError: the path looks like such a name, but no model is published by it.
+        CheckpointError: the path looks like such a name, but no published model has this name.
     """
     name = str(path)
     kind = name.partition(".")[0]
@@ -249,7 +254,7 @@ def _prepared(
 
 
 def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline, str]:
-    """Return the text steps of a published model, and a phrase that says what implies them."""
+    """Return the text steps of a published model, and a phrase that says what they follow from."""
     kind, used = _subwords(folder)
     moses, origin = kind in ("fastbpe", "subword-nmt"), "its files"
     name = _name(path) or _name(folder)
@@ -291,7 +296,7 @@ def _subwords(folder: Path) -> tuple[str, list[Path]]:
 
 
 def adapted(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """Change a checkpoint's options and weight names as :func:`prepare` recorded in its folder."""
+    """Copy a checkpoint, with the changes that :func:`prepare` recorded in its folder, if any."""
     mark = Path(path).parent / MARK
     if not os.path.isfile(mark):  # noqa: PTH113  # the text need not be a valid path
         return dict(checkpoint)
@@ -367,7 +372,7 @@ def plan_pair(
     for option, value, code in zip(("--src", "--tgt"), languages, (src, tgt), strict=True):
         if multilingual or value is not None or code is None:
             _require_language(folder, option, code, codes)
-        if not re.fullmatch(r"[\w-]{1,40}", str(code)):  # it becomes part of a file's name
+        if not re.fullmatch(r"[\w-]{1,40}", str(code)):  # a code becomes part of a file's name
             raise CheckpointError(f"{folder} has {str(code)[:40]!r}, which is not a language code.")
     if not multilingual and None not in trained and (src, tgt) != trained:
         raise ConfigError(
@@ -397,7 +402,7 @@ def plan_pair(
         task[option] = str(task.get(option, option == "left_pad_source")) == "True"
     arch = str(settings.get("arch") or "")
     model = {}
-    # Transformers, once their classifier is left out; mBART-50 calls itself `denoising_large`.
+    # BART is a Transformer without its classifier; mBART-50 calls itself `denoising_large`.
     if arch.startswith(("mbart", "bart", "denoising")):
         model = {"arch": "transformer"}
     elif arch.startswith("multilingual_"):
@@ -408,7 +413,7 @@ def plan_pair(
 def _tokens(
     folder: Path, settings: Mapping[str, Any], codes: Sequence[str], pair: Mapping[str, str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return all symbols of ``translation_multi_simple_epoch``, and the pair's prefix options."""
+    """Return the symbols that ``translation_multi_simple_epoch`` adds, and the pair's prefixes."""
     if settings.get("lang_tok_replacing_bos_eos"):
         raise CheckpointError(
             f"{folder} was trained with `--lang-tok-replacing-bos-eos`, which is unsupported here."
@@ -472,7 +477,7 @@ def _require_language(folder: Path, option: str, code: str | None, codes: Sequen
     """Refuse a language that the model lacks, or a missing language that the model needs."""
     if code in codes or (code is not None and not codes):
         return
-    import difflib  # only here: a right name must not wait for it
+    import difflib  # here, so that a valid language does not wait for this import
 
     near = difflib.get_close_matches(str(code), codes, 3, 0.5) if code else []
     near = near or [other for other in codes if code and other.startswith(code[:2])][:3]

@@ -1,4 +1,4 @@
-"""Check the names and sizes in a checkpoint before fairseq builds anything from it.
+"""Check the classes and sizes that a checkpoint names, before fairseq builds its model.
 
 A checkpoint names its architecture, its task, its criterion and hundreds of options. The classes
 that it names must be in fairseq's registries, and of the kind that the command needs. The options
@@ -20,12 +20,12 @@ from fairseq_ext.checkpoints.safe_load import ADVICE, about
 from fairseq_ext.utils.errors import CheckpointError
 
 MOST_POSITIONS = 1_000_000
-MOST_TABLE_BYTES = 512 << 20  # of the table of sines and cosines, with a row for each position
+MOST_TABLE_BYTES = 512 << 20  # of a table of sines and cosines, which has a row for each position
 SPARE_PARAMETERS = 10_000_000  # parameters allowed beyond eight times the file's numbers
 
 
 def require_registered(path: str | Path, args: Any) -> None:
-    """Check that fairseq knows every class that an old checkpoint's ``args`` name."""
+    """Check that fairseq's registries have every class that an old checkpoint's ``args`` name."""
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY
@@ -58,7 +58,7 @@ def registered(path: str | Path, kind: str, name: Any, registry: Mapping[str, An
     return registry[name]
 
 
-def fitting(cfg: Any, task: Any, path: str | Path) -> None:
+def require_fitting(cfg: Any, task: Any, path: str | Path) -> None:
     """Refuse a checkpoint whose architecture does not fit the task.
 
     The task is ``task`` or, if that is None, the one that the configuration ``cfg`` names.

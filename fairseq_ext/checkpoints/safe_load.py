@@ -50,13 +50,13 @@ from fairseq_ext.utils.locks import ForkSafeLock
 
 ADVICE = "Do not use this file unless you know who made it."
 ANOTHER_COPY = "Copy or download it again, or use an earlier checkpoint."
-MOST_ENTRIES = 2_000_000  # in all containers; a container counts once per reference
+MOST_ENTRIES = 2_000_000  # of all containers; a container counts for each reference to it
 DEEPEST = 50
 SPARE_BYTES = 64 << 20  # bytes that tensors may claim beyond four times the file
 # Files of torch before 1.6 begin with this pickle of a fixed number.
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 METERS = "train_meters"
-"""In ``extra_state`` of checkpoints until 2019: objects that nobody reads any more."""
+"""An entry of ``extra_state`` until 2019, with objects that nobody reads any more."""
 HYDRA = ("_target_", "_recursive_", "_partial_", "_convert_")
 
 # The errors that unpickling and torch's own checks raise on damaged data.
@@ -68,11 +68,15 @@ _LEAVES = (
     *(type(None), bool, int, float, complex, str, bytes),
     *(torch.dtype, torch.device, torch.Size, np.generic),
 )
-_REFERENCE = re.compile(r"[^$]*\$\{(\w+(?:\.\w+)*)\}[^$]*")  # to one other option, by its path
+_REFERENCE = re.compile(r"[^$]*\$\{(\w+(?:\.\w+)*)\}[^$]*")  # text with one option's path in it
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint with all checks of this module; memory-map its tensors."""
+    """Read a checkpoint with all checks of this module; memory-map its tensors.
+
+    Raises:
+        CheckpointError: the file cannot be read, or fails a check.
+    """
     try:
         path = require_file(path, "checkpoint")
     except DataError as error:
@@ -107,7 +111,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None:
-    """Check that a checkpoint has only plain data, a harmless configuration and numbers."""
+    """Check the content of a checkpoint of ``size`` bytes: the steps 6 to 8 of this module."""
     with about(path):
         require_plain(state, size)
         for part in ("cfg", "args"):
@@ -116,7 +120,7 @@ def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None
 
 
 def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
-    """Unpickle an open archive by its descriptor, since its name may belong to another file now."""
+    """Unpickle an open archive by its descriptor, because ``path`` may be another file by now."""
     descriptor = Path(f"/proc/self/fd/{file.fileno()}")
     allow_classes()
     try:
@@ -262,8 +266,8 @@ def _forbidden(path: Path, reason: str) -> CheckpointError:
 
 # 3. The calls of the pickle
 
-GLOBALS_OF_TORCH = unpickler._get_allowed_globals  # torch's public functions can only add to it
-_READING = ForkSafeLock()  # torch's list is replaced for one file at a time
+GLOBALS_OF_TORCH = unpickler._get_allowed_globals  # public functions can only add to this list
+_READING = ForkSafeLock()  # held while one file is read with our list in place of torch's
 _REBUILD = [
     getattr(torch._utils, f"_rebuild_{kind}")
     for kind in ("tensor_v2", "tensor_v3", "parameter", "parameter_with_state")
@@ -282,7 +286,7 @@ class Globals(dict[str, Any]):
 
 @functools.cache
 def allowed_globals() -> Globals:
-    """Return the objects that torch's safe loading allows; :data:`GUARDS` limit their calls."""
+    """Return the objects that torch's safe loading allows, some replaced by :data:`GUARDS`."""
     return Globals({**GLOBALS_OF_TORCH(), **GUARDS})
 
 
@@ -515,7 +519,7 @@ def require_inert(settings: Any) -> None:
 
 
 def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any]]) -> bool:
-    """Return whether a text refers to at most one option; ``sections`` caches sections' names."""
+    """Return whether a text refers to at most one option; ``sections`` is a cache."""
     reference = _REFERENCE.fullmatch(text)
     if reference is None or isinstance(settings, Namespace):  # the old form has no references
         return False

@@ -26,25 +26,25 @@ EXACTNESS = {
 }
 """How close an exported checkpoint is to the trained one, by the bundle's number format."""
 
-# Checkpoints that this process has read, by file version: states not yet loaded, and options.
+# What this process has read, by file version: checkpoints that only `peek` has read, and options.
 _unclaimed: dict[tuple[Any, ...], dict[str, Any]] = {}
 _settings: dict[tuple[Any, ...], Mapping[str, Any]] = {}
 
 
 def is_checkpoint(path: str | Path) -> bool:
-    """Return whether a path is a bundle or starts like torch's checkpoints."""
+    """Return whether a path is a bundle, or a file that begins like torch's checkpoints."""
     start = head(path, len(safe_load.LEGACY))
     return bundle.is_bundle(path) or start.startswith((b"PK", safe_load.LEGACY))
 
 
 def save(checkpoint: Mapping[str, Any], path: str | Path) -> None:
-    """Write a checkpoint atomically."""
+    """Write a checkpoint to ``path`` atomically."""
     with atomic_write(path, "wb") as file:
         torch.save(checkpoint, file)
 
 
 def peek(path: str | Path) -> Mapping[str, Any]:
-    """Read a checkpoint without its weights, with the checks of :func:`load`."""
+    """Read all of a checkpoint but weights and optimizer state, with the checks of :func:`load`."""
     version = _version(path)
     if version not in _settings:
         _unclaimed[version] = state = _read(path)
@@ -55,7 +55,10 @@ def peek(path: str | Path) -> Mapping[str, Any]:
 def load(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint or bundle, with the checks of :mod:`~fairseq_ext.checkpoints.safe_load`.
 
-    Tensors that the file stores unchanged are mapped from it; all of them live on the CPU.
+    All tensors are on the CPU; those that the file stores unchanged are memory-mapped.
+
+    Raises:
+        CheckpointError: the file cannot be read, or fails a check.
     """
     version = _version(path)
     state = _unclaimed.pop(version, None) or _read(path)
@@ -65,9 +68,9 @@ def load(path: str | Path) -> dict[str, Any]:
 
 
 def export(path: Path, output: Path) -> tuple[int, str]:
-    """Convert a bundle to a checkpoint without optimizer state, written atomically.
+    """Write a bundle as a checkpoint without optimizer state to ``output``, atomically.
 
-    Return the number of tensors, and a text that says how close they are to the trained ones.
+    Return the number of tensors, and one of :data:`EXACTNESS`.
     """
     checkpoint = load(path)
     save(checkpoint, output)
@@ -78,7 +81,7 @@ def _read(path: str | Path) -> dict[str, Any]:
     if not bundle.is_bundle(path):
         return safe_load.read(path)
     state, manifest = bundle.load(path), bundle.read(path)
-    grows = 32 if manifest.is_packed else 4  # growth in fp32, at most; tied weights count twice
+    grows = 32 if manifest.is_packed else 4  # at most so many times the size in fp32
     size = grows * (manifest.folder / bundle.WEIGHTS).stat().st_size
     safe_load.require_harmless(state, path, size)
     return state

@@ -143,7 +143,7 @@ def _one_by_one(
                     "to build the model. Give the file that fairseq-train wrote. To train from "
                     "these weights, give `fairseq-train --finetune-from-model` with those options."
                 )
-            registry_checks.fitting(loaded["cfg"], task, path)
+            registry_checks.require_fitting(loaded["cfg"], task, path)
             record = dictionaries.recorded(loaded, path)
             _require_memory(path, loaded["model"])
             try:
