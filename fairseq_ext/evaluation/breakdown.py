@@ -1,4 +1,4 @@
-"""Score kinds of sentences, count faults, and find the sentences where two systems differ most.
+"""Score sentences by kind, count faulty translations, and find where two systems differ most.
 
 :class:`Overlap` has the scores without the sentences whose reference is in the training text.
 """
@@ -19,7 +19,7 @@ from fairseq_ext.text.bleu_tokenizers import is_spaceless
 
 LENGTHS = (10, 20, 30)  # bounds in words of the reference; doubled for characters
 RARITIES = (0, 9, 99)  # bounds for the number of training lines with the reference's rarest word
-DIFFERING = 20  # sentences to find
+DIFFERING = 20  # sentences that `most_different` returns
 _REPEATED = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){2,}(?!\S)")
 
 
@@ -34,7 +34,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Scores by kind of sentence, and the percentage of translations with each fault."""
+    """Scores by kind of sentence, and the percentage of translations with each kind of fault."""
 
     kinds: Sequence[Kind]  # kinds that have sentences; a sentence may be of several kinds
     faults: Mapping[str, Mapping[str, float]]  # percentage of translations, by fault and system

@@ -69,7 +69,7 @@ class Latency:
     median: float
     p99: float  # 99th percentile
     processor: float  # mean processor time
-    multiply_adds: int | None  # by weights, per hypothesis token; None if not a bundle
+    multiply_adds: int | None  # products with weights per hypothesis token; None if not a bundle
     joules: float | None  # mean energy of all processor packages; None where it is unknown
 
 
@@ -114,8 +114,9 @@ class Result:
     # By system, each run's lines as text, and as words for systems whose words are known.
     texts: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     tokens: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    languages: Mapping[str, str] = field(default_factory=dict)  # whose Moses rules join the words
-    overlap: Overlap | None = None  # of the test set with training text
+    # By system, the language whose Moses rules turn `tokens` into text.
+    languages: Mapping[str, str] = field(default_factory=dict)
+    overlap: Overlap | None = None  # test sentences that the training text has, too
     breakdown: Breakdown | None = None  # scores by kind of sentence
     differing: Sequence[Sample] = ()  # sentences in which a system differs most from the baseline
 
@@ -274,7 +275,7 @@ def compare(
     }
 
     def sample(line: int, scores: Mapping[str, str]) -> Sample:
-        """Return a sentence and its translations; ``scores`` has text to put after system names."""
+        """Return a sentence and its translations; ``scores`` has a text to add to each name."""
         shown = {f"{name}{score}": texts[name][0][line] for name, score in scores.items()}
         return Sample(line + 1, sources and sources[line], references[line], shown)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MISSING = "–"
-DAGGER = "†"  # marks a p about sentences, in a table where other p are about trainings
+DAGGER = "†"  # marks a p value that does not cover other trainings, in a table where others do
 LESS_IS_BETTER = "TER"
 # Files that are written in addition to the page and the picture.
 OTHERS = {
@@ -269,7 +269,7 @@ DIFFERENCE_NOTES = (
 
 
 def _overlap(result: Result, overlap: Overlap) -> Section:
-    """Return the scores with and without the references that are in the training text."""
+    """Return the scores of all sentences, and without those that the training text has, too."""
     near = len(overlap.matches) - overlap.exact
     note = (
         f"The training text has {overlap.exact:,} of the {result.sentences:,} references, ignoring "
@@ -390,7 +390,10 @@ def _notes_on_p(result: Result) -> list[str]:
         )
     single = any(row.scores["BLEU"].runs == 1 for row in result.systems)
     if significance.TRAININGS in result.tests and single:
-        lines.append("a system with one run is assumed to vary over seeds as much as the other one")
+        lines.append(
+            "a system with one run is assumed to vary over seeds as much as the other system of "
+            "the comparison"
+        )
     return lines
 
 

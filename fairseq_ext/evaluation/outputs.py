@@ -64,6 +64,9 @@ def read_generated(
     The output is its standard output or ``generate-SUBSET.txt``, or with ``--num-shards`` the files
     of all shards. Without the ``expected`` number of sentences, a gap in the numbering is noticed,
     but sentences missing at the very end are not.
+
+    Raises:
+        DataError: a line is malformed, a sentence occurs twice, or sentences are missing.
     """
     paths = [generated] if isinstance(generated, str | Path) else generated
     sentences: dict[int, Sentence] = {}

@@ -124,7 +124,8 @@ NUMBERED = [
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Choose a look for each system of a picture, all different as long as there are enough.
 
-    Names in :data:`FIXED` get their looks, all others follow the order of the palette.
+    Names in :data:`FIXED` get their looks, unless an earlier name has a similar one; all others
+    follow the order of the palette.
     """
     names = list(names)
     styles: dict[str, Look] = {}
@@ -184,7 +185,7 @@ def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
         figure.set_figheight(4.2 + room_for_legend(max(lines)) + 0.2 * len(title[1:]))
         if title:
             figure.suptitle("\n".join(title))
-        figure.draw_without_rendering()  # places the legend in the new height
+        figure.draw_without_rendering()  # places the legend, now that the height is known
         return save_picture(figure, output, {"runs": {name: _data(runs[name]) for name in runs}})
 
 
@@ -226,7 +227,7 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
     if metric == "ppl":
         axes.set_yscale("log")
         low, high = axes.get_ylim()
-        few = high < 5 * low  # of 1, 2 and 5 times a power of ten, perhaps one is in this range
+        few = high < 5 * low  # so small a range may have only one of the ticks 1, 2, 5, 10, 20 …
         axes.yaxis.set_major_locator(MaxNLocator(6) if few else LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:,g}")
         axes.yaxis.set_minor_formatter(NullFormatter())

@@ -330,7 +330,7 @@ def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dic
     estimates = {}
     for name, system in scored.items():
         value, count = statistics.fmean(system.values), len(system.values)
-        if sentences == 1:  # it would be its own sample each time
+        if sentences == 1:  # all samples would be this sentence
             low = high = None
         elif count == 1:
             # sacrebleu's interval, which is symmetric about the samples' mean.

@@ -178,7 +178,7 @@ def read_table(path: str | Path) -> dict[str, Translations]:
 @contextlib.contextmanager
 def _long_cells() -> Iterator[None]:
     """Let ``csv`` read cells as long as the lines of other files; Python's limit is lower."""
-    before = csv.field_size_limit()  # of all readers in the process, so it is set back
+    before = csv.field_size_limit()  # it holds for all readers in the process, so it is restored
     csv.field_size_limit(max(LONGEST, before))
     try:
         yield

@@ -735,7 +735,7 @@ def test_the_command_writes_means_and_tables(tmp_path: Path):
     (meaning,) = json.loads((tmp_path / "out.json").read_text())["tests"].values()
     assert meaning.startswith("another test set and other trainings")
     assert f"p is about {meaning}" in shown
-    assert "a system with one run is assumed to vary over seeds as much as the other one" in shown
+    assert "assumed to vary over seeds as much as the other system of the comparison" in shown
     with (tmp_path / "out.csv").open(newline="") as file:
         heading, first, second = csv.reader(file)
     row, other = dict(zip(heading, first, strict=True)), dict(zip(heading, second, strict=True))
