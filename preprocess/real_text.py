@@ -8,8 +8,9 @@ Of the following texts, the script reads those that are in the folder or its sub
 
 - LibreOffice's help: Debian's packages libreoffice-help-de and -en-us (``.deb``), or their folders
   ``help/de`` and ``help/en-US``. Whole pages are held out to test.
-- WMT's news test sets: ``news-test2008`` and ``newstest2009`` to ``2013`` to train, the first half
-  of 2013 to validate, 2014 to 2018 to test; ``newstest2019`` and ``2020`` as further tests.
+- WMT's news test sets: ``news-test2008``, ``newstest2009`` to ``2012`` and the second half of 2013
+  to train, the first half of 2013 to validate, 2014 to 2018 to test; ``newstest2019`` and ``2020``
+  as further tests.
 - Multi30k's captions as written: ``train``, ``val`` to validate, and ``test_2016_flickr`` to test;
   the tests of 2017 and 2018 as further ones.
 - Tatoeba, from manythings.org/anki: ``deu-eng.zip``.
@@ -47,7 +48,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.files import write_all
 
 LANGUAGES = ("en", "de")
-HELD_OUT_PAGES = 20  # one in so many pages of help is held out
+HELD_OUT_PAGES = 20  # of about this many pages of help, one is held out
 YEARS = {2008: "news-test2008", **{year: f"newstest{year}" for year in range(2009, 2021)}}
 TRAINED, VALID, TESTED, UNSEEN = range(2008, 2013), 2013, range(2014, 2019), (2019, 2020)
 CAPTIONS, VALID_CAPTIONS = "test_2016_flickr", "val"
@@ -78,7 +79,7 @@ Pairs = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Part:
-    """A text of the folder."""
+    """A text of the folder, or a part of such a text that belongs to one split."""
 
     name: str  # name of its files
     pairs: Pairs  # sources and targets
@@ -210,7 +211,7 @@ def without_held_out(train: Sequence[Part], held_out: Sequence[Part]) -> list[Pa
 
 
 def without_trained(part: Part, train: Sequence[Part]) -> Part:
-    """Return a test part without pairs of which a side is nearly equal to a training sentence."""
+    """Return a test part without the pairs that have a near-duplicate in the training text."""
     overlap: set[int] = set()
     for side in (0, 1):
         training = (pair[side] for other in train for pair in other.pairs)

@@ -296,18 +296,20 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's options."""
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     option = options.add_argument
-    csv_name = CSV_NAMES["train"]
-    option("--data", type=Path, required=True, help=f"folder or .zip with {csv_name} and so on")
+    csv_files = f"folder or .zip with the CSV files, such as {CSV_NAMES['train']}"
+    option("--data", type=Path, required=True, help=csv_files)
     option("--out", type=Path, required=True, help="folder to write into")
     for name, default in (("--src", "en"), ("--tgt", "de")):
         option(name, default=default, help="column and file ending (%(default)s)")
     option("--vocabulary", type=Path, help="GPT-2's encoder.json, or BART's vocab.json")
     option("--merges", type=Path, help="GPT-2's vocab.bpe, or BART's merges.txt")
-    option("--download", type=Path, help="instead of these: folder to download GPT-2's files to")
+    instead = "folder to download GPT-2's files to, instead of --vocabulary and --merges"
+    option("--download", type=Path, help=instead)
     option("--url", default=GPT2_URL, help="address of encoder.json and vocab.bpe (%(default)s)")
     shares = {"type": share, "metavar": "F"}
     option("--fraction", default="1/2", help="use the first F of the rows (%(default)s)", **shares)
-    option("--valid-fraction", default="1/100", help="validate on the last F of these", **shares)
+    last = "validate on the last F of the rows used (%(default)s)"
+    option("--valid-fraction", default="1/100", help=last, **shares)
     option("--csv-valid", action="store_true", help="validate on the CSV validation file instead")
     counts = {"type": positive, "metavar": "N"}
     option("--max-ids", default=1000, help="cut lines to this many ids (%(default)s)", **counts)

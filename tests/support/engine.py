@@ -1,4 +1,4 @@
-"""Build models for the engine's tests, and translate with other searches to compare with."""
+"""Build models for the engine's tests, and translate with other searches, as a comparison."""
 
 import itertools
 import math
@@ -68,9 +68,9 @@ WITHOUT_CACHES = [
     for name in ALL
     if (name in STOCK or name in models.FIRST_OF_WINGS) and not name.startswith("dynamicconv")
 ]
-"""Models for a naive search: those of fairseq, and one of each wing, whose variants are under laws.
+"""Models for :func:`naive`: fairseq's, and one of each wing, whose variants test_laws.py tests.
 
-DynamicConv's full forward changes the softmax of kernels in short sentences.
+Without DynamicConv, whose full forward takes another softmax of its kernels in short sentences.
 """
 
 SIZE, PAD, END = 40, 1, 2  # size of a dictionary, and ids of two symbols
@@ -120,7 +120,7 @@ class Watching(BeamSearch):
 
 
 def as_found(hypotheses: list[dict]) -> list[Found]:
-    """Convert fairseq's hypotheses to the engine's class."""
+    """Convert fairseq's hypotheses to the engine's class :class:`Found`."""
     return [
         Found(
             hypothesis["tokens"].numpy(),

@@ -1,15 +1,17 @@
 """Run console scripts as forks of one process that has imported fairseq and changed nothing.
 
-Imports take seconds, most of a tiny command's time, and a fork has them already. It then runs the
-script itself, with its own arguments, folder, environment, streams, plugin import and exit. The
+Imports take seconds, most of a tiny command's time, and a fork has them already. The fork then runs
+the script itself, with its own arguments, folder, environment, streams, plugin import and exit. The
 test of the quickstart starts every command in a *fresh* interpreter.
 
-fairseq's commands with ``--user-dir user_dir`` are forks of a second process. It has also imported
-these commands and then the plugin, in the order in which each of them does; their own import of
-the plugin changes nothing more. Tests of that import are forks of the first process.
+fairseq's commands with ``--user-dir user_dir`` are forks of a second process, which has also
+imported these commands and then the plugin, in the same order as each command. When such a fork
+imports the plugin, nothing more changes. Tests of the plugin's import are forks of the first
+process.
 
 `call` asks one of the processes for a fork, with a packet of JSON and standard streams. `programs`
-returns a folder for PATH, whose programs do so with their own streams, and then exit like the fork.
+returns a folder for PATH; a program in it asks for a fork with its own streams, and then exits like
+the fork.
 """
 
 import contextlib
@@ -26,8 +28,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-LONGEST = 1 << 17  # bytes of a request
-PREFIX = "forking-"  # of the folder that `programs` makes
+LONGEST = 1 << 17  # most bytes of a request
+PREFIX = "forking-"  # of the name of the folder that `programs` makes
 SERVERS: list[object] = []  # kept, so that their pipes stay open while this process lives
 USER_DIR = str(Path(__file__).parents[2] / "user_dir")
 WITH_PLUGIN = ("train", "generate", "interactive", "validate", "preprocess")
@@ -75,7 +77,7 @@ def send(
     cwd: str,
     environment: Mapping[str, str],
 ) -> int:
-    """Ask for a fork that runs a console script, or a Python script, module or code."""
+    """Ask for a fork that runs a script, or Python's module or code; return its process id."""
     if words[0].endswith("/python"):
         words = words[1:]
     elif USER_DIR in words and Path(words[0]).name.removeprefix("fairseq-") in WITH_PLUGIN:
@@ -88,7 +90,7 @@ def send(
 
 
 def can_run(words: list[str]) -> bool:
-    """Return whether a fork can run these words."""
+    """Return whether a fork can run a command: ``python`` needs a script, ``-m`` or ``-c``."""
     python = words[0].endswith("/python")
     return not python or words[1:2] in (["-c"], ["-m"]) or words[1].endswith(".py")
 
@@ -110,7 +112,7 @@ def ask(address: str, *words: str) -> None:
 
 
 def call(words: list[str], stdin: str, timeout: float, cwd: Path, environment: dict) -> tuple:
-    """Let a fork run a program, without a process that asks; return status, output and errors."""
+    """Let a fork run a program with streams in files; return its status, output and errors."""
     import tempfile
 
     address = str(programs(os.getpid()).with_name("socket"))
@@ -133,7 +135,7 @@ def call(words: list[str], stdin: str, timeout: float, cwd: Path, environment: d
 
 def serve(listener: socket.socket) -> bool:
     """Answer requests until standard input ends; return True in a fork that must run a command."""
-    running: dict[int, tuple[int, socket.socket]] = {}  # process and client, by the former's handle
+    running: dict[int, tuple[int, socket.socket]] = {}  # id and client of each process, by handle
     while True:
         clients = {client: process for process, client in running.values()}
         ready = select.select([listener, sys.stdin, *running, *clients], [], [])[0]
@@ -145,7 +147,7 @@ def serve(listener: socket.socket) -> bool:
                 client.sendall(json.dumps(status).encode())
             client.close()
             del clients[client]
-        for client in clients.keys() & ready:  # it has ended
+        for client in clients.keys() & ready:  # the client has ended
             os.kill(clients[client], signal.SIGKILL)
         if sys.stdin in ready:
             for process in clients.values():
@@ -179,11 +181,11 @@ def become(request: dict, streams: list[int]) -> None:
         os.dup2(stream, number)
         os.close(stream)
     with contextlib.suppress(PermissionError):  # the group is of another session
-        os.setpgid(0, request["group"])  # a signal to the caller's group ends it, too
+        os.setpgid(0, request["group"])  # a signal to the caller's group ends this fork, too
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    tempfile.tempdir = None  # to be taken from the environment
+    tempfile.tempdir = None  # to be chosen again, by the new environment
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = request["words"]
     is_script = sys.argv[0] not in ("-c", "-m")
@@ -206,9 +208,9 @@ def run_program() -> None:
 def leave(status: object) -> None:
     """Exit like Python, but leave the modules as they are.
 
-    Python clears them at its end, which in a fork copies all of their memory: most of the time of a
-    small command. Code of ``-c`` ends as Python does. So a crash at Python's very end shows only
-    there, and where ``FRESH_COMMANDS`` is set.
+    Python clears the modules at its end, which in a fork copies all of their memory: most of the
+    time of a small command. Code of ``-c`` ends as Python does. So a crash at Python's very end
+    shows only with ``-c``, or if ``FRESH_COMMANDS`` is set.
     """
     import atexit
     import gc
@@ -223,7 +225,7 @@ def leave(status: object) -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except (OSError, ValueError):  # for Python to tell
+    except (OSError, ValueError):  # Python flushes again, and reports the error
         sys.exit(status)
     os._exit(status or 0)
 
@@ -245,13 +247,13 @@ def preload() -> None:
     # `import fairseq` logs a line, which sets up logging; the commands must set it up themselves.
     logging.root.handlers.clear()
     logging.root.setLevel(logging.WARNING)
-    gc.freeze()  # else a fork's collector would write to all shared memory, and so copy it
+    gc.freeze()  # or a fork's garbage collector would write to all shared memory, and so copy it
 
 
 def register() -> dict[str, dict]:
     """Import fairseq's commands and register the plugin; return how each command sets up logging.
 
-    A command does so while it is imported, so each fork still has to.
+    A command sets up logging while it is imported. That is prevented here, so each fork has to.
     """
     import gc
     from unittest import mock
@@ -293,7 +295,7 @@ def main() -> None:
         plain.close()
         try:
             logs = register()
-        except Exception:  # each command tells why
+        except Exception:  # each fork reports it
             failure = traceback.format_exc()
         if not serve(with_plugin):
             return

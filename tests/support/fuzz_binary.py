@@ -1,4 +1,4 @@
-"""Every reader of binary files under arbitrary input: documented errors only, in bounded memory.
+"""Fuzz every reader of binary files, which may raise documented errors only, in bounded memory.
 
 Inputs are damaged files, and files with wrong content but valid checksums and magic numbers.
 """
@@ -35,7 +35,7 @@ from tests.support.trainings import same_state
 fairseq_ext.register()
 EDGES = (0, 1, 2, 7, 511, 512, 513, 1 << 20, 1 << 31, (1 << 33) - 1, 1 << 62, -1, -512)
 NAMES = ("a", "a", "b", "d/c", "./a", "../x", "/x", "d", "d/../../x", "ä", "a" * 300, "", "\n")
-LIMIT = 1 << 20  # bytes that an archive may unpack to
+LIMIT = 1 << 20  # most bytes that an archive may unpack to
 
 
 def archive(draw: Random) -> bytes:
@@ -55,7 +55,7 @@ def archive(draw: Random) -> bytes:
         layout = draw.choice((tarfile.GNU_FORMAT, tarfile.PAX_FORMAT))
         try:
             header = info.tobuf(layout, "utf-8", "surrogateescape")
-        except (ValueError, OverflowError):  # this form cannot say that
+        except (ValueError, OverflowError):  # the layout has no way to write such values
             header = tarfile.TarInfo("a").tobuf(layout)
         out.write(header + data + bytes(-len(data) % 512))
     out.write(bytes(draw.choice((0, 512, 1024))))
@@ -63,7 +63,7 @@ def archive(draw: Random) -> bytes:
 
 
 def compressed(source: Data) -> Data:
-    """The same in a form that tar knows, half of them damaged afterwards."""
+    """Generate ``source``, compressed or not; about half of the results are damaged afterwards."""
     forms = (bytes, gzip.compress, bz2.compress, lzma.compress)
     return damaged(lambda draw: draw.choice(forms)(source(draw)))
 
@@ -135,7 +135,7 @@ def checkpoint(draw: Random) -> bytes:
 
 
 def _plain(draw: Random, depth: int) -> object:
-    """Plain data, named as in a checkpoint."""
+    """Random plain data, with keys as in a checkpoint."""
     keys = ("model", "cfg", "args", "_name", "optimizer_history", "num_updates", "extra_state")
     match draw.randint(0, 3 if depth else 1):
         case 0:
@@ -150,7 +150,7 @@ def _plain(draw: Random, depth: int) -> object:
 
 @cache
 def _bundle() -> Path:
-    """A small bundle of a MUSE, for as long as the process lives."""
+    """A small bundle of a MUSE, written once for each process."""
     flags = [*models.MUSE, "--encoder-layers=1", "--decoder-layers=1"]
     folder = Path(tempfile.mkdtemp())
     run = save_run(folder / "run", flags, *models.build(flags, size=10))
@@ -159,7 +159,7 @@ def _bundle() -> Path:
 
 
 def damaged_bundle(draw: Random) -> dict[str, bytes]:
-    """A bundle with a damage of :mod:`damages`, whose checksum stays as it was."""
+    """A bundle with a file damaged by one of :mod:`damages`, whose old checksum stays recorded."""
     files = {path.name: path.read_bytes() for path in _bundle().iterdir()}
     if draw.random() < 0.05:  # else no input would be accepted, and no reader run to its end
         return files
@@ -174,7 +174,7 @@ def read_checkpoint(folder: Path) -> None:
 
 
 def read_flipped(folder: Path) -> None:
-    """A flip that is accepted changes nothing that is loaded."""
+    """Load a checkpoint with a flipped bit; if it is accepted, it must load as without the flip."""
     healthy = torch.load(io.BytesIO(_checkpoint()), weights_only=True)
     assert same_state(load_checkpoint(folder / "a.pt"), healthy)
 
@@ -190,14 +190,14 @@ def read_zipped_pairs(folder: Path) -> None:
 
 
 def read_bundle(folder: Path) -> None:
-    """A model that is read must also run, and be described and read as a checkpoint."""
+    """Load a bundle as a checkpoint, describe it, and run its model."""
     load_checkpoint(folder)
     describe_bundle(folder)
     fuzz_engine.run(program_file.read(folder))
 
 
 def readers() -> list[Reader]:
-    """All of them."""
+    """All readers of binary files, with generators of their inputs."""
     healthy, pairs = _checkpoint(), b"one\teins\ntwo\tzwei\n" * 30
     flipped = files(a_pt=lambda draw: damages.flip_bit(bytearray(healthy), draw))
     tar, zips = files(a_tar=compressed(archive)), files(a_zip=damaged(zipped, 1))

@@ -1,4 +1,4 @@
-"""Every reader of users' texts under arbitrary input: documented errors only, in bounded memory."""
+"""Fuzz every reader of users' texts, which may raise documented errors only, in bounded memory."""
 
 import json
 import re
@@ -92,7 +92,7 @@ def read_pairs(folder: Path) -> None:
 
 
 def read_all_pairs(folder: Path, *paths: Path) -> None:
-    """As `corpus pairs` does, in parts: of tab-separated lines, or of two aligned files."""
+    """Read pairs in parts, as `corpus pairs` does: tab-separated lines, or two aligned files."""
     text = pair_texts.Text("fuzzed", paths)
     for place, path in enumerate(paths):
         if pair_texts.is_packed(text, path):
@@ -118,13 +118,13 @@ def read_records(folder: Path) -> None:
 
 
 def table(mark: str) -> str:
-    """Rows of models below a heading, with this mark between cells."""
+    """Rows of models below a heading, with ``mark`` between cells."""
     rows = (f"a{mark}{e}{mark}{d}{mark}{loss}{mark}\n" for e, d, loss in MODELS)
     return HEADING.replace(" ", mark) + "".join(rows)
 
 
 def readers() -> list[Reader]:
-    """All of them."""
+    """All readers of texts, with generators of their inputs."""
     names = HEADING.split()
     objects = json.dumps([dict(zip(names, ("a", *row), strict=False)) for row in MODELS])
     alphabet = sorted(byte_level.pre_tokenizers.ByteLevel.alphabet())

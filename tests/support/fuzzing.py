@@ -1,9 +1,9 @@
-"""Readers under arbitrary input: how it is made, what each may do, and how that is watched.
+"""Fuzz readers: generate arbitrary inputs, and watch what a reader does with them.
 
 Texts and bytes are nearly right: valid examples with damage. Every generator takes its choices from
-a ``Random``. A reader may accept an input, or refuse it with one line that
-names the file. Any other exception, a write outside its folder, a started process and a connection
-are failures, and so is memory above the limit of ``MEMORY``.
+a ``Random``. A reader may accept an input, or refuse it with one line that names the file. Any
+other exception, a write outside its folder, a started process and a connection are failures, and so
+is memory above the limit of ``MEMORY``.
 """
 
 import functools
@@ -24,8 +24,8 @@ from tests.support import damages
 Data = Callable[[Random], bytes]
 Files = Callable[[Random], dict[str, bytes]]
 
-MEMORY = 1 << 30  # bytes of address space that reading may take
-LONGEST = 2_000  # characters of a message
+MEMORY = 1 << 30  # most bytes of address space that reading may take
+LONGEST = 2_000  # most characters of a message
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect")
 # Places of a path and of the descriptor of its folder among the arguments of an audit event.
 CHANGES = {
@@ -44,7 +44,7 @@ NUMBERS = (
     *("1e999", "-1e999", "nan", "NaN", "inf", "Infinity", "9" * 400, "9" * 5000, "1" + "0" * 308),
     *("", ".", "1.2.3", "e", "1_000", "1,000", "0x10", "٣", "²", "+", "1e-400", "true", "null"),
 )
-# What readers stumble over, wherever it stands.
+# Texts over which readers may stumble, wherever they stand.
 NASTY = (
     *NUMBERS,
     *("\r", "\0", "\n", "\n\n", "\t", " ", "\u2028", "\u00a0", "\ufeff", "\ud800", "é", "😀"),
@@ -56,7 +56,7 @@ NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 def text(*examples: str) -> Data:
-    """UTF-8 of a valid example, about half of them with up to four damages."""
+    """Generate UTF-8 of a valid example, in about half of the draws with up to four damages."""
 
     def make(draw: Random) -> bytes:
         text = draw.choice(examples)
@@ -81,7 +81,7 @@ def text(*examples: str) -> Data:
 
 
 def damaged(source: bytes | Data, limit: int = 3) -> Data:
-    """The bytes, about half of them with up to ``limit`` damages."""
+    """Generate the bytes of ``source``, in about half of the draws with up to ``limit`` damages."""
 
     def make(draw: Random) -> bytes:
         data = source if isinstance(source, bytes) else source(draw)
@@ -94,13 +94,13 @@ def damaged(source: bytes | Data, limit: int = 3) -> Data:
 
 
 def files(**contents: Data) -> Files:
-    """Files, whose names have ``_`` for a dot."""
+    """Generate files by name; ``_`` in a keyword stands for the dot of a name."""
     named = {name.replace("_", "."): make for name, make in contents.items()}
     return lambda draw: {name: make(draw) for name, make in named.items()}
 
 
 class Reader(NamedTuple):
-    """A reader of files in a folder, and what makes its inputs."""
+    """A reader of files in a folder, and the generator of its inputs."""
 
     name: str
     inputs: Files
@@ -110,7 +110,7 @@ class Reader(NamedTuple):
 class Watch:
     """An audit hook that notes writes outside a folder, started processes and connections.
 
-    A hook cannot be taken away again; it does nothing while ``folder`` is None.
+    A hook cannot be removed; it does nothing while ``folder`` is None.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class Watch:
                 self._note(event, arguments[path], arguments[folder] if folder else -1)
 
     def _note(self, event: str, path: Any, folder: int) -> None:
-        if not isinstance(path, str | bytes):  # a descriptor, which was opened before
+        if not isinstance(path, str | bytes):  # a descriptor, whose opening was an event before
             return
         path = os.fsdecode(path)
         if folder != -1:
@@ -149,7 +149,7 @@ def watch() -> Watch:
 
 @contextmanager
 def watched(folder: Path) -> Iterator[None]:
-    """Fail if something outside the folder is touched in the block, or more memory is taken."""
+    """Fail if the block touches anything outside the folder, or needs more than :data:`MEMORY`."""
     page, limits = resource.getpagesize(), resource.getrlimit(resource.RLIMIT_AS)
     size = page * int(Path("/proc/self/statm").read_text().partition(" ")[0])
     watch().seen, watch().folder = [], str(folder)

@@ -84,12 +84,12 @@ def after(code: str, *words: object) -> list[str]:
 
 
 SESSION = "os.setsid()\nPath('leader').write_text(str(os.getpid()))"
-"""Code for `after`: begin a session, as a terminal does; a signal can reach it as a group."""
+"""Code for `after`: begin a session, as a terminal does, so that a signal can go to its group."""
 FORKING = "import torch.multiprocessing as m; "
 FORKING += "m.spawn = partial(m.start_processes, start_method='fork')"
 """Code for `after`: let processes of a job be forks, so that they import nothing again.
 
-They inherit the first process's handlers of signals, which spawned processes do not.
+Forks inherit the first process's handlers of signals; spawned processes do not.
 """
 
 
@@ -106,7 +106,7 @@ def wait_for(
     """Wait until ``appears`` returns true, which must happen before ``process`` ends."""
     end = time.monotonic() + seconds
     while not appears():
-        assert process.poll() is None, "it ended before"
+        assert process.poll() is None, "the process ended before"
         assert time.monotonic() < end, f"nothing within {seconds:.0f} s"
         time.sleep(0.005)
 

@@ -1,9 +1,10 @@
 """Let Hydra parse each option of fairseq only once, and compose each choice of groups only once.
 
 fairseq asks Hydra for a configuration by some 270 texts such as ``common.seed=1``, in every command
-and for every checkpoint. Hydra reads them with a parser in pure Python, which takes half the time.
-Most of the other half is for the groups, such as ``model=bmt``, whatever the options are. The rest
-is for finding its caller, for which Hydra reads the source of each function that is running.
+and for every checkpoint. Hydra reads these texts with a parser in pure Python, half of the time
+that a configuration takes. Most of the other half is for the groups, such as ``model=bmt``,
+whatever the options are. In the rest, Hydra finds out who called it, for which it reads the source
+of each function that is running.
 """
 
 import copy
@@ -39,14 +40,14 @@ def caller(depth: int) -> tuple[str | None, str | None]:
 
 
 def parse_rule(parser: OverridesParser, text: str, rule: str) -> Any:
-    """Return a copy of what the parser made of the same text."""
+    """Parse a text, or return a copy of the result if the same text has been parsed before."""
     if (text, rule) not in PARSED:
         PARSED[text, rule] = ORIGINAL(parser, text, rule)
     return copy.copy(PARSED[text, rule])
 
 
 def copy_sources(repository: Any, delegate: Any) -> None:
-    """Copy the repository, but not the files and classes in it, which nothing changes."""
+    """Initialize a copy of ``delegate`` that shares its files and classes: nothing changes them."""
     repository.delegate, repository.cache = copy.copy(delegate), {}
 
 
@@ -67,9 +68,9 @@ def compose(
     at_once: bool,
     **how: Any,
 ) -> Any:
-    """Set the options in a copy of an earlier configuration that has the same groups.
+    """Compose a configuration: set the options in a copy of one that is stored for its groups.
 
-    It is stored when these groups come a second time, or ``at_once``.
+    A configuration is stored when its groups come a second time or, with ``at_once``, the first.
     """
     if how["from_shell"]:
         return COMPOSE(loader, config_name, overrides, **how)
@@ -77,7 +78,7 @@ def compose(
     defaults = schemas(ConfigStore.instance().repo)
     key = (config_name, str(loader.get_search_path()), *groups, *map(id, defaults))
     if key not in COMPOSED:
-        COMPOSED[key] = [defaults]  # they are kept, so that no others have the same ids
+        COMPOSED[key] = [defaults]  # kept, so that no later objects have the same ids
         if not at_once:
             return COMPOSE(loader, config_name, overrides, **how)
     if len(COMPOSED[key]) == 1:
@@ -91,9 +92,10 @@ def compose(
 
 
 def remember(of_defaults: bool = False) -> None:
-    """Remember from now on; with ``of_defaults``, parse the defaults of fairseq's options first.
+    """Let Hydra store its results; with ``of_defaults``, parse fairseq's default options first.
 
-    That is for commands. Most compose only once, so what they compose is not stored at once.
+    ``of_defaults`` is for processes of commands. Most commands compose a single configuration, so
+    it is not stored at once.
     """
     if initialize is None:
         return
@@ -116,7 +118,7 @@ def remember(of_defaults: bool = False) -> None:
 
 
 def compose_defaults() -> None:
-    """Store what commands compose most: for decoding, and for training with Adam."""
+    """Store the configurations that commands compose most: decoding, and training with Adam."""
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 

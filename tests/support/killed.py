@@ -38,7 +38,7 @@ def _writes(event: str, arguments: tuple[Any, ...]) -> bool:
 def at_operation(number: int, folder: str, count_to: str = "") -> None:
     """Die right before operation ``number`` (from 1) that changes something in ``folder``.
 
-    With ``count_to``, the number of operations so far is kept in that file.
+    The number of operations so far is kept in the file ``count_to``, if given.
     """
     done = 0
 
@@ -60,7 +60,7 @@ def at_operation(number: int, folder: str, count_to: str = "") -> None:
 
 
 class _Dying(io.BufferedWriter):
-    """A file whose process dies when a given number of bytes has been written to such files."""
+    """A file whose process dies when ``left`` more bytes have been written to all such files."""
 
     left = 0
 

@@ -39,11 +39,11 @@ class Architecture:
             return in float32.
         unsteady: whether activations are binary or weights ternary. A sign near 0, or a ternary
             weight near its threshold, depends on the last bit of a number. So in half precision,
-            or after a few updates, such a model is another function.
+            or after a few updates, such a model computes another function.
         attention_dropout: whether ``--attention-dropout`` does anything.
         sharpening: factor of all weights that makes attention clearly non-uniform.
         overfitting_rate: Adam's learning rate with which 80 steps learn a tiny batch by heart.
-        overfitted_loss: within these steps the loss of that batch must come and stay below this.
+        overfitted_loss: bound below which the batch's loss must come within 80 steps, and stay.
         zero_gradients: patterns of parameters without influence on the output, with the reason.
     """
 
@@ -77,7 +77,7 @@ MORE_SIGNS = ["--binary-activations", "qkv,out,ffn,qk,score-v"]
 PRE_NORM = ["--encoder-normalize-before", "--decoder-normalize-before"]
 
 EXACT_STEPS = {"step_tolerance": 1e-12}
-ALL_SIGNS = {"unsteady": True, "overfitted_loss": 1.0}  # it learns slowly without BMT's norms
+ALL_SIGNS = {"unsteady": True, "overfitted_loss": 1.0}  # learning is slow without BMT's norms
 NO_SHIFT_IS_LOST: dict[str, Any] = {"zero_gradients": {}}  # a shift of a key changes its signs
 
 
@@ -159,7 +159,7 @@ UNDER_LAW = {name: line for name, line in TABLE.items() if set(line.wings) <= se
 FIRST_OF_WINGS = {
     line.wings: name for name, line in reversed(UNDER_LAW.items()) if len(line.wings) == 1
 }.values()
-"""The first line that needs each folder alone, for the quick tests."""
+"""For each folder, the first line that needs this folder alone; used by the quick tests."""
 ARCHITECTURES = {name: line.flags for name, line in UNDER_LAW.items()}
 """The flags of the lines in :data:`UNDER_LAW`."""
 

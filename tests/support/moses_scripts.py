@@ -22,7 +22,7 @@ class ScriptNormalizer(MosesPunctNormalizer):
     def __init__(self, language: str) -> None:
         quotes_of = language if language in ("en", "cs", "de", "es", "fr") else "de"
         super().__init__(quotes_of, perl_parity=True)
-        if quotes_of != language:  # numbers are written as in English
+        if quotes_of != language:  # the rules for numbers are not those of German
             self.substitutions = [*self.substitutions[: -len(self.OTHER)], *self.OTHER]
 
     def normalize(self, text: str) -> str:

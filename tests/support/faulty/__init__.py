@@ -2,8 +2,8 @@
 
 ``--criterion faulty --fault gradient --fault-factor inf --fault-at 5`` multiplies the gradients of
 the fifth and all later batches by infinity. If the environment variable ``PAUSE`` is ``training``,
-``validation`` or ``saving``, the process makes the file ``paused`` and sleeps when it does that for
-the second time.
+``validation`` or ``saving``, the process makes the file ``paused`` and sleeps at the second batch
+of training or validation, or after the second file that it saves.
 """
 
 import os
@@ -24,8 +24,8 @@ register()
 @dataclass
 class FaultyConfig(CrossEntropyCriterionConfig):
     fault: str = field(default="", metadata={"help": "loss, gradient, logged or validation"})
-    fault_factor: float = field(default=float("nan"), metadata={"help": "multiplies it"})
-    fault_at: int = field(default=5, metadata={"help": "the first training batch with it"})
+    fault_factor: float = field(default=float("nan"), metadata={"help": "factor of the fault"})
+    fault_at: int = field(default=5, metadata={"help": "first training batch with the fault"})
 
 
 @register_criterion("faulty", dataclass=FaultyConfig)
