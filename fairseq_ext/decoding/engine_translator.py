@@ -1,4 +1,4 @@
-"""Translate sentences with an engine model (no torch, no fairseq)."""
+"""Translate sentences with a model that the engine runs, without torch and fairseq."""
 
 import math
 import os
@@ -17,18 +17,21 @@ from fairseq_ext.utils.locks import ForkSafeLock
 
 
 def available_threads() -> int:
-    """Return ``OMP_NUM_THREADS``, or else the number of processors this process may use."""
+    """Return ``OMP_NUM_THREADS``, or else the number of processors that this process may use."""
     setting = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if setting.isdecimal() and int(setting):
         return int(setting)
-    # macOS has no affinity.
+    # macOS cannot restrict a process to some processors.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class EngineTranslator:
-    """A translator with an engine model. Threads may share it; it translates one batch at a time.
+    """A translator of tokenized lines by the engine. Threads that share it take turns.
+
+    Attributes are those of :class:`~fairseq_ext.decoding.translator.Translator`.
 
     Args:
+        model: the model, with its weights packed for the engine.
         search: the default search of all calls; None for the model's own defaults.
         threads: number of threads that share a batch; None for :func:`available_threads`.
     """
@@ -70,6 +73,10 @@ class EngineTranslator:
 
         Samples depend on ``numbers``, the sentences' numbers; None counts from 0. ``search``
         replaces the translator's own search, except for batch size, constraints and shortlist.
+
+        Raises:
+            ConfigError: the search is not possible.
+            DataError: a constraint has tokens that the model does not write.
         """
         search = search or self._search
         search = replace(search, constraints=self._search.constraints)
@@ -141,7 +148,7 @@ class EngineTranslator:
         """Encode a line as token ids, truncated and with special symbols as in training."""
         model = self._model
         numbers = (self._numbers.get(symbol, UNKNOWN) for symbol in line.split())
-        tokens = [number for number in numbers if number != PAD]  # to fairseq, PAD is padding
+        tokens = [number for number in numbers if number != PAD]  # fairseq takes it for padding
         if model.cut:
             tokens = tokens[: model.cut - 1]
         before, after, _ = model.affixes

@@ -39,7 +39,7 @@ def energy_since(before: dict[Path, int]) -> float | None:
     """
     spent = 0
     for package, counter in read_energy().items():
-        wrap = int((package / "max_energy_range_uj").read_text())  # then it begins at 0 again
+        wrap = int((package / "max_energy_range_uj").read_text())  # here the counter returns to 0
         spent += (counter - before[package]) % wrap
     return spent / 1e6 if before else None
 

@@ -32,7 +32,7 @@ class Opened(NamedTuple):
     translator: Translates
     search: Search  # the default search of all calls
     folders: Sequence[Path]  # where its text.json may be; the first that has one is used
-    versions: FileVersions  # of its files, before they were read
+    versions: FileVersions  # versions of the model's files, before they were read
 
     def text(self) -> Pipeline:
         """Return the text pipeline saved with the model, or an empty one if there is none."""
@@ -55,6 +55,10 @@ def open_model(
         languages: source and target; None for the model's own.
         make_search: turns the model's own defaults into the default search of all calls.
         threads: number of threads; None for the number set in the environment.
+
+    Raises:
+        CheckpointError: a file is missing, or cannot be used.
+        ConfigError: a path names no model, options exclude each other, or models do not fit.
     """
     models = chain.from_iterable(models_of(path, *languages) for path in paths)
     paths = [*map(find_model.require, models)]
@@ -74,12 +78,12 @@ def require_readers(
     engine: str = DEFAULT,
     fp16: bool = False,
 ) -> None:
-    """Refuse a folder with dictionaries that no model reads, as the engine runs all from bundles.
+    """Refuse a folder with dictionaries that nothing would read.
 
     ``name`` is the argument of ``data``; ``engine`` and ``fp16`` are options of the search.
 
     Raises:
-        ConfigError: ``data`` is not None, and the engine runs all models from bundles.
+        ConfigError: ``data`` is not None, but all models are bundles that the engine runs.
     """
     if data is not None and _run_by_engine(models, engine, fp16):
         raise ConfigError(
@@ -88,7 +92,7 @@ def require_readers(
 
 
 def _run_by_engine(models: Iterable[Path], engine: str, fp16: bool) -> bool:
-    """Return whether the engine runs models from bundles, without torch and fairseq."""
+    """Return whether all models are bundles that the engine runs, without torch and fairseq."""
     return engine in NATIVE and not fp16 and all(map(bundle.has_program, models))
 
 
@@ -105,7 +109,7 @@ def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
         return {}
     defaults = bundle.read(paths[0]).search
     try:
-        Search(**defaults).check()  # here, so that an error names the file
+        Search(**defaults).check()  # checked here, so that an error names the file
     except ConfigError as error:
         raise CheckpointError(
             f"{paths[0]} has defaults for a search that is not possible: {error}"
@@ -138,7 +142,7 @@ def has_dictionaries(path: Path) -> bool:
 
 
 def in_run(path: Path) -> Path:
-    """Find the model in a run's folder, or a bundle by its name; return a file unchanged."""
+    """Find the model in a run's folder, or a bundle by its name; return a file's path as given."""
     path = find_model.resolved(path)
     if not path.is_dir() or bundle.is_bundle(path):
         return path
@@ -204,7 +208,7 @@ def data_of(path: Path) -> Path:
     If the path in the checkpoint is relative, it is looked up in the checkpoint's folder, in the
     two folders above it (for the recipes), and then in the working folder of this process.
     """
-    checkpoint = find_model.require(path)  # first: without torch, the next line asks for torch
+    checkpoint = find_model.require(path)  # before the next line, which fails without torch
     from fairseq_ext.checkpoints import storage
 
     folders = [bundle.home(path)]

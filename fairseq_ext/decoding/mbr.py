@@ -55,12 +55,12 @@ class SacrebleuUtility:
         self.score = metric.sentence_score
 
     def matrix(self, candidates: Sequence[str], source: str | None = None) -> Array:
-        """Score each of H candidates against each, ``[H, H]``; ignore the source."""
+        """Score H candidates, each with each as its reference, ``[H, H]``; ignore the source."""
         return np.array([[self.score(h, [y]).score for y in candidates] for h in candidates])
 
 
 class NeuralUtility:
-    """A neural metric in its own process, which ends with this object."""
+    """A neural metric that runs in its own process, which ends with this object."""
 
     reads_source = True
 
@@ -74,7 +74,7 @@ class NeuralUtility:
         return f"COMET|{self.metric.signature}"
 
     def matrix(self, candidates: Sequence[str], source: str) -> Array:
-        """Score each of H candidates against each, ``[H, H]``, in the metric's own unit."""
+        """Score H candidates, each with each as its reference, ``[H, H]``, in the metric's unit."""
         if not self.metric.sees_references:
             raise ConfigError(
                 f"`--utility {self.metric.given}` uses no reference, but MBR compares candidates "
@@ -114,11 +114,11 @@ class MbrsUtility:
 
     @cached_property
     def metric(self) -> Any:
-        """The metric itself; it is loaded at the first use, after the samples were checked."""
+        """The metric, which is loaded at its first use, after the samples were checked."""
         return self._load()
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
-        """Score each of H candidates against each, ``[H, H]``; negated if smaller is better."""
+        """Score H candidates, each with each as its reference, ``[H, H]``; larger is better."""
         texts = list(candidates)
         scores = self.metric.pairwise_scores(texts, texts, source)
         return self.sign * scores.double().cpu().numpy()
@@ -133,7 +133,7 @@ def _value(text: str) -> Any:
 
 
 Utility = SacrebleuUtility | NeuralUtility | MbrsUtility
-"""A utility u. ``reads_source`` says whether it needs the source text, ``signature`` is the name to
+"""A utility u. ``reads_source`` says whether u needs the source text, ``signature`` is the name to
 report, and ``matrix`` computes u(candidate i, candidate j) ``[H, H]``; larger values are better."""
 
 
@@ -179,8 +179,8 @@ class Decision:
 
     index: int
     text: str
-    candidate: int  # its index among the sentence's candidates
-    expected_utility: float  # its mean utility over all candidates
+    candidate: int  # index of the chosen candidate among those of the sentence
+    expected_utility: float  # mean utility of the chosen candidate, over all as references
     mean_utility: float  # the expected utility of a random candidate
     distinct: int  # how many different candidates there were
 
@@ -241,8 +241,8 @@ def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]
 def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ...]:
     """Draw the indices of ``size`` candidates, in ascending order.
 
-    With one ``seed``, a larger subset contains all smaller ones. The first ``size`` samples would
-    not be random, because fairseq sorts samples by score.
+    With the same ``seed``, a larger subset contains all smaller ones. The first ``size`` samples
+    would not be random, because fairseq sorts samples by score.
     """
     order = np.random.default_rng([seed, candidates.index]).permutation(len(candidates.texts))
     return tuple(sorted(order[:size].tolist()))

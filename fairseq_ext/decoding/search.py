@@ -1,4 +1,4 @@
-"""Search options and results, shared by all translators (no torch)."""
+"""Search options and results, shared by all translators; without torch."""
 
 import math
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ RANGES: dict[str, tuple[str, type, float, float]] = {
     "max_len_b": ("--max-len-b", Integral, 1, math.inf),
     "max_tokens": ("--max-tokens", Integral, 1, math.inf),
     "top_k": ("--sampling-topk", Integral, 0, math.inf),
-    "seed": ("--seed", Integral, 0, 2**32 - 1),  # fairseq's range, because it also seeds numpy
+    "seed": ("--seed", Integral, 0, 2**32 - 1),  # fairseq also seeds numpy, which allows no others
     "lenpen": ("--lenpen", Real, -STEEPEST, STEEPEST),
     "max_len_a": ("--max-len-a", Real, 0, 1_000_000),
 }
@@ -51,7 +51,7 @@ class Search:
         seed: seed of the samples.
         attention: whether to return attention weights, if all models have them.
         max_len_a, max_len_b: a translation has at most ``a × source length + b`` tokens.
-        max_tokens: most source tokens in a batch, padding included.
+        max_tokens: most source tokens in a batch; fairseq counts padding, too.
         fp16: whether to use half precision.
         cpu: whether to use the CPU even if there is a GPU.
         engine: :data:`fairseq_ext.engine.FAIRSEQ`, or one of :data:`fairseq_ext.engine.ENGINES`.
@@ -114,7 +114,7 @@ class Candidate:
 
 @dataclass
 class Counts:
-    """Counts of source tokens, of unknown source tokens, and of tokens written."""
+    """Counts of source tokens, of unknown source tokens, and of target tokens written."""
 
     source: int = 0
     unknown: int = 0
@@ -126,9 +126,9 @@ Translates: TypeAlias = "Translator | EngineTranslator"
 
 
 def require_compatible(constraints: str | None, **options: object) -> None:
-    """Refuse constraints together with options that change the line, such as ``keep``.
+    """Refuse constraints together with options that change a line of text, such as ``keep``.
 
-    Constraints stand in the line, after the text, so these options would change them, too.
+    Constraints stand in the line, after the text, so that these options would change them, too.
 
     Raises:
         ConfigError: ``constraints`` is not None, and one of ``options`` is true.

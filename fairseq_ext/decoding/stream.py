@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 class TextCodec(NamedTuple):
-    """Functions from a line of text to a line of tokens, and back."""
+    """Two functions: from a line of text to a line of tokens, and back."""
 
     encode: Step
     decode: Step
@@ -48,8 +48,8 @@ class Translation:
     """A line of the input with its translations.
 
     Attributes:
-        line: its number, from 1.
-        source: its text.
+        line: the number of the line, from 1.
+        source: the text of the line.
         texts: translations, best first; one empty text for a skipped line.
         candidates: the translations as tokens with scores; empty if nothing was translated.
         text: the best translation.
@@ -79,7 +79,7 @@ def translations(
     splitter: SentenceSplitter = UNSPLIT,
     keeper: Keeper | None = None,
 ) -> Iterator[Translation]:
-    """Translate lines as they come; yield a :class:`Translation` for each.
+    """Translate lines as they come; yield a :class:`Translation` for each line, in order.
 
     Args:
         translator: translates lines of tokens.
@@ -91,7 +91,11 @@ def translations(
         buffer: lines to read before translating them in batches of about equal length.
         skip_long: whether lines that are too long get empty translations and a warning.
         splitter: splits lines into sentences to translate one by one.
-        keeper: finds spans to keep unchanged.
+        keeper: finds spans of text to keep unchanged.
+
+    Raises:
+        ConfigError: ``buffer`` is below 1, or the search is not possible.
+        DataError: a line is too long, and ``skip_long`` is not set.
     """
     if buffer < 1:
         raise wrong_value("--buffer-size", "at least 1", buffer)
@@ -167,7 +171,7 @@ class SpannedSentences:
         return [part for part, _ in parts], [place for _, place in parts]
 
     def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
-        """Return the translations of all sentences; ``ranked`` translates the remaining parts."""
+        """Return translations of all sentences; ``ranked`` has those of :meth:`restore`'s parts."""
         translated = iter(ranked)
         for place, line in enumerate(self._masked):
             if self._results[place] is None:
@@ -199,14 +203,17 @@ def join_parts(
 
 
 def by_rank(rows: Sequence[Sequence[_T]]) -> list[list[_T]]:
-    """List the first entry of each row, then the second, …; a short row repeats its last entry."""
+    """Turn rows into ranks: all first entries, all second ones, and so on.
+
+    A short row repeats its last entry; an empty row is left out.
+    """
     rows = [row for row in rows if row]
     ranks = range(max(map(len, rows), default=0))
     return [[row[min(rank, len(row) - 1)] for row in rows] for rank in ranks]
 
 
 def _concatenated(candidates: Sequence[Candidate]) -> Candidate:
-    """Concatenate translations, without attention; the score is the mean, weighted by length."""
+    """Concatenate translations, without attention; their mean score is weighted by length."""
     lengths = [len(candidate.tokens.split()) + 1 for candidate in candidates]
     scores = [candidate.score * n for candidate, n in zip(candidates, lengths, strict=True)]
     tokens = " ".join(candidate.tokens for candidate in candidates)
@@ -223,7 +230,7 @@ def _fit_to_translate(
 ) -> dict[int, str]:
     """Encode the sentences that are neither empty nor too long; return their tokens by index."""
     encoded = enumerate(map(encode, sentences))
-    tokens = {place: line for place, line in encoded if line.strip()}  # a line may have only blanks
+    tokens = {place: line for place, line in encoded if line.strip()}  # skip lines of only blanks
     lengths = translator.lengths(list(tokens.values()))
     for place, length in zip(list(tokens), lengths, strict=True):
         if length <= translator.limit:

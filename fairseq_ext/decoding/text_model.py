@@ -244,7 +244,7 @@ def _listed(texts: Iterable[str], argument: str) -> list[str]:
 
 
 def _require_texts(texts: Iterable[str], argument: str) -> None:
-    """Refuse what is no list of texts, such as a string, which would become its letters."""
+    """Refuse anything but several texts; a single string would be read letter by letter."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise ConfigError(
             f"`{argument}` must be a list of strings, but is of the type {type(texts).__name__}."
@@ -273,7 +273,7 @@ def load(
     cpu: bool = False,
     constraints: str | None = None,
 ) -> Model:
-    """Load a trained model that translates text, with the text steps of its training.
+    """Load a trained model that translates text, and the text steps (subwords …) of its training.
 
     Args:
         path: a bundle (most need neither torch nor fairseq); a checkpoint; a run's folder, where
@@ -281,12 +281,12 @@ def load(
             exists is loaded; or a name on the Hugging Face Hub, ``org/name`` or
             ``org/name@revision``.
         data: folder of fairseq-preprocess with the dictionaries; None for the dictionaries in the
-            model or, if they still exist, those that it was trained with.
+            model or, if these still exist, the dictionaries of its training.
         src, tgt: languages; None for the languages of the training.
         engine: the translator on a CPU: ``native``, ``native-bf16``, ``native-int8``,
             ``torch``, or ``fairseq``.
         threads: number of threads; None for ``OMP_NUM_THREADS``, or else the number of
-            processors. With a checkpoint, it is set in torch for the whole process.
+            processors. With a checkpoint, torch uses this number in the whole process.
         max_tokens: most source tokens in a batch.
         cpu: whether to use the CPU even if there is a GPU.
         constraints: ``ordered`` or ``unordered`` if each line is followed, after tabs, by text

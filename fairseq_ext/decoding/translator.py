@@ -35,7 +35,7 @@ FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist", "constraints")
 """Options of the search that are fixed when a model is loaded."""
 EACH_SEARCH = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "sampling")
 """Options of a search, by their names in fairseq's configuration, that each call may change."""
-MOST_GENERATORS = 8  # most generators to keep; each set of search options has one
+MOST_GENERATORS = 8  # most generators to keep; each set of search options needs its own
 
 
 class Translator:
@@ -91,7 +91,7 @@ class Translator:
 
     def _prepare_models(self) -> None:
         if self._aligns:  # a later search may need attention
-            self._cfg.generation.print_alignment = "soft"  # read by the models
+            self._cfg.generation.print_alignment = "soft"  # the models read this option
         for model in self._models:
             if self._cfg.common.fp16:
                 model.half()
@@ -115,7 +115,7 @@ class Translator:
 
     def _build_generator(self, search: Search) -> Any:
         search.check()
-        generation = copy.deepcopy(self._cfg.generation)  # composing a new one takes Hydra 0.3 s
+        generation = copy.deepcopy(self._cfg.generation)  # Hydra would take 0.3 s to make it anew
         generation.update({name: getattr(search, name) for name in EACH_SEARCH})
         generation.sampling_topk = search.top_k or -1
         if self._aligns and search.attention:
@@ -180,6 +180,9 @@ class Translator:
         """Return, for each target, the log-probabilities (base e) of its tokens and ``</s>``.
 
         fairseq computes them with unrounded weights, even if the engine's weights are rounded.
+
+        Raises:
+            DataError: a target has more tokens than the model can write.
         """
         words = self._task.target_dictionary
         tokens = [words.encode_line(line, add_if_not_exist=False).long() for line in targets]
@@ -208,7 +211,7 @@ class Translator:
         """Search batch by batch; yield each sentence's index, source tokens and hypotheses."""
         if not len(dataset):
             return
-        longest = max(map(dataset.num_tokens, range(len(dataset))))  # of sources and references
+        longest = max(map(dataset.num_tokens, range(len(dataset))))  # sources and references
         batches = self._task.get_batch_iterator(
             dataset=dataset,
             max_tokens=max(self._cfg.dataset.max_tokens, longest),
@@ -270,13 +273,13 @@ def _configuration(data: str | Path, search: Search) -> Any:
     parser = options.get_interactive_generation_parser()
     args = options.parse_args_and_arch(parser, [str(data), *_flags(search)])
     cfg = convert_namespace_to_omegaconf(args)
-    # Otherwise `fconv` would accept a single beam size, but searches may have different ones.
+    # Otherwise `fconv` would accept only one beam size, but each search may have another.
     cfg.generation.no_beamable_mm = True
     utils.set_torch_seed(search.seed)
     return cfg
 
 
 def own_random_numbers(search: Search) -> AbstractContextManager[None]:
-    """Return a context in which torch's random draws do not change the caller's later draws."""
+    """Return a context that restores the state of torch's random numbers for the caller."""
     cuda = torch.cuda.is_initialized() or (torch.cuda.is_available() and not search.cpu)
     return torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else [])

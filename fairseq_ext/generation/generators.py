@@ -22,10 +22,10 @@ from torch import Tensor
 
 
 def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
-    """Return a copy with ``-inf`` for all tokens of probability below ``epsilon``.
+    """Copy log-probabilities ``[..., V]``, with ``-inf`` for tokens less probable than ``epsilon``.
 
-    The most probable token always stays. The natural logarithms ``[..., V]`` are not normalized
-    again.
+    The most probable token always stays. The natural logarithms of the other tokens are not
+    normalized again.
     """
     top = log_probabilities.amax(dim=-1, keepdim=True)
     threshold = top.clamp(max=math.log(epsilon) if epsilon > 0 else -math.inf)
@@ -52,7 +52,7 @@ class EpsilonSampling(Sampling):
 
 
 def penalty(length: int, alpha: float) -> float:
-    """Compute ``lp(Y)``, the divisor of log-probabilities, which is 1 for a single token."""
+    """Compute ``lp(Y)``, the divisor of a log-probability, from the ``length`` of Y in tokens."""
     return ((5 + length) / 6) ** alpha
 
 

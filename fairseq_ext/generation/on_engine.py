@@ -56,7 +56,7 @@ def on_a_device(model: BaseFairseqModel) -> bool:
 
 
 def share_weights(generators: Iterable[Any]) -> None:
-    """Let all engine generators of the same models share weights; skip fairseq's generators."""
+    """Let engine generators of the same models share weights; ignore fairseq's generators."""
     natives = [generator for generator in generators if isinstance(generator, NativeGenerator)]
     for native in natives[1:]:
         native._teams, native._shortlist = natives[0]._teams, natives[0]._shortlist
@@ -64,7 +64,7 @@ def share_weights(generators: Iterable[Any]) -> None:
 
 
 def words(rows: Tensor, pad: int) -> list[list[int]]:
-    """Return the rows of ``[B, S]`` as lists without pads."""
+    """Convert rows of tokens ``[B, S]`` to lists without pads."""
     return [row[row.ne(pad)].tolist() for row in rows]
 
 
@@ -82,10 +82,10 @@ def with_engine(
     numbers: str,
     shortlist: Shortlist | None = None,
 ) -> Any:
-    """Return the engine in place of a generator; if that is impossible, log why and return this.
+    """Return the engine in place of ``generator``, or ``generator`` itself if that is impossible.
 
-    ``numbers`` is one of the values of :data:`fairseq_ext.engine.ENGINES`, ``shortlist`` the tokens
-    that translations may have.
+    In the second case, :func:`leave` logs why. ``numbers`` is one of the values of
+    :data:`fairseq_ext.engine.ENGINES`, ``shortlist`` the tokens that translations may have.
     """
     if shortlist is not None:
         if type(generator) is SequenceScorer:
@@ -142,7 +142,7 @@ def obstacle(
 
 
 def _followed(generator: SequenceGenerator) -> int:
-    """Return how many next tokens the search may try for a hypothesis."""
+    """Return how many continuations of a hypothesis the search may consider in a step."""
     return 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
 
 
@@ -176,8 +176,9 @@ class NativeGenerator:
     """A model or an ensemble on the engine, in place of fairseq's generator.
 
     fairseq's generator, the ``fallback``, translates what the engine cannot: batches whose start
-    symbol is not the end symbol, and batches in which a prefix is a complete translation. No weight
-    may change once this object exists: some are packed at once, the others at the first batch.
+    symbol is not the end symbol, batches in which a prefix is a complete translation, and
+    constraints in a search that is not beam search. No weight may change once this object exists:
+    some are packed at once, the others at the first batch.
     """
 
     def __init__(
@@ -197,7 +198,7 @@ class NativeGenerator:
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the fallback, such as ``eos``, for fairseq's commands."""
-        if name == "_fallback":  # an object that is being copied has none yet
+        if name == "_fallback":  # an object that is being copied has no fallback yet
             raise AttributeError(name)
         return getattr(self._fallback, name)
 
@@ -241,7 +242,7 @@ class NativeGenerator:
         if not self._teams:
             self._teams.append(self._open())
         sentences = words(sources, symbols.pad)
-        required = None if constraints is None else constraints[:, 1:].tolist()  # without the count
+        required = None if constraints is None else constraints[:, 1:].tolist()  # 0: their number
         candidates = self._teams[0].translate(sentences, self._rules, prefixes, numbers, required)
         return [
             [self._hypothesis(candidate, row) for candidate in row_candidates]

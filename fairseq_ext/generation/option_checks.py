@@ -12,7 +12,10 @@ REAL = ("lenpen", "unkpen", "temperature", "max_len_a", "diversity_rate", "diver
 
 
 def refuse_broken(cfg: Any, command: str) -> None:
-    """Refuse options that do nothing, or that end in an error deep inside fairseq."""
+    """Refuse options that do nothing, or that end in an error deep inside fairseq.
+
+    ``command`` is the module of the command that runs, such as ``fairseq_cli.generate``.
+    """
     generation = cfg.generation
     soft = generation.print_alignment == "soft"
     if generation.replace_unk is not None:
@@ -65,7 +68,7 @@ def refuse_broken(cfg: Any, command: str) -> None:
 
 
 def no_alignment(model: Any) -> str:
-    """Return the reason why a model cannot align words; an empty text if it can."""
+    """Return the reason why a model cannot align words, or an empty text if it can align them."""
     decoder = getattr(model, "decoder", model)
     cfg = getattr(decoder, "cfg", None)
     if getattr(decoder, "attention", decoder) is None or getattr(cfg, "no_cross_attention", False):

@@ -220,7 +220,7 @@ class TranslationExtTask(TranslationTask):
             forced = tokens.new_full((len(tokens), 1), first)
             if prefix_tokens is None:
                 prefix_tokens = forced
-            elif not prefix_tokens[:, :1].equal(forced):  # the prefix lacks the target's symbols
+            elif not prefix_tokens[:, :1].equal(forced):  # the prefix lacks `--target-prefix`
                 prefix_tokens = torch.cat([forced, prefix_tokens], dim=1)
         hypotheses = super().inference_step(generator, models, sample, prefix_tokens, constraints)
         return generators.with_gnmt_scores(hypotheses, alpha) if alpha else hypotheses
@@ -267,7 +267,7 @@ class Affixes(NamedTuple):
 
 
 def check_options(cfg: TranslationExtConfig) -> None:
-    """Raise :class:`ConfigError` on options that cannot work together."""
+    """Raise :class:`ConfigError` if options of the task cannot work together."""
     for name in ("truncate_source", "truncate_target", "source_bos"):
         if cfg.load_alignments and getattr(cfg, name):
             raise ConfigError(

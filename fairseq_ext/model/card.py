@@ -58,13 +58,13 @@ class Card:
 
     @classmethod
     def read(cls, text: str) -> "Card":
-        """Parse a card: all fields if we rendered it, else only the licence and the text."""
+        """Parse a card: all fields if :meth:`render` made it, else only licence and description."""
         licence, body = _LICENCE.search(text), _BODY.search(text)
         about = body[1] if body else text.rpartition("\n---\n")[2].strip()
         return cls(about, licence[1] if licence else cls.licence, body[2] if body else "")
 
     def with_format_note(self, numbers: str) -> "Card":
-        """Return the card; if it has scores, a note below them names the weights' number format."""
+        """Add a note below the scores, if any, that names the number format of the weights."""
         if not self.table or _MEASURED in self.table:
             return self
         return replace(self, table=f"{self.table}\n{_MEASURED}{numbers}.\n")
@@ -88,6 +88,6 @@ class Card:
 
 
 def score_table(scores: Sequence[Score]) -> str:
-    """Return a table with a row for each score, in Markdown."""
+    """Format scores as a table in Markdown, with a row for each score."""
     rows = [(s.name, shown(s.name, s.value), s.detail, f"`{s.signature}`") for s in scores]
     return f"\n{tables.markdown([('metric', 'score', '', 'signature'), *rows])}\n"

@@ -15,7 +15,7 @@ from fairseq_ext.text import pipeline
 
 
 def describe(path: str | Path) -> dict[str, Any]:
-    """Read and check a bundle; return a report on it, with its bytes by purpose.
+    """Read and check a bundle; return a report on the bundle, with its bytes by purpose.
 
     Only the report of a bundle with a program has the number of ``symbols`` in both dictionaries,
     the ``longest`` source and target, the ``operations`` of encoder and decoder by name, and
@@ -60,8 +60,8 @@ def describe(path: str | Path) -> dict[str, Any]:
 def multiply_adds(program: Program, weights: Sequence[Packed]) -> dict[str, int]:
     """Count the multiplications with weights for one source token and one token of a hypothesis.
 
-    Products of two activations, such as those in attention, are not counted; they grow with the
-    sentence.
+    Products of two activations, such as those in attention, are not counted, because their number
+    depends on the length of the sentence.
     """
 
     def count(operations: Iterable[Operation], phase: Phase) -> int:

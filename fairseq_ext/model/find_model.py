@@ -36,12 +36,12 @@ logger = logging.getLogger(__name__)
 
 
 def shipped(folder: Path = SHIPPED) -> list[str]:
-    """List the models that come with the plugin, in alphabetical order."""
+    """List the names of the models that come with the plugin, in alphabetical order."""
     return sorted(path.name for path in folder.glob("*") if bundle.is_bundle(path))
 
 
 def resolved(path: Path, folder: Path = SHIPPED) -> Path:
-    """Return the folder of a shipped bundle or of one on the Hub; return other paths unchanged."""
+    """Return the folder of a shipped bundle, or of one fetched from the Hub; return other paths."""
     if not path.exists() and str(path) == path.name and path.name in shipped(folder):
         return folder / path.name
     return fetched(path)
@@ -58,7 +58,7 @@ def require(path: Path) -> Path:
 def existing_bundle(path: Path, participle: str) -> Path:
     """Return the folder of a bundle, as :func:`resolved` finds it; refuse a path without a bundle.
 
-    ``participle`` names the action in the error, as in “only bundles are trimmed”.
+    ``participle`` names the action in the message, as in “only bundles are trimmed”.
     """
     path = require(resolved(path))
     if not bundle.is_bundle(path):
@@ -87,7 +87,12 @@ def hub_name(path: str | Path) -> tuple[str, str | None] | None:
 
 
 def fetched(path: Path) -> Path:
-    """Fetch and check a bundle on the Hub, and return its folder; return other paths unchanged."""
+    """Fetch a bundle from the Hub, check it, and return its folder; return any other path.
+
+    Raises:
+        CheckpointError: the Hub has no such bundle, or the bundle is damaged.
+        EnvironmentProblem: the Hub cannot be reached.
+    """
     repo_and_revision = hub_name(path)
     return path if repo_and_revision is None else _fetch(*repo_and_revision)
 
@@ -118,9 +123,9 @@ def _fetch(repo: str, revision: str | None) -> Path:
 
 
 def _is_found() -> bool:
-    """Return whether the Hub's address is found, or a proxy finds it.
+    """Return whether the Hub's name has an address, or a proxy is set, which may know the address.
 
-    If it is not, there is no network, and the library would try for half a minute.
+    Otherwise there is no network, and the library would try for half a minute.
     """
     import socket
     from urllib.parse import urlsplit

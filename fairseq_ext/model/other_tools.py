@@ -46,8 +46,11 @@ STATE = re.compile(
 def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
     """Write a model atomically in the format of another tool, one of :data:`TOOLS`.
 
-    ``path`` is a checkpoint or bundle, and ``data`` has its dictionaries. The folder ``output``
-    must be empty or not exist. Return the name of the model's architecture in fairseq.
+    ``path`` is a checkpoint or bundle, and ``data`` the folder with its dictionaries. The folder
+    ``output`` must be empty or not exist. Return the name of the model's architecture in fairseq.
+
+    Raises:
+        ConfigError: the other tool cannot compute the model, or ``output`` is not empty.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already; choose another folder.")
@@ -120,7 +123,7 @@ def _foreign_feature(model: Any, task: TranslationTask, architecture: str) -> st
         return f"activation `{cfg.activation_fn}`"
     if getattr(task.cfg, "source_bos", False):
         return "`<s>` before each source (--source-bos)"
-    for option in AFFIXES:  # neither tool would add them, and translate without a word
+    for option in AFFIXES:  # both tools would translate without these symbols, and not warn
         if getattr(task.cfg, option, ""):
             return f"`{getattr(task.cfg, option)}` at each sentence (--{option.replace('_', '-')})"
     return None
@@ -154,7 +157,7 @@ def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
     for side, register in (
         (stock.source, spec.register_source_vocabulary),
         (stock.target, spec.register_target_vocabulary),
-    ):  # the library has its own name for the padding
+    ):  # CTranslate2 has its own name for the symbol of padding
         register(["<blank>" if symbol == "<pad>" else symbol for symbol in side.symbols])
     spec.config.decoder_start_token = spec.config.eos_token
     spec.config.add_source_eos = True
@@ -167,7 +170,7 @@ def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
 
 
 class ModelClass(NamedTuple):
-    """A class of the library transformers, and the row of its position table for position 0."""
+    """A class of the library transformers; ``first_position`` is its row for position 0."""
 
     name: str
     kind: str
@@ -212,7 +215,7 @@ def model_class(stock: StockTransformer) -> ModelClass:
 def write_huggingface(stock: StockTransformer, folder: Path) -> None:
     """Write a folder that transformers reads: weights, configuration, search defaults, tokenizers.
 
-    ``stock`` is the model. The library transformers is not needed for this.
+    ``stock`` is the model. The library transformers need not be installed.
     """
     extras.need("tokenizers")
     kind = model_class(stock)
@@ -258,7 +261,7 @@ def _configuration(stock: StockTransformer, kind: ModelClass) -> dict[str, Any]:
 
 
 def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
-    """Return the state dict for a class; the file format allows no tensors that share memory."""
+    """Return the state dict for a class, copied: the file format allows no shared memory."""
     weights: dict[str, Tensor] = {}
     longest = max(stock.longest)
     for name, tensor in stock.model.state_dict().items():

@@ -1,4 +1,4 @@
-"""Encode and read ``program.json``, which has a bundle's program for the engine (no torch).
+"""Encode and read ``program.json``, which has a bundle's program for the engine; without torch.
 
 The file is a JSON object with these entries:
 
@@ -61,11 +61,11 @@ def encode(
     in_bits: Collection[str] = (),
     affixes: tuple[tuple[int, ...], ...] = NO_AFFIXES,
 ) -> tuple[str, dict[str, np.ndarray]]:
-    """Return the content of ``program.json``, and constants to add to the weight file, by name.
+    """Return the text of ``program.json``, and constants to add to the file of weights, by name.
 
     The constants are arrays of the program that are not computed from the model's weights.
-    ``begins``, ``cut`` and ``affixes`` are entries of the file. The weights whose names are
-    ``in_bits`` are stored as bits or trits with their levels.
+    ``begins``, ``cut`` and ``affixes`` are entries of ``program.json``. ``in_bits`` has the names
+    of weights that the bundle stores as bits or trits with their levels.
     """
     constants: dict[str, np.ndarray] = {}
 
@@ -105,7 +105,10 @@ def encode(
 def read(path: str | Path, numbers: str | None = None) -> EngineModel:
     """Check a bundle, read its program, and pack its weights for the engine.
 
-    ``numbers`` is the weights' format in the engine; None for the bundle's own.
+    ``numbers`` is the format of the weights in the engine; None for the format of the bundle.
+
+    Raises:
+        CheckpointError: the bundle has no program, is damaged, or contradicts itself.
     """
     with bundle.unchanged(path) as manifest:
         manifest.check()
@@ -161,7 +164,7 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
 def _matrices(
     entries: list[dict[str, Any]], tensors: Tensors, numbers: str
 ) -> Iterator[Matrix | Signs]:
-    """Yield the program's arrays one by one, so that memory holds only one unpacked array."""
+    """Yield a program's arrays one by one, so that only one unpacked array is in memory."""
     evaluator = Evaluator(tensors.array, GROWTH * tensors.size + SPARE, tensors.int8)
     for entry in entries:
         if "signs" not in entry:
@@ -198,8 +201,8 @@ def require_agreement(
 ) -> None:
     """Refuse a bundle whose configuration and program contradict each other.
 
-    fairseq builds the model from ``config.json``, and the engine runs ``program.json``; if they
-    differed, one bundle would give two translations.
+    fairseq builds the model from ``config.json``, and the engine runs ``program.json``; if these
+    were of two models, one bundle would give two translations.
     """
     cfg = layout.section(bundle.configuration(manifest), "cfg")
     model, task = layout.section(cfg, "model"), layout.section(cfg, "task")

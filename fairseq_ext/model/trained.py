@@ -20,6 +20,11 @@ def load(
     ``data`` is a folder with dictionaries. ``src`` and ``tgt`` are by default the languages of the
     training. Data may have other names for the languages, so other names are accepted; only the
     reverse direction is refused.
+
+    Raises:
+        CheckpointError: a file cannot be read, does not translate, or does not fit ``data``.
+        ConfigError: ``src`` and ``tgt`` are the reverse direction, or only one of them is set.
+        DataError: ``data`` is not a folder, or has a colon in its name.
     """
     if not Path(data).is_dir():
         raise DataError(f"{data} is not a folder; give the one that fairseq-preprocess wrote.")
@@ -31,7 +36,7 @@ def load(
     if (src is None) != (tgt is None):
         raise ConfigError("`--src` and `--tgt` go together; give both, or neither.")
     languages = {"source_lang": src, "target_lang": tgt} if src else {}
-    for path in filter(storage.is_checkpoint, paths):  # loading any other file reports its fault
+    for path in filter(storage.is_checkpoint, paths):  # fairseq's loading refuses all other files
         cfg = layout.configuration(storage.peek(path))
         kind, task = registry_checks.task_class(cfg, path), layout.section(cfg, "task")
         if not issubclass(kind, TranslationTask):

@@ -40,13 +40,17 @@ class Trimmed(NamedTuple):
 
 
 def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
-    """Write a bundle that has only the symbols that texts need; a failure leaves no bundle.
+    """Write a copy of a bundle that has only the symbols that texts need, or nothing at an error.
 
     The bundle keeps fairseq's own symbols, the model's language tokens, all tokens of the texts
     (each in the dictionary of its language), every token of a single character, and the frequent
     tokens of its shortlist. A dictionary that both languages share stays shared.
 
     The texts are files of raw text. Their names end in their language, such as ``train.es``.
+
+    Raises:
+        ConfigError: a text has another name, a language has no text, or no symbol is left out.
+        DataError: a text has no token of the dictionary.
     """
     languages = (source.src, source.tgt)
     text = pipeline.find_towards([source.folder], *languages) or Pipeline(*languages)
@@ -98,7 +102,7 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
 def _tokens(
     texts: Sequence[Path], text: Pipeline, symbols: Sequence[Sequence[str]]
 ) -> list[set[str]]:
-    """Return, for source and target, the tokens of the dictionary that occur in the texts."""
+    """Return, for source and target, the tokens of its dictionary that occur in the texts."""
     languages = (text.src, text.tgt)
     tokens: list[set[str]] = [set(), set()]
     for path in texts:
@@ -130,7 +134,7 @@ def _write_shortlist(
     before: Sequence[Sequence[str]],
     after: Sequence[Collection[str]],
 ) -> None:
-    """Write a shortlist of the remaining symbols only."""
+    """Write the shortlist ``listed`` without symbols that ``before`` has and ``after`` lacks."""
     sources, targets = map(set, after)
     lists = {}
     for symbol, tokens in zip(before[0], listed.lists, strict=True):

@@ -57,17 +57,21 @@ def write(
     card: Card | None = None,
     change: Change | None = None,
 ) -> bundle.Bundle:
-    """Write a bundle atomically, even if the process is killed.
+    """Write a bundle, all of it or, if the process is killed, nothing; return what it contains.
 
     Args:
         checkpoint: a checkpoint or bundle of any architecture.
-        data: folder with its dictionaries.
+        data: folder with the dictionaries of the checkpoint.
         output: a new or empty folder, or a new archive; see :data:`bundle.SUFFIXES`.
         numbers: format of the weights, one of :data:`bundle.KINDS`.
-        search: default options of its search.
+        search: options of the search that the bundle has as defaults.
         shortlist: file of `fairseq-ext shortlist`; None keeps the shortlist of a bundle.
         card: the part of the model card that only the maker can write.
         change: function that changes the model before it is written.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be read, or has no weights to store in bits.
+        ConfigError: ``output`` exists, or ``numbers`` would round binary weights.
     """
     with _becoming(output) as folder:
         if shortlist is None and bundle.is_bundle(checkpoint):
@@ -121,7 +125,7 @@ def write(
 
 
 def copy(source: bundle.Bundle, output: Path) -> bundle.Bundle:
-    """Copy a bundle and its model card to another folder or archive, atomically."""
+    """Copy a bundle, with its model card, to another folder or archive, atomically."""
     source.check()
     with _becoming(output) as folder:
         for name in (*source.files, bundle.MANIFEST, CARD):
@@ -141,7 +145,7 @@ def card_of(source: bundle.Bundle) -> Card:
 
 @contextmanager
 def _becoming(output: Path) -> Iterator[Path]:
-    """Yield a folder to fill; afterwards turn it into ``output``, a folder or an archive."""
+    """Yield a folder to fill; at the end of the block, make it or an archive of it ``output``."""
     kind = bundle.suffix(output)
     if output.exists() and (kind or not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already; choose another name for the bundle.")
@@ -179,7 +183,7 @@ def _task_settings(cfg: Any, task: TranslationTask) -> dict[str, Any]:
 
 
 def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Keep only the named options; this drops paths and names of the training machine."""
+    """Keep only the options with these names, without paths and names of the training machine."""
     return {name: values[name] for name in sorted(set(names) & values.keys())}
 
 
@@ -236,6 +240,9 @@ def compiled(model: models.BaseFairseqModel, task: TranslationTask) -> tuple[Pro
     Returns:
         The program; whether sources begin with ``<s>``; the length to which longer sources are cut,
         or 0 if they are not cut.
+
+    Raises:
+        ConfigError: the engine does not support the model or its task.
     """
     if type(task) not in (TranslationTask, TranslationExtTask):
         raise ConfigError(f"the engine has no task of type {type(task).__name__}.")
