@@ -24,8 +24,8 @@ from starlette.types import ASGIApp
 
 from fairseq_ext.demo.systems import Answer, heat_map
 from fairseq_ext.serving.origins import OriginFilter, names_of
-from fairseq_ext.serving.requests import CLOSE, GONE, read_body
-from fairseq_ext.serving.settings import Limits, Refusal
+from fairseq_ext.serving.requests import CLOSE, GONE, Refusal, read_body
+from fairseq_ext.serving.settings import Limits
 from fairseq_ext.utils.errors import DataError
 
 LIMITS = Limits(max_body=1 << 16)  # sentences are shorter

@@ -25,7 +25,8 @@ from fairseq_ext.serving import requests
 from fairseq_ext.serving.batching import BUSY, WAIT, Batcher
 from fairseq_ext.serving.metrics import PATHS, Measured, Metrics
 from fairseq_ext.serving.pairs import Pairs, Served
-from fairseq_ext.serving.settings import Refusal, Settings
+from fairseq_ext.serving.requests import Refusal
+from fairseq_ext.serving.settings import Settings
 from fairseq_ext.text import html_text
 from fairseq_ext.text.sentences import texts_to_translate
 from fairseq_ext.version import __version__
@@ -89,7 +90,7 @@ class Service:
             from fairseq_ext.serving.query import parse_query
 
             query = parse_query(await self._fields(request))
-            self._limits.check_texts(query.texts)
+            requests.check_texts(query.texts, self._limits)
             source, model = self._pairs.find(query.source, query.target)
             if query.alternatives >= model.nbest:
                 most = model.nbest - 1
@@ -113,7 +114,7 @@ class Service:
         text = fields.get("q")
         if not isinstance(text, str) or not text.strip():
             raise Refusal(400, "Invalid request: missing q parameter")
-        self._limits.check_texts([text])
+        requests.check_texts([text], self._limits)
         return JSONResponse(await self._in_text_thread(1, lambda: self._pairs.detect(text)))
 
     async def _fields(self, request: Request) -> dict[str, Any]:
@@ -192,7 +193,7 @@ class Service:
                     "sentences.",
                 )
         waiting = [sentence for sentence in encoded if sentence.tokens.strip()]
-        self._limits.check_sentences(len(waiting))
+        requests.check_sentences(len(waiting), self._limits)
         results = iter(await self._batcher.translate(model.translator, waiting))
         candidates = [
             next(results)[:ranks] if sentence.tokens.strip() else [] for sentence in encoded

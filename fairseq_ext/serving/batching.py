@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from fairseq_ext.decoding.search import Candidate, Translates
 from fairseq_ext.serving.metrics import Metrics
-from fairseq_ext.serving.settings import Refusal
+from fairseq_ext.serving.requests import Refusal
 from fairseq_ext.utils.errors import DataError
 
 _LOG = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from fairseq_ext.decoding.loading import open_model
 from fairseq_ext.decoding.search import Candidate, Search, Translates
 from fairseq_ext.decoding.stream import Ranked, TextCodec
 from fairseq_ext.serving.batching import Sentence
-from fairseq_ext.serving.requests import AUTO
-from fairseq_ext.serving.settings import Refusal, Settings
+from fairseq_ext.serving.requests import AUTO, Refusal
+from fairseq_ext.serving.settings import Settings
 from fairseq_ext.text.languages import matching_code
 from fairseq_ext.text.sentences import UNSPLIT, SentenceSplitter, sentence_splitter
 from fairseq_ext.utils import extras

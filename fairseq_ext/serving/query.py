@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from fairseq_ext.serving.requests import FORMATS, TEXT
-from fairseq_ext.serving.settings import Refusal
+from fairseq_ext.serving.requests import FORMATS, TEXT, Refusal
 from fairseq_ext.utils.errors import printable
 
 

@@ -1,4 +1,10 @@
-"""Read the fields of a request, which is JSON or a form and may be hostile; check its key."""
+"""Read the fields of a request, which is JSON or a form and may be hostile; check key and limits.
+
+What cannot be answered raises a :class:`Refusal` with an HTTP status; ``docs/howto/serve.md`` lists
+them. The rest is refused where it is known: wrong fields in ``query.py``, languages in
+``pairs.py``, a full queue and failed sentences in ``batching.py``, too long lines and the time
+limit in ``app.py``, foreign web pages in ``origins.py``.
+"""
 
 import asyncio
 import hmac
@@ -11,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
-from fairseq_ext.serving.settings import Limits, Refusal
+from fairseq_ext.serving.settings import Limits
 from fairseq_ext.utils.errors import DataError, printable
 from fairseq_ext.utils.json_files import parse_json
 
@@ -25,6 +31,14 @@ FIELDS = 1000  # most fields of a form
 DRAINED = 1 << 24
 CLOSE = {"Connection": "close"}
 GONE = 499  # status, as in nginx, for a client that has closed the connection before its answer
+
+
+class Refusal(Exception):
+    """An error that the server answers with an HTTP status, a message and headers."""
+
+    def __init__(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.status, self.text, self.headers = status, text, headers or {}
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
@@ -120,3 +134,25 @@ def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
     allowed = [key.encode(errors="surrogateescape") for key in keys]  # they may not be UTF-8
     if not any([hmac.compare_digest(sent, key) for key in allowed]):  # equal time for all
         raise Refusal(403, "Invalid API key")
+
+
+def check_texts(texts: Sequence[str], limits: Limits) -> None:
+    """Refuse the texts of a request if they are too many, or have too many characters or lines.
+
+    Raises:
+        Refusal: status 413.
+    """
+    _require_few("texts", len(texts), limits.max_sentences)
+    _require_few("characters", sum(map(len, texts)), limits.max_chars)
+    _require_few("lines", sum(text.count("\n") + 1 for text in texts), limits.max_sentences)
+
+
+def check_sentences(count: int, limits: Limits) -> None:
+    """Refuse lines that have been split into too many sentences."""
+    _require_few("sentences", count, limits.max_sentences)
+
+
+def _require_few(unit: str, count: int, maximum: int) -> None:
+    if count > maximum:
+        fault = f"The request has {count:,} {unit}, but at most {maximum:,} are translated."
+        raise Refusal(413, fault)

@@ -1,4 +1,4 @@
-"""The options of a server, its limits on requests, and the error that refuses a request."""
+"""The options of a server, with its limits on requests."""
 
 import re
 from collections.abc import Sequence
@@ -16,14 +16,6 @@ KEY = "FAIRSEQ_EXT_API_KEY"
 HOST = r"\*|[\w.-]+"
 # Browsers send the names in an origin in small letters, and names in other scripts in Punycode.
 ORIGIN = r"\*|null|file://|[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]_-]+"
-
-
-class Refusal(Exception):
-    """An error that the server answers with an HTTP status, a message and headers."""
-
-    def __init__(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(text)
-        self.status, self.text, self.headers = status, text, headers or {}
 
 
 def _limit(default: float, text: str) -> Any:
@@ -52,27 +44,6 @@ class Limits:
         if self.max_queue < self.max_sentences:
             wish = f"at least `--max-sentences`, which is {self.max_sentences}"
             raise wrong_value("--max-queue", wish, self.max_queue)
-
-    def check_texts(self, texts: Sequence[str]) -> None:
-        """Refuse the texts of a request if they are too many, or have too many characters or lines.
-
-        Raises:
-            Refusal: status 413.
-        """
-        self._check("texts", len(texts), self.max_sentences)
-        self._check("characters", sum(map(len, texts)), self.max_chars)
-        lines = sum(text.count("\n") + 1 for text in texts)
-        self._check("lines", lines, self.max_sentences)
-
-    def check_sentences(self, count: int) -> None:
-        """Refuse lines that have been split into too many sentences."""
-        self._check("sentences", count, self.max_sentences)
-
-    @staticmethod
-    def _check(unit: str, count: int, maximum: int) -> None:
-        if count > maximum:
-            fault = f"The request has {count:,} {unit}, but at most {maximum:,} are translated."
-            raise Refusal(413, fault)
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ from fairseq_ext.serving.metrics import FOLDER, Metrics
 from fairseq_ext.serving.origins import OriginFilter
 from fairseq_ext.serving.pairs import Pairs, Served
 from fairseq_ext.serving.query import parse_query
-from fairseq_ext.serving.requests import GONE, check_key, parse_fields, read_body
-from fairseq_ext.serving.settings import Limits, Refusal, Settings
+from fairseq_ext.serving.requests import GONE, Refusal, check_key, parse_fields, read_body
+from fairseq_ext.serving.settings import Limits, Settings
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.languages import matching_code
 from fairseq_ext.text.placeholders import Keeper
