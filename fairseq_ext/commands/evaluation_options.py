@@ -193,13 +193,13 @@ class UndoingOptions:
             ConfigError: the outputs become text in different ways, or options contradict each
                 other.
         """
-        from fairseq_ext.text import generated as outputs
+        from fairseq_ext.text.generated import Undoing, find
         from fairseq_ext.text.pipeline import Pipeline
 
-        if run := outputs.find(generated[0]):
+        if run := find(generated[0]):
             folder, saved = run
             for path in generated[1:]:
-                other = outputs.find(path)
+                other = find(path)
                 if other and other[1].describe() != saved.describe():
                     raise ConfigError(
                         f"{path} becomes text in another way ({other[1].describe()}) than "
@@ -212,8 +212,8 @@ class UndoingOptions:
                     f"options replace steps of {path} ({saved.describe()}): {steps.describe()}"
                 )
             print(printable(f"{generated[0]}: {message}"), file=sys.stderr)
-            return outputs.Undoing(steps)
-        return outputs.Undoing(self._override(Pipeline("", "", subwords=subwords)))
+            return Undoing(steps)
+        return Undoing(self._override(Pipeline("", "", subwords=subwords)))
 
     def _override(self, steps: Pipeline) -> Pipeline:
         overrides: dict[str, Any] = {}
