@@ -109,14 +109,16 @@ def is_prepared(path: str | Path) -> bool:
 def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
     """Make a run's folder for a published model; return links to its checkpoints in that folder.
 
-    ``path`` is an archive, a folder, or one of the checkpoints in a folder; for anything else, the
-    result is []. A multilingual model needs languages; None stands for the training's languages.
+    ``path`` is an archive, a folder, one of the checkpoints in a folder, or a name that
+    :func:`downloaded` knows; for anything else, the result is []. A multilingual model needs
+    languages; None stands for the training's languages.
 
     Raises:
         CheckpointError: a file is damaged, or the model is of a kind that is not supported.
         ConfigError: the model lacks a language, or files for it.
         EnvironmentProblem: the cache cannot be written to.
     """
+    path = downloaded(path)
     if bundle.is_bundle(path):
         return []
     folder = path.parent if path.is_file() else path
@@ -131,7 +133,7 @@ def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[
         raise EnvironmentProblem(files.explain(error)) from error
 
 
-def resolved(path: Path) -> Path:
+def downloaded(path: Path) -> Path:
     """Download the archive that :func:`hub_models` names; return its path, or any other ``path``.
 
     The archive stays in the cache. :data:`MIRROR` names a folder or address to take it from.

@@ -122,7 +122,7 @@ def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> lis
 
     ``src`` and ``tgt`` are for multilingual published models; None for the training's languages.
     """
-    return published.prepare(published.resolved(path), src, tgt) or [in_run(path)]
+    return published.prepare(path, src, tgt) or [in_run(path)]
 
 
 def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path:

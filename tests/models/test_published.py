@@ -175,9 +175,9 @@ def test_a_name_that_is_not_published_is_refused_without_fairseq(name, names, mo
     with pytest.raises(
         CheckpointError, match=rf"no model of this name. Names like it are {names}\.$"
     ):
-        published.resolved(Path(name))
+        published.downloaded(Path(name))
     for path in (f"runs/{name}", f"{name}.pt", f"{name}.tar.gz"):
-        assert published.resolved(Path(path)) == Path(path)
+        assert published.downloaded(Path(path)) == Path(path)
 
 
 @pytest.mark.parametrize(
