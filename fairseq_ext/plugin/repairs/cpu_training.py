@@ -154,7 +154,7 @@ def shard_by_torch(original: Callable, optimizer: Any, group: Any) -> None:
     """
     from fairseq.distributed.utils import get_world_size
 
-    from fairseq_ext.training.sharding import ShardedOptimizer
+    from fairseq_ext.training.sharded_optimizer import ShardedOptimizer
 
     processes = get_world_size(group)
     if processes == 1:
