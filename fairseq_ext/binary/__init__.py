@@ -16,10 +16,11 @@ Weights may be ternary instead, as in BitNet b1.58 (Ma et al. 2024, "The Era of 
 
 ``docs/bmt.md`` lists the code of each equation. ``reference.py`` has these equations in plain code,
 with which the tests compare the fast layers. ``binarize.py`` has the function and its gradient,
-``linear.py`` the layer that replaces ``nn.Linear`` and the second half of (3.4), ``attention.py``
-the attention and its two products, ``switches.py`` the choice of products (rows of the paper's
-Table 1), ``stages.py`` the stages of training and their learning rate, and ``distillation.py`` the
-criterion. ``model.py`` has the model for fairseq; ``compose.py`` binarizes other architectures.
+``linear.py`` the layer that replaces ``nn.Linear``, with the scaling factor, and the second half of
+(3.4), ``attention.py`` the attention and its two products, ``switches.py`` the choice of products
+(rows of the paper's Table 1), ``stages.py`` the stages of training and their learning rate, and
+``distillation.py`` the criterion. ``model.py`` has the model for fairseq; ``compose.py`` binarizes
+other architectures. ``scaling_law.py`` fits the paper's scaling law (section 4.2).
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch bmt_base --bmt-preset bmt-1 --stage-updates
 50000,88339 --lr-scheduler staged_cosine``.

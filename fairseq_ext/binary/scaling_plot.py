@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_ext.binary.scaling import Group, Model
+from fairseq_ext.binary.scaling_law import Group, Model
 from fairseq_ext.evaluation.plots import PALETTE, entry, new_figure, save_picture, show_names
 
 if TYPE_CHECKING:

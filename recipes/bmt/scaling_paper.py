@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairseq_ext.binary.scaling import Law
+from fairseq_ext.binary.scaling_law import Law
 from fairseq_ext.utils import files
 
 DEPTHS = (6, 8, 10, 12, 14, 18, 22, 26, 30, 36, 42, 48)

@@ -12,7 +12,7 @@ import pytest
 import scaling_losses
 import smoke_archives
 
-from fairseq_ext.binary.scaling import read_table
+from fairseq_ext.binary.scaling_law import read_table
 from fairseq_ext.binary.switches import PRESETS
 from fairseq_ext.utils.errors import ConfigError
 from tests.recipes.test_corpora import complete, prepare, read, talk

@@ -5,7 +5,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from fairseq_ext.binary import scaling
+from fairseq_ext.binary import scaling_law
 from fairseq_ext.corpora import downloads, pair_texts, preparation, streams
 from fairseq_ext.data_folder import indexed
 from fairseq_ext.decoding import mbr
@@ -72,7 +72,7 @@ def read_samples(folder: Path) -> None:
 
 def read_table(folder: Path) -> None:
     (path,) = folder.iterdir()
-    scaling.baseline(scaling.read_table(path))
+    scaling_law.baseline(scaling_law.read_table(path))
 
 
 def read_merges(folder: Path) -> None:

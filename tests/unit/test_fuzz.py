@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.binary import scaling
+from fairseq_ext.binary import scaling_law
 from fairseq_ext.evaluation import outputs, training_log
 from fairseq_ext.text.checks import check_merges
 from fairseq_ext.utils.errors import DataError, printable
@@ -106,12 +106,12 @@ def test_a_log_with_damaged_numbers(tmp_path: Path) -> None:
 def test_a_fit_to_extreme_numbers_is_a_fit_or_refused(size: float, loss: float) -> None:
     sizes = [(size, 1), (2, 1), (4, 1), (1, size), (1, 2), (1, 4)]
     models = [
-        scaling.Model(f"m{i}", int(e), int(d), loss * (1 + i / 10))
+        scaling_law.Model(f"m{i}", int(e), int(d), loss * (1 + i / 10))
         for i, (e, d) in enumerate(sizes)
     ]
-    base = scaling.baseline(models)
+    base = scaling_law.baseline(models)
     with suppress(DataError):
-        (group,) = scaling.fit_groups(models, base, resamples=3)
+        (group,) = scaling_law.fit_groups(models, base, resamples=3)
         assert group.fit.models == 6
 
 

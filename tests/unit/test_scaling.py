@@ -10,8 +10,8 @@ import pytest
 from scaling_paper import BASE, DECODER_LAYER, DEPTHS, DESIGN, ENCODER_LAYER, LAWS, TABLE_3, rows
 from scipy.optimize import curve_fit
 
-from fairseq_ext.binary import scaling, scaling_plot
-from fairseq_ext.binary.scaling import PARAMETERS, Fit, Law, Model, fit_law
+from fairseq_ext.binary import scaling_law, scaling_plot
+from fairseq_ext.binary.scaling_law import PARAMETERS, Fit, Law, Model, fit_law
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support.harness import command, leaves_no_trace, names
 
@@ -41,7 +41,7 @@ def test_the_law_is_the_papers_equation() -> None:
 
 
 def test_every_law_of_table_3_is_found_again() -> None:
-    groups = scaling.fit_groups(models(), BASE, resamples=0)
+    groups = scaling_law.fit_groups(models(), BASE, resamples=0)
     assert [(group.dataset, group.family) for group in groups] == list(LAWS)
     for group in groups:
         planted = LAWS[group.dataset, group.family]
@@ -55,7 +55,7 @@ def test_every_law_of_table_3_is_found_again() -> None:
 def test_intervals_cover_the_truth() -> None:
     """Of 44 constants with noise 0.003, 95 % intervals should miss two or three."""
     binary_models = [model for model in models(NOISE) if model.family == "binary"]
-    groups = scaling.fit_groups(binary_models, BASE, resamples=50)
+    groups = scaling_law.fit_groups(binary_models, BASE, resamples=50)
     for kind in ("jacobian", "bootstrap"):
         covered = sum(
             low <= getattr(LAWS[group.dataset, group.family], name) <= high
@@ -171,19 +171,19 @@ def write_table(path: Path, trained_models: Sequence[Model], *columns: str) -> P
 def test_tables_are_read_alike(suffix: str, tmp_path: Path) -> None:
     trained_models = models()[:30]
     table = write_table(tmp_path / f"t.{suffix}", trained_models)
-    assert scaling.read_table(table) == trained_models
+    assert scaling_law.read_table(table) == trained_models
 
 
 def test_a_byte_order_mark_is_no_part_of_the_heading(tmp_path: Path) -> None:
     table = write_table(tmp_path / "table.csv", models())
     table.write_bytes(b"\xef\xbb\xbf" + table.read_bytes())
-    assert scaling.read_table(table) == models()
+    assert scaling_law.read_table(table) == models()
 
 
 def test_optional_columns_may_be_missing_or_empty(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(",".join(HEADING[:4]) + ",train_loss\na,10,20,1.5,\nb,10,30,1.25,1.125\n")
-    first, second = scaling.read_table(path)
+    first, second = scaling_law.read_table(path)
     assert first == Model("a", 10, 20, 1.5)
     assert (second.train_loss, second.parameters) == (1.125, 40)
 
@@ -208,15 +208,15 @@ def test_bad_tables_are_refused_by_row(name, text, error, message, tmp_path: Pat
     path = tmp_path / name
     path.write_text(text.replace("{},", ",".join(HEADING[:4])), newline="")
     with pytest.raises(error, match=message):
-        scaling.read_table(path)
+        scaling_law.read_table(path)
 
 
 def test_baseline_is_where_the_arms_meet_or_what_is_named() -> None:
     trained_models = models()
-    assert scaling.baseline(trained_models) == BASE
-    assert scaling.baseline(trained_models, "8L6L") == (8 * ENCODER_LAYER, BASE[1])
+    assert scaling_law.baseline(trained_models) == BASE
+    assert scaling_law.baseline(trained_models, "8L6L") == (8 * ENCODER_LAYER, BASE[1])
     with pytest.raises(ConfigError, match="`7L7L` is the name of none; there are 6L6L, 8L6L"):
-        scaling.baseline(trained_models, "7L7L")
+        scaling_law.baseline(trained_models, "7L7L")
 
 
 def test_arms_share_the_baseline() -> None:
@@ -228,7 +228,7 @@ def test_arms_share_the_baseline() -> None:
 
 
 def test_curves_go_through_the_losses() -> None:
-    (group,) = scaling.fit_groups(models()[:24], BASE, resamples=0)
+    (group,) = scaling_law.fit_groups(models()[:24], BASE, resamples=0)
     for arm, members in scaling_plot.arms(group.models, BASE).items():
         line = np.array(scaling_plot.curve(group, arm, BASE, points=200))
         losses = np.interp([model.parameters for model in members], *line.T)

@@ -56,16 +56,16 @@ def add(commands: options.Subparsers) -> None:
 def _run(args: argparse.Namespace) -> None:
     require_at_least(args, bootstrap=100, seed=0)
     extras.need("scipy", *(["matplotlib"] if args.output is not None else []))
-    from fairseq_ext.binary import scaling, scaling_plot
+    from fairseq_ext.binary import scaling_law, scaling_plot
     from fairseq_ext.evaluation import plots
 
-    models = scaling.read_table(args.table)
-    base = scaling.baseline(models, args.base)
-    groups = scaling.fit_groups(models, base, resamples=args.bootstrap, seed=args.seed)
-    fits = scaling.as_dict(groups, base)
+    models = scaling_law.read_table(args.table)
+    base = scaling_law.baseline(models, args.base)
+    groups = scaling_law.fit_groups(models, base, resamples=args.bootstrap, seed=args.seed)
+    fits = scaling_law.as_dict(groups, base)
     options.write_json(args.json, {**fits, "bootstrap": args.bootstrap, "seed": args.seed})
     if args.output is not None:
         beside = plots.with_ending(args.output, "-training.png")
         written = scaling_plot.plot_scaling(groups, base, args.output)
         print(*written, *scaling_plot.plot_training(groups, beside), sep="\n")
-    print(scaling.as_table(groups))
+    print(scaling_law.as_table(groups))
