@@ -80,8 +80,8 @@ def split_into_subwords(
     """Learn subwords from both sides of ``train``; write all texts in them, and ``text.json``.
 
     The folder ``text`` has ``train.SRC`` and ``train.TGT``, and perhaps more files that end in
-    ``.SRC`` or ``.TGT``. ``kind`` is one of :data:`fairseq_ext.text.subwords.LEARNT`, or ``none``.
-    Returns the number of lines of each file.
+    ``.SRC`` or ``.TGT``. Text in subwords is refused. ``kind`` is one of
+    :data:`fairseq_ext.text.subwords.LEARNT`, or ``none``. Returns the number of lines of each file.
     """
     if size < 1:
         raise wrong_value("--size", "at least 1", size)

@@ -75,7 +75,7 @@ def is_csv(name: str) -> bool:
 
 
 def read_list(path: Path) -> tuple[Text, ...]:
-    """Read a list of texts; paths in it are relative to its folder."""
+    """Read and check a list of texts, whose paths are relative to the list's folder."""
     content = read_json(path)
     try:
         entries = TypeAdapter(list[Entry]).validate_python(content)

@@ -1,8 +1,9 @@
 """Rules that decide which sentence pairs are left out of a corpus.
 
 A rule is named on the command line as ``NAME`` or ``NAME=VALUES``. It is a function that takes the
-two languages and the values, and returns a check. A check is a function that returns why a pair of
-cleaned sentences is left out, or None. Pairs are counted by reason, so a reason names no details.
+two languages and the values, and returns a check; wrong values raise ConfigError. A check is a
+function that returns why a pair of cleaned sentences is left out, or None. Pairs are counted by
+reason, so a reason names no details.
 """
 
 import functools

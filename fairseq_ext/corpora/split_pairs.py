@@ -200,7 +200,7 @@ class SplitJob:
         return int(target < source)
 
     def hold(self, name: str) -> None:
-        """Choose the sentences for test and valid, and one pair for each sentence."""
+        """Choose test and valid sentences, and a pair for each; refuse a corpus with too few."""
         options, key = self.options, self.key
         held_count = options.valid + options.test
         smallest = np.empty(0, np.uint64)
@@ -231,7 +231,7 @@ class SplitJob:
         self._finish(name, best, report)
 
     def hold_groups(self, name: str) -> None:
-        """Draw whole groups of near-duplicates for test and valid, leaving out repeated pairs."""
+        """Draw groups of near-duplicates, without repeated pairs; refuse a corpus with too few."""
         options = self.options
         places: list[np.ndarray] = []  # part and line of each pair
         sides: tuple[list[WordHashes], list[WordHashes]] = ([], [])

@@ -31,7 +31,7 @@ Tally = dict[str, list[int]]
 
 
 def raw_pairs(source: Path, target: Path, form: str) -> Iterator[RawPair]:
-    """Yield the pairs of two files, whose format ``form`` is a key of :data:`FORMS`."""
+    """Yield the pairs of two equally long files, in the format ``form``, a key of :data:`FORMS`."""
     read = FORMS[form]
     counts = [0, 0]
     for pair in zip_longest(*(read(_lines(path)) for path in (source, target))):

@@ -36,7 +36,8 @@ def read_pairs() -> list[tuple[str, str]]:
 def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
     """Draw small splits evenly from the whole corpus, so that each has short and long sentences.
 
-    No sentence of either language occurs twice, within a split or in two splits.
+    No sentence of either language occurs twice, within a split or in two splits. Sizes beyond the
+    number of such pairs are refused.
     """
     distinct: list[tuple[str, str]] = []
     sentences: set[str] = set()
@@ -61,7 +62,8 @@ def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
 
     Whole groups of near-duplicates are held out (:data:`HELD_OUT`). So every held-out sentence
     differs from all training sentences, by more than a word or two if it has more than four words.
-    Held-out pairs beyond the ``sizes`` of ``valid`` and ``test`` are in no split.
+    Held-out pairs beyond the ``sizes`` of ``valid`` and ``test`` are in no split; larger sizes than
+    the number of held-out pairs are refused.
     """
     pairs = read_pairs()
     held_out = json.loads(HELD_OUT.read_text(encoding="utf-8"))

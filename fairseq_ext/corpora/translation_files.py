@@ -55,7 +55,8 @@ def ending(path: Path) -> str:
 def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]:
     """Yield format and path of each file, and of the files in folders.
 
-    The format is ``name`` or, if this is None, what the file's ending tells.
+    The format is ``name`` or, if this is None, what the file's ending tells. A path without such
+    files is refused.
     """
     endings = {name: key for key, (_, names) in FORMATS.items() for name in names}
     for path in paths:
@@ -74,7 +75,7 @@ def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]
 
 
 def segments(args: TranslationOptions) -> Iterator[Segment]:
-    """Yield all segments of the files that the options name."""
+    """Yield all segments of the files that the options name; refuse options that do not fit."""
     if bool(args.files) == bool(args.source or args.target) or bool(args.source) != bool(
         args.target
     ):

@@ -68,7 +68,7 @@ def write_manifest(stage: Path, folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return ``bytes`` and ``sha256`` of each listed file, by name; empty without a manifest."""
+    """Check a manifest, if any; return ``bytes`` and ``sha256`` of each file in it, by name."""
     path = folder / MANIFEST
     if not path.exists():
         return {}
@@ -168,7 +168,7 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
 
 def read_header(index: Path) -> tuple[int, str] | None:
-    """Return an index's number of sentences and numpy token type; None if it is not ``mmap``."""
+    """Check an index; return its number of sentences and numpy token type, None if not ``mmap``."""
     layout = np.dtype(HEADER)
     with index.open("rb") as file:
         head = file.read(layout.itemsize)

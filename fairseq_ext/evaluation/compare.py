@@ -133,6 +133,7 @@ class Result:
         return {test: text for test, text in TESTS.items() if test in used}
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the result for JSON, without the translations of the whole test set."""
         content = asdict(replace(self, texts={}, tokens={}))
         del content["texts"], content["tokens"], content["languages"]
         return {"tests": self.tests, **content}

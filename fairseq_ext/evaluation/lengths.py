@@ -33,6 +33,7 @@ class Bucket:
 
     @property
     def label(self) -> str:
+        """The lengths of the sources, such as ``11–20`` or ``> 30``."""
         if self.last is None:
             return f"> {self.first - 1}"
         return f"{self.first}" if self.first == self.last else f"{self.first}–{self.last}"

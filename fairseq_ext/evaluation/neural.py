@@ -174,7 +174,7 @@ class NeuralMetric:
 def opened(
     specifications: Sequence[str], python: str | None = None, batch_size: int = BATCH
 ) -> Iterator[dict[str, NeuralMetric]]:
-    """Yield metrics by the labels that they have in tables, and end their processes afterwards."""
+    """Yield metrics by their labels in tables, which must differ; then end their processes."""
     with ExitStack() as stack:
         metrics = {}
         for specification in specifications:

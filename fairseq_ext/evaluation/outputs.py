@@ -48,6 +48,7 @@ class Sentence:
 
     @property
     def best(self) -> Hypothesis:
+        """The first hypothesis."""
         return self.hypotheses[0]
 
 

@@ -260,7 +260,8 @@ def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
     """Return the attention matrix of a sentence's best hypothesis, with its tokens.
 
     ``merge_bpe`` sums the columns of a source word's pieces, because attention to a word is
-    attention to any of its pieces, and takes the mean of the rows of a target word's pieces.
+    attention to any of its pieces, and takes the mean of the rows of a target word's pieces. A
+    sentence without a soft alignment of all its tokens is refused.
     """
     name = f"Sentence {sentence.index}"
     weights = sentence.best.soft

@@ -308,7 +308,8 @@ def test_set_reference(test_set: Path, pair: str | None) -> Path:
 
     ``test_set`` is a file or, if there is no such file, the name of a set, such as ``wmt14/full``.
     A set also needs ``pair``, such as ``en-de``. sacrebleu downloads it once, verifies its
-    checksum, and keeps it in ``~/.sacrebleu``, or in the folder that ``SACREBLEU`` names.
+    checksum, and keeps it in ``~/.sacrebleu``, or in the folder that ``SACREBLEU`` names. A set
+    with several references is refused.
     """
     name = test_set.as_posix()
     if test_set.exists() or test_set.suffix or test_set.is_absolute():
@@ -370,7 +371,7 @@ def read_sources(path: str | Path | None, expected: int) -> list[str]:
 def generated_sources(
     sentences: Sequence[outputs.Sentence], undoing: Undoing, path: str | Path
 ) -> list[str]:
-    """Turn the S lines of an output into text, by the same steps as translations."""
+    """Turn an output's S lines into text, like translations; refuse missing and unknown words."""
     lines = []
     for sentence in sentences:
         if sentence.source is None:
@@ -402,6 +403,7 @@ def check_counts(
     hypothesis_name: str | Path,
     reference_name: str | Path,
 ) -> None:
+    """Refuse hypotheses and references of different number, and references without words."""
     if len(hypotheses) != len(references):
         raise DataError(
             f"`{hypothesis_name}` has {len(hypotheses)} lines, but `{reference_name}` has "
@@ -412,7 +414,7 @@ def check_counts(
 
 
 def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
-    """Read the scores of one system from the JSON of ``score`` or ``compare``."""
+    """Read a system's scores from the JSON of ``score`` or ``compare``; refuse other files."""
     content = read_json(path)
     try:
         if "systems" in content:

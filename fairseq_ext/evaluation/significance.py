@@ -100,6 +100,7 @@ class Estimate:
 
     @property
     def half_width(self) -> float | None:
+        """Half the width of the interval; None without an interval."""
         return None if self.low is None else (self.high - self.low) / 2
 
 
@@ -362,7 +363,7 @@ def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple
 
 
 def chosen_seed() -> str:
-    """Return the seed of the samples, as in sacrebleu's signatures: a number, or ``none``."""
+    """Return sacrebleu's seed, by default or from ``SACREBLEU_SEED``: a number or ``none``."""
     seed = os.environ.get("SACREBLEU_SEED", SEED).lower()
     if seed != "none" and not (seed.isascii() and seed.isdigit()):
         raise wrong_value("SACREBLEU_SEED", "a whole number from 0 on, or none", seed)

@@ -141,7 +141,7 @@ def write_table(
 
 
 def read_table(path: str | Path) -> dict[str, Translations]:
-    """Return the translations of each system of a table."""
+    """Read and check a table; return the translations of each system."""
     try:
         with _long_cells():
             rows = list(csv.reader(io.StringIO(read_text(path), newline=""), delimiter="\t"))
@@ -187,7 +187,7 @@ def _long_cells() -> Iterator[None]:
 
 
 def read_system(path: str | Path, name: str) -> Translations:
-    """Read the translations of one system of a table."""
+    """Read the translations of a system, which the table must have."""
     systems = read_table(path)
     if name not in systems:
         raise ConfigError(

@@ -45,7 +45,7 @@ def read_log(path: str | Path) -> Curves:
     The formats ``--log-format json``, ``simple`` and ``tqdm`` are supported. A resumed run may log
     an update twice; the later line counts. Training values are read from the lines that are logged
     every ``--log-interval`` updates or, if a log lacks these, from the epochs' averages. Validation
-    values are read for the subset called ``valid``.
+    values are read for the subset called ``valid``. A log without losses is refused.
     """
     kinds: dict[str, dict[str, Points]] = {"step": {}, "train": {}, "valid": {}}
     for line in whole_lines(read_text(path)):
@@ -127,7 +127,7 @@ def read_training(log: str) -> Training:
     A run that was stopped may log an epoch twice; the later line counts. For a run that goes on
     from a checkpoint, tokens and seconds are those of the updates in this log, but the number of
     updates is that of the whole training. If the log does not say at which update it begins, tokens
-    and seconds leave its first epoch out.
+    and seconds leave its first epoch out. A log without a finished epoch is refused.
     """
     parameters = PARAMETERS.search(log)
     epochs: dict[float, dict[str, float]] = {}

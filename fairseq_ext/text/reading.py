@@ -157,7 +157,7 @@ def decoded(raws: Iterable[bytes], path: Path | str, first: int = 1) -> Iterator
 
 
 def read_text(path: str | Path) -> str:
-    """Read all of a UTF-8 text file, plain or compressed, with its line ends."""
+    """Read all of a UTF-8 text file, plain or compressed, with line ends; errors as in `lines`."""
     path, size, raws = Path(path), 0, list[bytes]()
     for raw in raw_lines(path):
         size += len(raw)
@@ -226,7 +226,7 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
     the one whose number in the first line recurs in the most lines at the start of the file; in a
     tie, the one that is most frequent in the first line. A first line such as ``sep=;``,
     written by Excel, names the separator instead. A carriage return, which the format does not
-    allow outside quotation marks, becomes a space.
+    allow outside quotation marks, becomes a space. A file that is not CSV is refused.
     """
     numbered = ((number, line.replace("\r", " ")) for number, line in lines(path, member))
     top = [line for _, line in itertools.islice(numbered, LOOKED_AT)]

@@ -238,7 +238,7 @@ def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
     """Learn at most ``merges`` merges from all texts together, and write them.
 
     They equal the merges that ``subword-nmt learn-bpe`` learns from the concatenated texts. Words
-    are counted here, so that each is in memory only once.
+    are counted here, so that each is in memory only once. Texts with nothing to merge are refused.
     """
     from subword_nmt import learn_bpe as subword_nmt
     from tqdm import tqdm
