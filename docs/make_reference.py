@@ -249,7 +249,6 @@ def patches_page() -> list[str]:
     """The table of patches: what is changed in fairseq, and why."""
     from fairseq_ext.plugin import patches
     from fairseq_ext.plugin.checks import arguments
-    from fairseq_ext.plugin.table import by_target
 
     rows = [(patch.name, patch.kind, patch.reason) for patch in patches.PATCHES]
     lines = ["# Changes to fairseq", ""]
@@ -259,7 +258,7 @@ def patches_page() -> list[str]:
     lines += table(("patch", "kind", "without it"), rows)
     lines += ["## By function", ""]
     lines += ["The patches around each function of fairseq, the outermost first.", ""]
-    targets = by_target(patches.PATCHES)
+    targets = patches.by_target()
     lines += table(
         ("function", "patches"),
         (

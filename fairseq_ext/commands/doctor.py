@@ -72,10 +72,10 @@ def add(commands: options.Subparsers) -> None:
 
 def _doctor(args: argparse.Namespace) -> int:
     if args.patches:
-        from fairseq_ext.plugin import patches, table
+        from fairseq_ext.plugin import patches
 
-        options.write_json(args.json, table.as_json(patches.PATCHES))
-        print(table.as_text(patches.PATCHES))
+        options.write_json(args.json, patches.as_json())
+        print(patches.as_text())
         return 0
     checks = examine()
     ready = all(check.status != ERROR for check in checks)

@@ -16,6 +16,8 @@ function.
 """
 
 import importlib
+import textwrap
+from typing import Any
 
 from fairseq_ext.plugin import table
 from fairseq_ext.plugin.table import Patch
@@ -85,3 +87,41 @@ def complete(module: str) -> None:
 def active() -> tuple[str, ...]:
     """Return the names of the patches applied in this process, in order."""
     return tuple(patch.name for patch in PATCHES if patch.name in _active)
+
+
+def by_target() -> dict[str, list[Patch]]:
+    """Map each wrapped attribute of fairseq to its patches, in the order of their calls."""
+    targets: dict[str, list[Patch]] = {}
+    for patch in PATCHES:
+        for layer in patch.layers:
+            for target in layer.targets:
+                targets.setdefault(target, []).insert(0, patch)
+    return dict(sorted(targets.items()))
+
+
+def as_text() -> str:
+    """List each patched function with its patches, outermost first; then each patch's reason."""
+    lines = ["Functions of fairseq, and the patches around each in the order they are called:", ""]
+    targets = by_target()
+    for target, layers in targets.items():
+        lines.append(target)
+        lines += [f"  {number}. {patch.name}" for number, patch in enumerate(layers, 1)]
+    lines += ["", "The patches, in the order they are applied:", ""]
+    for patch in PATCHES:
+        text = f"{patch.name} ({patch.kind}): {patch.reason}."
+        lines += textwrap.wrap(text, 110, subsequent_indent="  ", break_on_hyphens=False)
+    lines += ["", f"{len(PATCHES)} patches around {len(targets)} functions"]
+    return "\n".join(lines)
+
+
+def as_json() -> list[dict[str, Any]]:
+    """Return name, kind, reason and targets of each patch, in the order of their application."""
+    return [
+        {
+            "name": patch.name,
+            "kind": patch.kind,
+            "reason": patch.reason,
+            "targets": [target for layer in patch.layers for target in layer.targets],
+        }
+        for patch in PATCHES
+    ]

@@ -1,11 +1,10 @@
-"""Describe, apply and list the changes that the plugin makes in fairseq (patches)."""
+"""Describe and apply the changes that the plugin makes in fairseq (patches)."""
 
 import functools
 import importlib
 import inspect
 import sys
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -195,41 +194,3 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, before)
-
-
-def by_target(patches: Sequence[Patch]) -> dict[str, list[Patch]]:
-    """Map each wrapped attribute of fairseq to its patches, in the order of their calls."""
-    targets: dict[str, list[Patch]] = {}
-    for patch in patches:
-        for layer in patch.layers:
-            for target in layer.targets:
-                targets.setdefault(target, []).insert(0, patch)
-    return dict(sorted(targets.items()))
-
-
-def as_text(patches: Sequence[Patch]) -> str:
-    """List each patched function with its patches, outermost first; then each patch's reason."""
-    lines = ["Functions of fairseq, and the patches around each in the order they are called:", ""]
-    targets = by_target(patches)
-    for target, layers in targets.items():
-        lines.append(target)
-        lines += [f"  {number}. {patch.name}" for number, patch in enumerate(layers, 1)]
-    lines += ["", "The patches, in the order they are applied:", ""]
-    for patch in patches:
-        text = f"{patch.name} ({patch.kind}): {patch.reason}."
-        lines += textwrap.wrap(text, 110, subsequent_indent="  ", break_on_hyphens=False)
-    lines += ["", f"{len(patches)} patches around {len(targets)} functions"]
-    return "\n".join(lines)
-
-
-def as_json(patches: Sequence[Patch]) -> list[dict[str, Any]]:
-    """Return name, kind, reason and targets of each patch, in the order of their application."""
-    return [
-        {
-            "name": patch.name,
-            "kind": patch.kind,
-            "reason": patch.reason,
-            "targets": [target for layer in patch.layers for target in layer.targets],
-        }
-        for patch in patches
-    ]

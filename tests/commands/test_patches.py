@@ -113,14 +113,14 @@ def test_the_report_has_every_layer_in_the_order_it_is_called():
         for target in layer.targets
     }
     checked = 0
-    for target, rows in table.by_target(patches.PATCHES).items():
+    for target, rows in patches.by_target().items():
         expected = [wrappers[target, row.name] for row in rows]
         importlib.import_module(target.partition(":")[0])
         for owner, name in table.owners(target):
             assert layers_of(getattr(owner, name)) == expected, target
             checked += 1
     assert checked > 30
-    text = table.as_text(patches.PATCHES)
+    text = patches.as_text()
     assert all(patch.name in text and patch.reason[:30] in text for patch in patches.PATCHES)
 
 
