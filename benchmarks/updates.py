@@ -42,9 +42,9 @@ PEERS = {
     RIVAL: "fairseq's rival, with the plugin",
 }
 WITHOUT_SPEED = """
-from fairseq_ext.plugin import patches, table
+from fairseq_ext.plugin import patches, patching
 from fairseq_ext.plugin.features import speed
-ours = table.patches_of(speed)
+ours = patching.patches_of(speed)
 patches.PATCHES = tuple(patch for patch in patches.PATCHES if patch not in ours)
 import fairseq_ext
 fairseq_ext.register()

@@ -1,10 +1,10 @@
 """Everything that this plugin changes in fairseq: one ordered table.
 
 fairseq is not maintained any more, torch and numpy have changed, and some of fairseq's commands
-accept options that do not work. Each row is a :class:`~fairseq_ext.plugin.table.Patch`. The folder
-of the patch's module decides its kind: a ``repair`` of fairseq, ``security`` against untrusted
-files, a ``feature`` of this plugin, or a ``check`` that turns a user's mistake into an error of one
-line.
+accept options that do not work. Each row is a :class:`~fairseq_ext.plugin.patching.Patch`. The
+folder of the patch's module decides its kind: a ``repair`` of fairseq, ``security`` against
+untrusted files, a ``feature`` of this plugin, or a ``check`` that turns a user's mistake into an
+error of one line.
 
 The decorator of each function names the patch to which the function belongs. The last paragraph in
 the docstring of a patch's first function begins with “Problem:” and tells what happens without the
@@ -19,8 +19,8 @@ import importlib
 import textwrap
 from typing import Any
 
-from fairseq_ext.plugin import table
-from fairseq_ext.plugin.table import Patch
+from fairseq_ext.plugin import patching
+from fairseq_ext.plugin.patching import Patch
 
 MODULES = (
     # 1. Repairs and features
@@ -56,7 +56,7 @@ LAST = (
 
 def _table() -> tuple[Patch, ...]:
     modules = (importlib.import_module(f"fairseq_ext.plugin.{name}") for name in MODULES)
-    rows = {patch.name: patch for module in modules for patch in table.patches_of(module)}
+    rows = {patch.name: patch for module in modules for patch in patching.patches_of(module)}
     first, last = rows.pop(FIRST), [rows.pop(name) for name in LAST]
     return first, *rows.values(), *last
 
@@ -73,7 +73,7 @@ def apply() -> None:
     """
     for patch in PATCHES:
         if patch.name not in _active:
-            table.apply(patch)
+            patching.apply(patch)
             _active.add(patch.name)
 
 
@@ -81,7 +81,7 @@ def complete(module: str) -> None:
     """Apply the patches to a command's module that was imported after :func:`apply`."""
     for patch in PATCHES:
         if patch.name in _active:
-            table.apply(patch, f"{module}:")
+            patching.apply(patch, f"{module}:")
 
 
 def active() -> tuple[str, ...]:

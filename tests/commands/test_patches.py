@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_ext.plugin import patches, table
+from fairseq_ext.plugin import patches, patching
 from fairseq_ext.plugin.checks import training_options
+from fairseq_ext.plugin.patching import Layer, Patch, wrap
 from fairseq_ext.plugin.repairs import cpu_training
-from fairseq_ext.plugin.table import Layer, Patch, wrap
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
 from tests.support.harness import (
     REPO,
@@ -116,7 +116,7 @@ def test_the_report_has_every_layer_in_the_order_it_is_called():
     for target, rows in patches.by_target().items():
         expected = [wrappers[target, row.name] for row in rows]
         importlib.import_module(target.partition(":")[0])
-        for owner, name in table.owners(target):
+        for owner, name in patching.owners(target):
             assert layers_of(getattr(owner, name)) == expected, target
             checked += 1
     assert checked > 30
@@ -131,7 +131,7 @@ def test_only_the_table_wraps():
     callers = [
         path for path, source in sources.items() if re.search(r"(?<!textwrap\.)\bwrap\(", source)
     ]
-    assert callers == [package / "plugin" / "table.py"]
+    assert callers == [package / "plugin" / "patching.py"]
 
 
 def add_one(original):

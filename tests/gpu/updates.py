@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import Worker, quartiles
-from fairseq_ext.plugin import table
+from fairseq_ext.plugin import patching
 from fairseq_ext.plugin.features import speed
 from tests.gpu.material import base, binarize
 from tests.gpu.results import ERROR_LENGTH, Results, arguments
@@ -87,7 +87,9 @@ def main() -> None:
     size = {"sentences": 300, "vocabulary": 100, "mean": 8} if options.tiny else {}
     size = size or {"sentences": 24_000, "vocabulary": 10_000}
     data = binarize(options.work / "synthetic", **size)
-    without_speed = plugin_without(options.work, *(patch.name for patch in table.patches_of(speed)))
+    without_speed = plugin_without(
+        options.work, *(patch.name for patch in patching.patches_of(speed))
+    )
     cases = [
         (model, precision)
         for precision in (("fp32",) if options.tiny else PRECISIONS)

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_ext.binary.distillation import distillation_loss
-from fairseq_ext.plugin import table
+from fairseq_ext.plugin import patching
 from fairseq_ext.plugin.checks import training_options
 from fairseq_ext.plugin.features import speed
 from fairseq_ext.training import adam, chunked_output, loss, onednn_matmul
@@ -432,7 +432,7 @@ NO_DROPOUT = {
 @pytest.mark.system
 @pytest.mark.parametrize("name", NO_DROPOUT)
 def test_a_training_has_the_losses_that_it_has_without(name, copy_data, tmp_path):
-    plain = plugin_without(tmp_path, *(patch.name for patch in table.patches_of(speed)))
+    plain = plugin_without(tmp_path, *(patch.name for patch in patching.patches_of(speed)))
     flags = [*ARCHITECTURES[name], *TRAINING, *NO_DROPOUT[name], "--clip-norm", 0.5]
     flags += ["--lr", 0.002, "--max-update", 15, "--no-save", "--log-format", "json"]
     flags += ["--save-dir", tmp_path]  # which is locked, though nothing is saved there

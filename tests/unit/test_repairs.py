@@ -42,9 +42,9 @@ from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 
 from fairseq_ext import register
-from fairseq_ext.plugin import patches, table
+from fairseq_ext.plugin import patches, patching
+from fairseq_ext.plugin.patching import Layer, Patch
 from fairseq_ext.plugin.repairs import models, resume
-from fairseq_ext.plugin.table import Layer, Patch
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
 from tests.support.models import BMT, MUSE, SMALL, build, sample_of
 
@@ -61,7 +61,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def unwrap(name: str) -> None:
         (patch,) = (patch for patch in patches.PATCHES if patch.name == name)
         for target in [target for layer in patch.layers for target in layer.targets]:
-            for owner, attribute in table.owners(target):
+            for owner, attribute in patching.owners(target):
                 function = getattr(owner, attribute)
                 while hasattr(function, "__wrapped__"):
                     function = function.__wrapped__
@@ -84,7 +84,7 @@ def test_the_kind_of_each_patch_is_the_folder_of_its_module() -> None:
 def test_a_target_that_is_gone_names_its_patch(target: str) -> None:
     patch = Patch("lost", "why", layers=(Layer((f"fairseq.{target}",), models.load_once.wrapper),))
     with pytest.raises(EnvironmentProblem, match=r"lost.*does not fit the installed fairseq"):
-        table.apply(patch)
+        patching.apply(patch)
 
 
 def test_fairseq_gives_no_advice_on_speech() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fairseq_ext.checkpoints.registry_checks import misfit
-from fairseq_ext.plugin.table import acting, around
+from fairseq_ext.plugin.patching import acting, around
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import flag
 from fairseq_ext.utils.parsing import Parser

@@ -13,7 +13,7 @@ from typing import Any
 from fairseq_ext.checkpoints import bundle, dictionaries, layout, published, safe_load, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES
 from fairseq_ext.checkpoints.layout import DICTIONARIES, architecture, before_training, differences
-from fairseq_ext.plugin.table import around
+from fairseq_ext.plugin.patching import around
 from fairseq_ext.text import pipeline
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 

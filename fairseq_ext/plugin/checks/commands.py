@@ -16,7 +16,7 @@ from fairseq_ext.checkpoints.dictionaries import difference, symbols
 from fairseq_ext.data_folder import indexed
 from fairseq_ext.generation import option_checks
 from fairseq_ext.plugin.checks import arguments, training_options
-from fairseq_ext.plugin.table import around
+from fairseq_ext.plugin.patching import around
 from fairseq_ext.text import checks, generated, pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value

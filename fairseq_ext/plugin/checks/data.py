@@ -8,7 +8,7 @@ import numpy as np
 
 from fairseq_ext.checkpoints import dictionaries
 from fairseq_ext.data_folder import indexed
-from fairseq_ext.plugin.table import around
+from fairseq_ext.plugin.patching import around
 from fairseq_ext.text import checks
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fairseq_ext.plugin.checks.processes import last_checkpoint
-from fairseq_ext.plugin.table import around
+from fairseq_ext.plugin.patching import around
 from fairseq_ext.utils.errors import DivergenceError
 
 

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from fairseq_ext.checkpoints.layout import section
-from fairseq_ext.plugin.table import around, running
+from fairseq_ext.plugin.patching import around, running
 from fairseq_ext.utils import error_messages
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.parsing import nearest

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import filelock
 
 from fairseq_ext.plugin.features import async_checkpoints
-from fairseq_ext.plugin.table import acting, around
+from fairseq_ext.plugin.patching import acting, around
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem, printable
 from fairseq_ext.utils.files import head

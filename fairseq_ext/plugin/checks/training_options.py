@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fairseq_ext.plugin.table import around
+from fairseq_ext.plugin.patching import around
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 from fairseq_ext.utils.literals import LiteralError, literal
 from fairseq_ext.utils.option_fields import flag

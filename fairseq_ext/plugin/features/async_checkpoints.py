@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin.table import around
+from fairseq_ext.plugin.patching import around
 
 # Global, because a process runs one training at a time
 _thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")

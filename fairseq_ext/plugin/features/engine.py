@@ -5,7 +5,7 @@ from typing import Any, Optional
 
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, HELP, SHORTLIST_HELP
 from fairseq_ext.plugin import fairseq_options
-from fairseq_ext.plugin.table import acting, around
+from fairseq_ext.plugin.patching import acting, around
 from fairseq_ext.utils.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.plugin.table import around
+from fairseq_ext.plugin.patching import around
 
 PAIRS = "fairseq.data.language_pair_dataset:LanguagePairDataset"
 BLOCK = 1 << 14

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairseq_ext.base import dropout as sixteen_bits
 from fairseq_ext.plugin import fairseq_options
-from fairseq_ext.plugin.table import acting, around, replacing
+from fairseq_ext.plugin.patching import acting, around, replacing
 from fairseq_ext.training import adam, loss, onednn_matmul
 from fairseq_ext.utils import memory
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.plugin.table import around
+from fairseq_ext.plugin.patching import around
 
 PRIORITY = 2000  # higher than fairseq's priorities, so that it is printed last
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairseq_ext.plugin.table import around, replacing
+from fairseq_ext.plugin.patching import around, replacing
 
 
 @around("fairseq.data.data_utils:batch_by_size", patch="last batch")

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin.table import around
+from fairseq_ext.plugin.patching import around
 from fairseq_ext.utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)

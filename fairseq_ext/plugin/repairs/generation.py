@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fairseq_ext.plugin.table import around, replaced
+from fairseq_ext.plugin.patching import around, replaced
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from fairseq_ext.plugin.table import acting, around
+from fairseq_ext.plugin.patching import acting, around
 
 HARMLESS = (
     # fairseq composes its configuration with the interface of hydra 1.0, which still works.

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.checkpoints.layout import ties
-from fairseq_ext.plugin.table import around, replaced
+from fairseq_ext.plugin.patching import around, replaced
 
 logger = logging.getLogger(__name__)
 

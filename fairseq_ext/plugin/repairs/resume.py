@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from fairseq_ext.checkpoints.layout import EARLY_STOPPING, position
-from fairseq_ext.plugin.table import around, replaced, running
+from fairseq_ext.plugin.patching import around, replaced, running
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.files import atomic_write
 

@@ -29,7 +29,7 @@ from fairseq_ext.checkpoints import bundle, dictionaries, registry_checks, safe_
 from fairseq_ext.checkpoints.layout import differences, ties
 from fairseq_ext.checkpoints.safe_load import about
 from fairseq_ext.plugin.checks.checkpoints import compare
-from fairseq_ext.plugin.table import COMMANDS, acting, around, replaced, replacing
+from fairseq_ext.plugin.patching import COMMANDS, acting, around, replaced, replacing
 from fairseq_ext.text.checks import check_merges
 from fairseq_ext.utils.archives import write_member
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
