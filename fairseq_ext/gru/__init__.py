@@ -9,7 +9,7 @@ undefined. Its parameter count, 43,564,519, fits additive attention, so this is 
     s_0 = tanh(W_b [h→_S; h←_1] + b_b)
 
 ``docs/gru.md`` lists the code of each equation. ``reference.py`` has these equations in plain code,
-with which the tests compare the fast layers. ``attention.py`` has the scores, ``decoding.py`` the
+with which the tests compare the fast layers. ``attention.py`` has the scores, ``decoder.py`` the
 decoder, ``recurrence.py`` fast recurrences and the encoder, ``model.py`` the model for fairseq.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch gru_attention``.

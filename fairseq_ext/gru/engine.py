@@ -11,7 +11,7 @@ from fairseq_ext.gru.model import GRUAttentionDecoder, GRUAttentionModel, GRUEnc
 
 
 def compile_gru(model: GRUAttentionModel, program: Writer) -> None:
-    """Compile encoder and decoder, whose equations are in :mod:`fairseq_ext.gru.decoding`."""
+    """Compile encoder and decoder, whose equations are in :mod:`fairseq_ext.gru.decoder`."""
     annotations, initial = encode(model.encoder, program)
     decode(model.decoder, annotations, initial, program)
 

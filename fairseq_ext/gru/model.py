@@ -20,7 +20,7 @@ from fairseq_ext.base import configuration, models
 from fairseq_ext.base.configuration import option
 from fairseq_ext.base.padding import keep_sentences, reorder_rows, select_sentences
 from fairseq_ext.gru.attention import ATTENTION_TYPES
-from fairseq_ext.gru.decoding import AttentiveGRU, Source, State
+from fairseq_ext.gru.decoder import AttentiveGRU, Source, State
 from fairseq_ext.gru.recurrence import BidirectionalGRU, xavier_uniform_per_gate_
 from fairseq_ext.training.loss import OutputLayer
 

@@ -3,7 +3,7 @@
 It takes one sentence, one word at a time, without padding. It is slow and meant to be read; the
 tests compare the fast layers' values and gradients with it. The paper does not number its
 equations, so the comments name its sections. Parameters have the names of
-:class:`~fairseq_ext.gru.decoding.AttentiveGRU`.
+:class:`~fairseq_ext.gru.decoder.AttentiveGRU`.
 
 Letters: ``T`` words, ``S`` source tokens, ``E`` embedding, ``H`` state, ``C`` annotation size.
 """

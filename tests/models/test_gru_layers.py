@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.gru import recurrence, reference
 from fairseq_ext.gru.attention import exponentials, masked_softmax, tanh_of_sum
-from fairseq_ext.gru.decoding import AttentiveGRU
+from fairseq_ext.gru.decoder import AttentiveGRU
 
 VARIANTS = [*itertools.product(("mlp", "general", "dot"), ("bahdanau", "luong"), (True, False))]
 
