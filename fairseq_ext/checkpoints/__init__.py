@@ -8,7 +8,7 @@
 - :mod:`~fairseq_ext.checkpoints.layout`: a checkpoint's parts, some of which this plugin adds;
 - :mod:`~fairseq_ext.checkpoints.dictionaries`: the words that a model was trained with;
 - :mod:`~fairseq_ext.checkpoints.published`: models that fairseq's authors have published;
-- :mod:`~fairseq_ext.checkpoints.describe`: the size of a checkpoint, and its number of updates;
+- :mod:`~fairseq_ext.checkpoints.size`: the size of a checkpoint, and its number of updates;
 - :mod:`~fairseq_ext.checkpoints.averaging`: the mean of several checkpoints.
 
 A trained model is moved to other machines as a :mod:`~fairseq_ext.checkpoints.bundle`;

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_ext.checkpoints import bundle
-from fairseq_ext.checkpoints.describe import read_weights
+from fairseq_ext.checkpoints.size import read_weights
 from fairseq_ext.decoding.loading import MakeSearch, data_of, model_of, open_model
 from fairseq_ext.decoding.search import Candidate, Search, Translates
 from fairseq_ext.decoding.stream import TextCodec, translations

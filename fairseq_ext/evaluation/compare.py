@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.checkpoints.describe import read_weights
+from fairseq_ext.checkpoints.size import read_weights
 from fairseq_ext.corpora.contamination import texts as lines_of
 from fairseq_ext.evaluation import breakdown, significance
 from fairseq_ext.evaluation.breakdown import Breakdown, Overlap

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.checkpoints import bundle
-from fairseq_ext.checkpoints.describe import parameters_of
+from fairseq_ext.checkpoints.size import parameters_of
 from fairseq_ext.engine.program import Code, Operation, Phase, Program
 from fairseq_ext.engine.tensors import BITS, INT8, LEVELS, SCALE, TRITS, Tensors
 from fairseq_ext.engine.weights import PLAIN, Packed

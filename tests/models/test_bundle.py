@@ -17,7 +17,7 @@ import fairseq_ext
 from fairseq_ext.binary.binarize import TERNARY, Binarizer
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.checkpoints import bundle, storage
-from fairseq_ext.checkpoints.describe import read_weights
+from fairseq_ext.checkpoints.size import read_weights
 from fairseq_ext.checkpoints.storage import export
 from fairseq_ext.decoding.text_model import Model
 from fairseq_ext.engine.program import Signs
