@@ -17,7 +17,8 @@
 8. there are numbers wherever fairseq expects them (:func:`require_numbers`).
 
 :mod:`fairseq_ext.checkpoints.registry_checks` checks the model and task that a checkpoint names.
-Nothing here imports fairseq.
+``plugin/security/loading.py`` makes fairseq read its checkpoints so, and
+``utils/error_messages.py`` prints the errors in one line. Nothing here imports fairseq.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """Open a trained model of any format, to translate with it.
 
-A bundle with a program needs neither torch nor fairseq; all other models need both.
+A bundle with a program needs neither torch nor fairseq; all other models need both. For these,
+:mod:`fairseq_ext.generation.on_engine` then decides between the engine and fairseq's generator.
 """
 
 import logging

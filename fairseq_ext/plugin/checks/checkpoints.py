@@ -1,5 +1,6 @@
-"""Check that checkpoints are complete and have the right architecture and dictionaries.
+"""Check that checkpoints fit a run: its architecture, its schedule and its dictionaries.
 
+:mod:`fairseq_ext.checkpoints.safe_load` checks that their files are complete, and
 :mod:`fairseq_ext.checkpoints.dictionaries` says how a checkpoint records its dictionaries.
 """
 
