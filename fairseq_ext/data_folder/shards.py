@@ -1,9 +1,9 @@
 """Binarized data in shards: one folder of training pairs for each epoch, with a common dictionary.
 
-fairseq-train takes folders separated by colons, ``bin/000:bin/001:…``. Each epoch opens the next
-shard, so an epoch of a corpus of any size begins as soon as one shard is open. Pairs are dealt out
-to the shards in turn, so each shard has a share of every text. Validation and test sets are in the
-first shard, where fairseq looks for them.
+fairseq-train takes folders separated by colons, ``bin/000:bin/001:…``. In each epoch fairseq's task
+(``load_dataset``) opens the next shard, so an epoch of a corpus of any size begins as soon as one
+shard is open. Pairs are dealt out to the shards in turn, so each shard has a share of every text.
+Validation and test sets are in the first shard, where fairseq looks for them.
 """
 
 import shutil

@@ -26,7 +26,7 @@ MODULES = (
     # 1. Repairs and features
     "repairs.log_filters",
     "repairs.batches",
-    "features.large_corpora",
+    "features.fast_start",
     "repairs.cpu_training",
     "repairs.resume",
     "repairs.models",

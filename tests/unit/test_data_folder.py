@@ -20,7 +20,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 import fairseq_ext  # noqa: F401
 from fairseq_ext import register
 from fairseq_ext.data_folder import indexed
-from fairseq_ext.plugin.features import large_corpora
+from fairseq_ext.plugin.features import fast_start
 from fairseq_ext.plugin.repairs import batches
 from fairseq_ext.utils.errors import DataError
 from tests.support.harness import (
@@ -497,7 +497,7 @@ def ordered_by(function: object, pairs: LanguagePairDataset) -> np.ndarray:
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("block", [1, 64, 1 << 14])
 def test_the_order_is_fairseqs(longest, shuffle, block, monkeypatch):
-    monkeypatch.setattr(large_corpora, "BLOCK", block)
+    monkeypatch.setattr(fast_start, "BLOCK", block)
     src, tgt = sizes_up_to(longest[0]), sizes_up_to(longest[1], 2)
     for pairs in (pairs_of(src, tgt, shuffle=shuffle), pairs_of(src, None, shuffle=shuffle)):
         ours = ordered_by(LanguagePairDataset.ordered_indices, pairs)
@@ -507,7 +507,7 @@ def test_the_order_is_fairseqs(longest, shuffle, block, monkeypatch):
 
 
 def test_what_needs_more_than_16_bits_is_left_to_fairseq(monkeypatch):
-    monkeypatch.setattr(large_corpora, "random_by_length", None)  # it is not called
+    monkeypatch.setattr(fast_start, "random_by_length", None)  # it is not called
     pairs = pairs_of(sizes_up_to(65_536), sizes_up_to(9, 2))
     ours = ordered_by(LanguagePairDataset.ordered_indices, pairs)
     theirs = ordered_by(stock(LanguagePairDataset.ordered_indices), pairs)
@@ -536,7 +536,7 @@ def test_batches_of_parts_are_those_of_the_whole(part, multiple, limits, by_leng
     indices = pairs.ordered_indices() if by_length else np.random.permutation(SENTENCES)
     options = {**limits, "required_batch_size_multiple": multiple}
     batches = pairs.batch_by_size(indices, **options)
-    monkeypatch.setattr(large_corpora, "PART", part)
+    monkeypatch.setattr(fast_start, "PART", part)
     parts = pairs.batch_by_size(indices, **options)
     assert list(map(list, parts)) == list(map(list, batches))
     assert sorted(np.concatenate(parts)) == list(range(SENTENCES))
