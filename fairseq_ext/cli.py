@@ -25,13 +25,13 @@ DESCRIPTION = "Prepare text, use and evaluate models, and package them, around f
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a subcommand; a user's error becomes one message on standard error and exit status 1."""
-    if "_ARGCOMPLETE" in os.environ:  # the shell asks what may follow the words so far
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks how to complete the words typed so far
         import argcomplete
 
         argcomplete.autocomplete(build_parser())
     _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        # Arrows of our tables, and odd names of files, are not in every terminal's encoding.
+        # A terminal's encoding may lack the arrows in our tables, or characters in files' names.
         sys.stdout.reconfigure(errors="backslashreplace")
     logging.basicConfig(level=logging.WARNING)  # the import of fairseq would choose DEBUG
     words = _as_options(sys.argv[1:] if arguments is None else [*arguments])
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with files.cleaned_up():
             status = args.run(args)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of the output has closed it
+    except BrokenPipeError:  # the program that reads the output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
     except (Exception, KeyboardInterrupt) as error:

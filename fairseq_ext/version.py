@@ -10,14 +10,14 @@ PYTHONS = ("3.11", "3.12", "3.10")
 """Pythons that can train. All tests run on the first. Recipes look for them in this order."""
 
 PYTHONS_WITHOUT_TRAINING = ("3.13",)
-"""Pythons that can do everything except what needs torch or fairseq."""
+"""Pythons with which everything works that needs neither torch nor fairseq."""
 
 OLDEST_TORCH = "2.6"
 """The first version whose ``torch.load`` is safe by default."""
 
 TESTED_FAIRSEQ = ("fairseq-fixed", "0.12.3.1")
-"""Distribution and version; `docs/compatibility.md` lists others that were tried."""
+"""fairseq's distribution and version in the tests; `docs/compatibility.md` lists others."""
 
 FAIRSEQ_WHEELS = ("3.12",)
-"""Pythons for which the package index has a wheel of that fairseq (Linux, x86-64), so that nothing
-has to be compiled. The recipes look for these first."""
+"""Pythons for which the package index has a wheel of this distribution (Linux, x86-64), so that
+nothing has to be compiled. The recipes look for these first."""

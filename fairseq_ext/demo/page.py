@@ -35,13 +35,13 @@ POLICY = {
     "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'; "
     "form-action 'none'; base-uri 'none'"
 }
-"""The page has its scripts, styles and pictures inside it; a browser must not load any others."""
+"""Headers of the page. It contains its scripts, styles and pictures; a browser loads no others."""
 
 Translate = Callable[[str, Sequence[str]], Sequence[Answer]]
 
 
 class Query(BaseModel):
-    """A request of the page: the sentence and the names of the chosen systems."""
+    """A request from the page: the sentence and the names of the chosen systems."""
 
     model_config = ConfigDict(strict=True)
 
@@ -102,7 +102,7 @@ def application(
 
 
 def _page(systems: Mapping[str, str], max_words: int, examples: Sequence[str]) -> str:
-    """Fill the page with its style and script, the systems and the examples."""
+    """Build the page: fill ``page.html`` with style, script, systems and examples."""
     labels = [html.escape(f"{name} ({about})") for name, about in systems.items()]
     boxes = (
         f'<label><input type="checkbox" value="{html.escape(name)}" checked> {label}</label>'
@@ -129,7 +129,7 @@ def _beside(name: str) -> str:
 
 
 def _shown(answer: Answer) -> dict[str, str]:
-    """Return what the page shows of an answer; a picture is in base64, so no file is written."""
+    """Return what the page shows of an answer, as texts; a picture is encoded in base64."""
     picture = b"" if answer.attention is None else heat_map(answer.attention)
     encoded = base64.b64encode(picture).decode()
     return {"text": answer.text, "remark": answer.remark, "picture": encoded}

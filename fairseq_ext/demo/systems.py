@@ -37,19 +37,19 @@ _PART = re.compile(r",(?=(?:data|bpe-codes)=)")
 
 @dataclass(frozen=True)
 class Named:
-    """The name and the files of a system, as given on the command line."""
+    """The name and the files of a system that the command line names."""
 
-    name: str  # its name on the page
+    name: str  # name on the page
     checkpoint: Path  # a checkpoint of any architecture, or a bundle
-    data: Path  # its folder from fairseq-preprocess
-    codes: Path | None = None  # its merges of subword-nmt, or None for the merges of all systems
+    data: Path  # folder from fairseq-preprocess with the dictionaries
+    codes: Path | None = None  # merges of subword-nmt; None for the merges of all systems
 
 
 @dataclass(frozen=True)
 class System:
-    """A loaded system: model, search, text processing, and a text about its languages and size."""
+    """A loaded system: a model, its search, its text processing, and its description."""
 
-    name: str  # its name on the page
+    name: str  # name on the page
     translator: Translates
     codec: TextCodec
     search: Search
@@ -62,7 +62,10 @@ MakeCodec = Callable[[Named, Translates], TextCodec]
 
 
 def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
-    """Parse the systems, in their order; ``data`` is the folder for systems that name none."""
+    """Parse arguments ``NAME=MODEL,…`` (:data:`FORM`) into systems, in the same order.
+
+    ``data`` is the folder with dictionaries for systems that name no folder.
+    """
     systems: dict[str, Named] = {}
     for argument in arguments:
         model, *parts = _PART.split(argument)
@@ -103,7 +106,7 @@ def load(
     ``make_search`` gets the model's own defaults, ``make_codec`` the system and its translator.
     With ``split_sentences`` the system translates each sentence of a text by itself.
     """
-    if not named.data.is_dir():  # a bundle would not miss it
+    if not named.data.is_dir():  # checked here, because a bundle would work without this folder
         option = f"--data` or `,data=` of `{named.name}"
         raise wrong_value(option, "a folder of fairseq-preprocess", named.data)
     model = open_model([named.checkpoint], named.data, (None, None), make_search)
@@ -118,15 +121,15 @@ def load(
 
 @dataclass(frozen=True)
 class Answer:
-    """A system's translation of a sentence.
+    """A system's translation of a sentence, with a remark on it.
 
-    ``remark`` has its score and the time it took, or the reason why there is no translation.
+    ``remark`` has the translation's score and time, or the reason why there is no translation.
     """
 
     name: str  # name of the system
-    text: str  # its translation, empty if there is none
-    remark: str  # its score and the time it took, or why there is no translation
-    attention: plots.Alignment | None = None  # None if the model has none
+    text: str  # translation, empty if there is none
+    remark: str
+    attention: plots.Alignment | None = None  # None if the model gives no attention
 
 
 def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Answer]:
@@ -183,10 +186,10 @@ def _answer_of(system: System, text: str) -> Answer:
 
 
 def _attention(name: str, tokens: str, best: Candidate) -> plots.Alignment | None:
-    """Return the attention between the words of a sentence and its translation.
+    """Return the attention between the words of a sentence and of its translation, or None.
 
-    Return None if the model gives no attention, or attention that does not fit the words, as when
-    the task has cut the sentence.
+    The result is None if the model gives no attention, or attention that does not fit the words,
+    because the task has cut the sentence.
     """
     hypothesis = Hypothesis(best.tokens, best.score, soft=best.attention)
     with contextlib.suppress(DataError):  # no attention, or the task has cut the source
@@ -202,13 +205,13 @@ def heat_map(attention: plots.Alignment) -> bytes:
 
 
 def example_sentences(data: Path, src: str, tgt: str, max_words: int) -> list[str]:
-    """Return different sentences of medium length, spread over the folder's first split.
+    """Return different source sentences of medium length, spread over the test or validation split.
 
-    ``data`` is a folder of fairseq-preprocess, whose ``text.json`` says how tokens become text. A
-    bundle has no sentences.
+    ``data`` is a folder of fairseq-preprocess, whose ``text.json`` says how tokens become text. For
+    a bundle's folder, which has no splits, the result is [].
     """
     if not any(data.glob("*.bin")):
-        return []  # a bundle, which needs no fairseq
+        return []  # a bundle, for which fairseq may be missing
     from fairseq.data import Dictionary
     from fairseq.data.data_utils import load_indexed_dataset
 

@@ -43,7 +43,7 @@ POLICY = (
 
 
 def _fill(name: str, **parts: str) -> str:
-    """Return a page of this folder with its style and other parts filled in."""
+    """Read the page ``name`` in this folder, and fill in the style and other ``parts``."""
     folder = Path(__file__).parent
     style = (folder / "style.css").read_text(encoding="utf-8")
     return Template((folder / name).read_text(encoding="utf-8")).substitute(parts, style=style)
@@ -66,7 +66,7 @@ def _interface_page(schema: dict[str, Any], address: str) -> str:
 class Service:
     """The handler of ``/translate`` and ``/detect``.
 
-    It reads and checks requests, has their sentences translated by ``batcher``, and answers them.
+    A service reads and checks requests, lets ``batcher`` translate their sentences, and answers.
     """
 
     def __init__(self, pairs: Pairs, settings: Settings, batcher: Batcher) -> None:
@@ -75,7 +75,7 @@ class Service:
         # One thread converts text to tokens and back, because libraries may not be thread-safe.
         self._text_thread = ThreadPoolExecutor(1, "text")
         self._reading = 0  # requests with bodies in memory, now or soon
-        self._encoding = 0  # lines in the text thread or waiting for it, which takes time, too
+        self._encoding = 0  # lines that the text thread converts, or that wait for it
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -102,7 +102,7 @@ class Service:
             raise Refusal(
                 503, "The server stopped before the answer was ready.", requests.CLOSE
             ) from None
-        if query.source == requests.AUTO:  # nothing was detected: there is only one model
+        if query.source == requests.AUTO:  # not detected: only one model has this target
             detected = {"confidence": 0.0, "language": source}
             single = isinstance(query.q, str)
             answer["detectedLanguage"] = detected if single else [detected] * len(query.q)
@@ -118,7 +118,7 @@ class Service:
         return JSONResponse(await self._in_text_thread(1, lambda: self._pairs.detect(text)))
 
     async def _fields(self, request: Request) -> dict[str, Any]:
-        """Read a request unless too many are waiting; check its key if one is needed."""
+        """Read a request's fields, unless too much is waiting; check its key if one is needed."""
         if self._load >= self._limits.max_queue:
             raise Refusal(429, BUSY, {**WAIT, **requests.CLOSE})  # before there is a body in memory
         self._reading += 1
@@ -136,7 +136,7 @@ class Service:
         return self._batcher.waiting + self._reading + self._encoding
 
     async def _in_text_thread(self, lines: int, work: Callable[[], _T]) -> _T:
-        """Call ``work`` in the text thread; until it returns, its lines count as waiting."""
+        """Call ``work`` in the text thread; until this is done, ``lines`` count as waiting."""
         if self._load + lines > self._limits.max_queue:
             raise Refusal(429, BUSY, WAIT)
         self._encoding += lines
@@ -181,7 +181,7 @@ class Service:
     async def _ranked(
         self, sentences: list[str], places: list[str], model: Served, ranks: int | None = None
     ) -> list[Ranked]:
-        """Translate sentences; return the best translations of each, as many as ``ranks``."""
+        """Translate sentences; return the best ``ranks`` translations of each (None: all)."""
         count, limit = len(sentences), model.translator.limit
         encoded = await self._in_text_thread(count, lambda: model.encode(sentences))
         for sentence, place in zip(encoded, places, strict=True):
@@ -206,7 +206,10 @@ class Service:
 def _split(
     text: str, in_html: bool, split: Callable[[str], list[str]]
 ) -> tuple[list[list[str]], list[str]]:
-    """Split a text into lines or paragraphs of sentences; also return what stands between these."""
+    """Split a text into lines (HTML: paragraphs), and each into sentences.
+
+    Also return the line ends or markup between the lines or paragraphs.
+    """
     if in_html:
         paragraphs, between = html_text.paragraphs(text)
         return [split(paragraph) for paragraph in paragraphs], between
@@ -221,7 +224,7 @@ def _joined(
     ranks: int,
     model: Served,
 ) -> list[str]:
-    """Join translations of sentences: the best ones to one text, the second best to another."""
+    """Join sentences from ``translated`` to texts: all best ones, all second best, and so on."""
     rows = [stream.join_parts(sentences, translated, model.splitter).texts for sentences in lines]
     return [
         "".join(text + markup for text, markup in zip(texts, [*between, ""], strict=True))
@@ -230,7 +233,11 @@ def _joined(
 
 
 async def _while_waited_for(request: Request, work: Coroutine[Any, Any, _T], seconds: float) -> _T:
-    """Return the result of ``work``; cancel it when the client leaves or the time is over."""
+    """Return the result of ``work``, or cancel it if the client leaves or ``seconds`` are over.
+
+    Raises:
+        Refusal: 499 if the client has left, 503 if the time is over.
+    """
     task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
     try:
         await asyncio.wait({task, disconnect}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -317,7 +324,7 @@ def _description(routes: Sequence[Route], schema: dict[str, Any]) -> dict[str, A
 
 
 async def _refused(_: Request, error: Exception) -> Response:
-    """Answer with an error in LibreTranslate's form."""
+    """Answer a refused or unknown request, with the error in LibreTranslate's form."""
     if isinstance(error, Refusal):
         return JSONResponse({"error": error.text}, error.status, error.headers)
     assert isinstance(error, HTTPException)

@@ -54,13 +54,13 @@ class Batcher:
         self._batch_size, self._max_tokens = batch_size, max_tokens
         self._requests: deque[deque[_Waiting]] = deque()
         self._more = asyncio.Event()
-        self.waiting = 0  # sentences
+        self.waiting = 0  # number of sentences
         self._fault = ""
 
     async def translate(
         self, model: Translates, sentences: Sequence[Sentence]
     ) -> list[list[Candidate]]:
-        """Translate sentences; return the translations of each, best first.
+        """Translate sentences in batches with those of other requests; return each's, best first.
 
         If the caller is cancelled, sentences that still wait are not translated.
 
@@ -144,7 +144,7 @@ class Batcher:
         self._metrics.queue.set(self.waiting)
 
     def _translated(self, batch: Sequence[_Waiting]) -> list[list[Candidate] | Refusal]:
-        """Translate a batch or, if that fails, each sentence alone, so that only bad ones fail."""
+        """Translate a batch or, after an error, each sentence alone, so that the others succeed."""
         try:
             results = batch[0].model.translate([item.sentence.tokens for item in batch])
             if len(results) != len(batch):

@@ -57,7 +57,10 @@ class Metrics:
         self._seconds.labels(label).observe(seconds)
 
     def translated(self, lengths: Sequence[int], results: Sequence[object]) -> None:
-        """Count a batch's source tokens and results; a result that is not a list is a failure."""
+        """Count a batch: its source tokens (``lengths``), target tokens and failed sentences.
+
+        A result that is not a list of candidates is a failure.
+        """
         nbest = [candidates for candidates in results if isinstance(candidates, list)]
         best = [candidates[0] for candidates in nbest if candidates]
         self._batches.observe(len(lengths))
@@ -88,12 +91,12 @@ class _Together(MultiProcessCollector):
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:  # its worker has died
+    except FileNotFoundError:  # removed, because its worker has died
         return 0
 
 
 def forget_the_dead() -> None:
-    """Remove dead workers from the total queue length."""
+    """Leave dead workers out of the count of waiting sentences."""
     folder = os.environ.get(FOLDER)
     for path in Path(folder).glob("gauge_live*_*.db") if folder else ():
         pid = path.stem.rpartition("_")[2]

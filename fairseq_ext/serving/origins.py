@@ -19,9 +19,9 @@ class OriginFilter:
     ``Host``. So ``Host`` must be a name of this server, which is ``localhost`` or one of ``names``;
     or it must be an IP address, which such a page cannot send. Other foreign pages send their
     ``Origin``, which must be this server or one of ``origins``, such as ``https://example.org``.
-    ``*`` in ``names`` accepts every ``Host``, and ``*`` in ``origins`` every ``Origin``.
-    ``name_option`` and ``origin_option`` are the command's options for these, which refusals name;
-    the last is empty if there is none.
+    ``*`` in ``names`` accepts every ``Host``, and ``*`` in ``origins`` every ``Origin``. The
+    messages name ``name_option`` and ``origin_option``, the command's options that allow more names
+    and origins. ``origin_option`` is empty if the command has no such option.
     """
 
     def __init__(

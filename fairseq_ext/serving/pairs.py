@@ -83,7 +83,7 @@ class Pairs:
 
     @functools.cached_property
     def _identifier(self) -> Any:
-        """Load py3langid for the served languages; None if that is not possible."""
+        """The identifier of the served languages, from py3langid; None if there is none."""
         if importlib.util.find_spec("py3langid") is None:
             return None
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
@@ -99,7 +99,10 @@ class Pairs:
         """Find the source language and the model for a request.
 
         The source may be ``auto`` if only one language is translated to the target. Spelling and
-        region of the languages may differ from the model's. Other pairs are refused (status 400).
+        region of the languages may differ from the model's.
+
+        Raises:
+            Refusal: no model translates this pair of languages (status 400).
         """
         target = matching_code(target, {tgt for _, tgt in self.models}) or target
         sources = [src for src, tgt in self.models if tgt == target]
@@ -130,7 +133,10 @@ def _name(code: str) -> str:
 
 
 def load(settings: Settings) -> Pairs:
-    """Load the models of a server, each with its text steps; a search returns the whole beam."""
+    """Load the models of a server, each with its text steps (tokenization, subwords …).
+
+    A search returns all hypotheses of the beam, because requests may ask for alternatives.
+    """
 
     def all_hypotheses(model_defaults: Mapping[str, int | float]) -> Search:
         search = Search(**{**model_defaults, **settings.batches.search()})

@@ -32,12 +32,12 @@ class Query(BaseModel):
 
 
 def parse_query(fields: dict[str, Any]) -> Query:
-    """Make a query from the fields of a request.
+    """Check the fields of a request for translations, and make a query of them.
 
     Raises:
         Refusal: a field is missing or wrong (status 400).
     """
-    # LibreTranslate's clients send null or nothing for fields that they leave to the server.
+    # LibreTranslate's clients send null or an empty text for fields that the server is to choose.
     fields = {
         name: value
         for name, value in fields.items()

@@ -27,7 +27,7 @@ JSON = "application/json"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 FIELDS = 1000  # most fields of a form
 # Closing a connection with unread bytes resets it, and many clients then never see the answer. So
-# this much of a body that is too large is read and dropped before the answer.
+# this many bytes beyond the limit are read and dropped before the answer.
 DRAINED = 1 << 24
 CLOSE = {"Connection": "close"}
 GONE = 499  # status, as in nginx, for a client that has closed the connection before its answer
@@ -46,7 +46,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 
     Raises:
         Refusal: 413 if the body is too large, 408 if it comes too slowly, or 499 if the client
-            leaves before its end.
+            closes the connection before the body's end.
     """
     try:
         return await asyncio.wait_for(_read(request, limits.max_body), limits.timeout)
@@ -75,7 +75,7 @@ async def _read(request: Request, max_bytes: int) -> bytes:
 
 
 async def parse_fields(request: Request, body: bytes) -> dict[str, Any]:
-    """Parse the fields of a body; ``q`` may occur several times in a form.
+    """Parse the fields of a body; several ``q`` in a form become a list.
 
     Raises:
         Refusal: 400 if the body is damaged, or 415 if its content type is not supported.
@@ -131,8 +131,8 @@ def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
     if not key:
         raise Refusal(401, "An API key is needed: `api_key` is missing.")
     sent = str(key).encode(errors="surrogatepass")
-    allowed = [key.encode(errors="surrogateescape") for key in keys]  # they may not be UTF-8
-    if not any([hmac.compare_digest(sent, key) for key in allowed]):  # equal time for all
+    allowed = [key.encode(errors="surrogateescape") for key in keys]  # keys may not be UTF-8
+    if not any([hmac.compare_digest(sent, key) for key in allowed]):  # in equal time for all
         raise Refusal(403, "Invalid API key")
 
 

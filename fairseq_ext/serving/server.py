@@ -24,7 +24,7 @@ from fairseq_ext.serving.origins import OriginFilter, names_of
 from fairseq_ext.serving.settings import Settings
 
 CONNECTIONS = 1_000  # most requests at a time; uvicorn answers others with 503
-ANSWERS = 60  # seconds that a worker has to answer whether it is alive
+ANSWERS = 60  # seconds within which a worker must answer that it is alive
 
 
 def application(settings: Settings) -> ASGIApp:
@@ -41,9 +41,9 @@ def application(settings: Settings) -> ASGIApp:
 
 
 def serve(loaded: ASGIApp | None, settings: Settings, listener: socket.socket) -> int:
-    """Serve until a signal, and return the exit status.
+    """Serve requests until a signal ends the server; return the exit status.
 
-    ``loaded`` is the application of a single process; several workers make their own.
+    ``loaded`` is the application of a single process; each of several workers makes its own.
     """
     config = partial(
         uvicorn.Config,
@@ -56,7 +56,7 @@ def serve(loaded: ASGIApp | None, settings: Settings, listener: socket.socket) -
         limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=settings.grace,
     )
-    # A signal that comes before uvicorn's loop begins ends the program without a message.
+    # Without this filter, Python would warn if a signal came before uvicorn's loop.
     warnings.filterwarnings("ignore", "coroutine 'Server.serve' was never", RuntimeWarning)
     with listener:
         if settings.workers == 1:
@@ -79,7 +79,7 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
             os._exit(128 + sig)  # a thread that nothing stops may be translating a batch
-        self.should_exit = True  # uvicorn would raise the signal again at the end
+        self.should_exit = True  # uvicorn's own method would raise the signal again at the end
 
 
 class _Supervisor(Multiprocess):

@@ -24,7 +24,7 @@ def _limit(default: float, text: str) -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits on requests."""
+    """The limits on the size, number and duration of requests, as options of a server."""
 
     max_chars: int = _limit(10_000, "most characters in all texts of a request")
     max_sentences: int = _limit(
@@ -60,7 +60,7 @@ class BatchOptions:
     max_tokens: int = _limit(4000, "most source tokens in a batch")
 
     def search(self) -> dict[str, Any]:
-        """Return the search options that are given."""
+        """Return the options of a search that are not None, by the names of ``Search``."""
         values = asdict(self).items()
         return {name: value for name, value in values if value is not None and name != "batch_size"}
 
@@ -143,8 +143,8 @@ class Settings:
                     raise wrong_value(flag(name), wish, value)
 
     def keeper(self, in_html: bool) -> Keeper | None:
-        """Return a finder of spans of text that stay as they are; None if no option asks for it.
+        """Return what finds spans of text to keep unchanged; None if no option asks for spans.
 
-        ``in_html`` says whether the texts are HTML, whose tags stay.
+        ``in_html`` says whether the texts are HTML, whose tags are kept.
         """
         return keeper(self.keep, in_html, self.keep_addresses)

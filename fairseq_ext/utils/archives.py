@@ -31,7 +31,7 @@ _DAMAGED = (
 _OF_OPTIONAL_LIBRARIES = ("LZMAError", "ZstdError")
 # System errors for a name that is too long, or for a file in the place of another member's folder.
 _OF_NAMES = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
-_MOST_MEMBERS = 100_000  # tarfile remembers all of them
+_MOST_MEMBERS = 100_000  # tarfile keeps all members in memory
 _HEADER = 1 << 20  # bytes; no archive may decide how much memory its headers take
 _MOST_HEADERS = 1 << 28  # bytes of the headers of all members of a tar file
 _TAR_END = bytes(1024)
@@ -82,8 +82,12 @@ def unpacked_in_cache(path: Path, kind: str, find: Callable[[Path], Path]) -> Pa
     """Unpack a model's archive into the user's cache; return the model's folder there.
 
     Each version of the archive is unpacked once, into a folder below the cache's folder ``kind``.
-    ``find`` takes that folder and returns the model's folder in it, or raises DataError or
-    CheckpointError.
+    ``find`` takes the folder of the archive and returns the model's folder in it, or raises
+    DataError or CheckpointError.
+
+    Raises:
+        CheckpointError: the archive is damaged or unsafe, or ``find`` finds no model.
+        EnvironmentProblem: the cache cannot be written to.
     """
     return _unpacked(path.absolute(), files.version(path), kind, find)
 
@@ -96,7 +100,7 @@ def _unpacked(path: Path, former: files.Version, kind: str, find: Callable[[Path
         try:
             return find(folder)
         except (CheckpointError, DataError):
-            shutil.rmtree(folder, ignore_errors=True)  # it was damaged later; unpack it again
+            shutil.rmtree(folder, ignore_errors=True)  # damaged since then: unpack again
     try:
         with path.open("rb") as file, files.whole_folder(folder) as stage:
             max_bytes = MOST_TIMES * path.stat().st_size + SPARE
@@ -165,7 +169,7 @@ class _Member(tarfile.TarInfo):
 
 
 class _Limited:
-    """A file of which at most ``limit`` bytes can be read; ``end`` has the last bytes read."""
+    """A file of which only ``limit`` bytes can be read; ``end`` has the last bytes read so far."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._count = file, 0
@@ -217,7 +221,7 @@ def decompressed(file: IO[bytes], head: bytes) -> Any:
     if head.startswith(b"BZh"):
         return bz2.open(file)
     if head in (b"\xfd7zXZ\0", b"\x5d\0\0\x80\0\0"):
-        import lzma  # a Python may be built without it
+        import lzma  # here, because a Python may be built without lzma
 
         return lzma.open(file)
     return file

@@ -53,10 +53,10 @@ def final_line(error: BaseException) -> str | None:
 
 
 def _plain_words(error: BaseException) -> str | None:
-    """Return a message for the user about an error of a known kind, or None.
+    """Return a message for the user about an error of a kind that has one, or None.
 
-    The known kinds are failed file operations, text that is not UTF-8, missing modules and options,
-    a criterion that does not suit the model, and errors of a spawned process.
+    These kinds are failed file operations, text that is not UTF-8, missing modules and options, a
+    criterion that does not suit the model, and errors of a spawned process.
     """
     if isinstance(error, ModuleNotFoundError) and error.name:
         return extras.missing(error.name)

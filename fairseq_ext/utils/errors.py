@@ -11,7 +11,7 @@ _UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\ud
 
 
 def printable(text: str) -> str:
-    """Return ``text`` in one line, with escapes for characters that control a terminal."""
+    """Make ``text`` one line, with escapes for line ends and characters that control a terminal."""
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
@@ -27,7 +27,7 @@ class ConfigError(FairseqExtError, ValueError):
 
 
 def wrong_value(option: str, requirement: str, value: object) -> ConfigError:
-    """Make the error for an option whose value does not meet a requirement."""
+    """Make the error for an option whose value does not meet a ``requirement``, a phrase."""
     shown = value if isinstance(value, int | float) else f"`{value}`"
     return ConfigError(f"`{option}` must be {requirement}, but is {shown} instead.")
 

@@ -28,9 +28,9 @@ EXTRAS: dict[str, str] = {
 
 
 def need(*modules: str) -> None:
-    """Raise an error if one of these libraries is not installed.
+    """Raise :class:`EnvironmentProblem` if one of these modules is not installed.
 
-    The error names the first one that is missing, and the cure.
+    The message names the first module that is missing, and the command that installs it.
     """
     for module in modules:
         if importlib.util.find_spec(module) is None:

@@ -84,7 +84,7 @@ def head(path: str | Path, size: int) -> bytes:
 
 
 def is_name(name: object) -> bool:
-    """Return whether this is a plain file name, which cannot lead to another folder."""
+    """Return whether ``name`` is a plain file name, which cannot lead to another folder."""
     return (
         isinstance(name, str)
         and name not in ("", ".", "..")
@@ -129,7 +129,7 @@ def twice(paths: Iterable[str | Path]) -> Path | None:
 
 
 def is_special(path: str | Path) -> bool:
-    """Return whether no file may replace this path: a folder, a pipe, or a path in ``/dev``."""
+    """Return whether a path must not be replaced by a file: a folder, a pipe, or in ``/dev``."""
     is_no_file = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113  # any text
     return is_no_file or Path(path).is_relative_to("/dev")
 
@@ -213,7 +213,7 @@ def _locked(folder: Path) -> Iterator[None]:
 @contextmanager
 def _hidden_folder(parent: Path, prefix: str, path: Path) -> Iterator[Path]:
     """Yield a new folder in ``parent``, and remove it afterwards; ``path`` is for the message."""
-    hidden = parent / f"{prefix}{os.urandom(8).hex()}"  # named first: a signal may come any time
+    hidden = parent / f"{prefix}{os.urandom(8).hex()}"  # before `try`: a signal may come any time
     with no_empty_folder(parent):
         try:
             try:
@@ -306,7 +306,7 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
 
 
 def _to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until the content of a file, or the list of names of a folder, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -350,7 +350,7 @@ def version(file: str | Path | int) -> Version:
 
 
 class FileVersions:
-    """The versions of files when this object is made; make it before the files are read."""
+    """The versions that files have when this object is made, which must be before their reading."""
 
     def __init__(self, paths: Iterable[Path] = ()) -> None:
         self._files = {path: path.stat() for path in paths}

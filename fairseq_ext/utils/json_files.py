@@ -1,4 +1,4 @@
-"""Read a user's JSON files, with one kind of error.
+"""Read a user's JSON files; every fault is a :class:`DataError`.
 
 Python's reader accepts too much (``NaN``, ``1e999`` as infinity, halves of surrogate pairs, a key
 twice) and raises four kinds of errors for the rest. Nothing here needs fairseq or torch.
@@ -16,7 +16,7 @@ DIGITS = 18  # most digits of a whole number, so that it fits into int64
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file in UTF-8; errors name file and line."""
+    """Read a JSON file in UTF-8, like :func:`parse_json`; errors name the file and the line."""
     try:
         text = require_file(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -26,7 +26,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parse JSON, and refuse doubtful values; ``where`` is the text's origin, for the message."""
+    """Parse JSON, and refuse what the module names; ``where`` is the file, for the message."""
 
     def refuse(number: str) -> None:
         line = text.count("\n", 0, text.find(number)) + 1

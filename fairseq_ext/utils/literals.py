@@ -28,8 +28,8 @@ def literal(text: str) -> Any:
     """Evaluate an expression of literals, such as ``[(512, 3)] * 4``, as ``eval`` does.
 
     Raises:
-        LiteralError: the text has anything else (a name, a call, an index …), or it or its value
-            is too large or too deep.
+        LiteralError: the text has anything else (a name, a call, an index …), or the text or its
+            value is too large or too deeply nested.
         TypeError: ``text`` is not a string (``eval`` raises the same).
     """
     if not isinstance(text, str):
@@ -38,7 +38,7 @@ def literal(text: str) -> Any:
         if len(text) > MOST_CHARACTERS or text.count("+") + text.count("*") > MOST_OPERATORS:
             raise _Refusal("is too long")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # SyntaxWarning
+            warnings.simplefilter("ignore")  # a text can cause a SyntaxWarning
             tree = ast.parse(text.strip(), mode="eval")
         return _value(tree.body)[0]
     except (

@@ -25,7 +25,7 @@ def held(path: Path, *, wait: bool) -> Iterator[bool]:
     Yield False, and hold nothing, on a file system without locks. Raise ``filelock.Timeout`` if
     another process holds it and ``wait`` is False.
     """
-    import filelock  # takes as long as translating a sentence, which needs no lock
+    import filelock  # here: translating a sentence needs no lock, and takes only as long as this
 
     timeout = -1 if wait else 0
     lock = filelock.FileLock(path, timeout=timeout, fallback_to_soft=False, is_singleton=True)
@@ -41,7 +41,7 @@ def held(path: Path, *, wait: bool) -> Iterator[bool]:
         yield True
     finally:
         if lock.lock_counter == 1:
-            # still locked, so that a process which already opened it finds it unlinked
+            # Before the release, so that a waiting process, which has opened the file, notices.
             path.unlink(missing_ok=True)
         lock.release()
 

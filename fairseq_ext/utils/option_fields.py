@@ -34,9 +34,9 @@ class Once(argparse.Action):
 def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **settings: Any) -> Any:
     """Declare a dataclass field that :func:`add_options` turns into a command-line option.
 
-    An option without a default is required. It has the field's name unless ``names`` has others; a
-    name without ``--`` makes a positional argument. Its type, action and metavar follow
-    from the field's annotation. ``settings`` are passed to ``add_argument``.
+    An option without a default is required. ``names`` replaces the field's name; a name without
+    ``--`` makes a positional argument. Type, action and metavar follow from the field's annotation.
+    ``settings`` are passed to ``add_argument``.
     """
     metadata = {_OPTION: {"names": names, "help": help, **settings}}
     if isinstance(default, list):
@@ -57,7 +57,7 @@ def require_at_least(options: Any, **minima: int) -> None:
 
 
 def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
-    """Add a dataclass's fields (``names`` selects some) as options to a parser or group."""
+    """Add the fields of a dataclass ``kind`` as options to a parser; ``names`` selects some."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if _OPTION not in field.metadata or (names and field.name not in names):

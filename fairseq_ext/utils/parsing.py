@@ -15,7 +15,7 @@ OTHER_NAMES = {
     "--min-lr": "--stop-min-lr",
     **dict.fromkeys(("--src", "--tgt", "--language"), "--language-pair SRC-TGT"),
 }
-"""Options of fairseq in 2019 and 2020, or of other commands, and what some parsers have instead."""
+"""Options of fairseq in 2019 and 2020, or of other commands, with the options that replace them."""
 REGISTRIES = ("--arch", "--task", "--criterion")  # fairseq's options for names that plugins add
 
 
@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse like argparse, but refuse unknown arguments here, not in the parent parser.
 
-        So a subcommand's parser looks for the nearest name among its own options.
+        This lets a subcommand's parser suggest the nearest name among its own options.
         """
         self._words = list(args or [])
         parsed, unknown = super().parse_known_args(args, namespace)
@@ -75,7 +75,7 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def advise(message: str, options: Iterable[str], command: str, example: str = "") -> str:
-    """Add to argparse's message the option or value that was probably meant, or an example."""
+    """Reword argparse's message, and add the option or value that was probably meant, or help."""
     usage = f"Example: `{example}`." if example else f"`{command} --help` explains them."
     if choice := re.fullmatch(
         r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message
@@ -100,7 +100,7 @@ def advise(message: str, options: Iterable[str], command: str, example: str = ""
         return f"`{lacking[1].partition('/')[0]}` must have a value, which is missing. {usage}"
     if message.startswith("unrecognized arguments: "):
         words = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
-        candidates = set(options).difference(words)  # fairseq may refuse one that it lists
+        candidates = set(options).difference(words)  # fairseq may refuse an option that it lists
         near = dict.fromkeys(match for word in words for match in near_names(word, candidates))
         if near:
             return f"{message}; did you mean {alternatives(near)}?"

@@ -22,7 +22,7 @@ def run(address: str, work: Callable[[Any, bool], object], request: Any, *, cpu:
         cpu: whether to leave GPUs alone.
     """
     extras.need("ray")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report to its makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # keep Ray from reporting to its makers
     import ray
 
     try:
@@ -50,7 +50,7 @@ def run(address: str, work: Callable[[Any, bool], object], request: Any, *, cpu:
 def workers(resources: Mapping[str, float], threads: int, *, cpu: bool) -> list[tuple[int, int]]:
     """Return ``(GPUs, processors)`` for each worker that fits into a cluster; at least one worker.
 
-    ``resources`` are the cluster's, as Ray reports them. A worker has a GPU and one
+    ``resources`` are those of the cluster, as Ray reports them. A worker has a GPU and one
     processor, or no GPU and ``threads`` processors; ``cpu`` leaves GPUs alone.
     """
     gpus = 0 if cpu else int(resources.get("GPU", 0))

@@ -27,13 +27,13 @@ PAUSE = 0.5  # seconds before looking again at files that others are making
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """A folder in which several workers do one job; its manifest begins with ``head``."""
+    """A folder in which several workers do one job; ``head`` are the manifest's first entries."""
 
     path: Path
     head: Mapping[str, Any]
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
-        """Return whether some worker has begun this job; refuse a folder of another job."""
+        """Return whether a worker has begun this job here; refuse a folder of another job."""
         manifest = self.path / MANIFEST
         if not manifest.exists():
             if any(self.path.glob("[!.]*")):
@@ -77,7 +77,7 @@ class SharedFolder:
             with locks.held(self._lock(name), wait=False) as alone:
                 if (self.path / name).exists():
                     return False
-                if alone:  # their writers were killed
+                if alone:  # so these are files of killed workers
                     for leftover in self.path.glob(f".{stem}.*.tmp"):
                         leftover.unlink(missing_ok=True)
                 do(name)
