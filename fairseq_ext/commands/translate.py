@@ -18,7 +18,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 from fairseq_ext.commands import decoding_options, options
 from fairseq_ext.commands.decoding_options import SearchOptions, TextOptions
-from fairseq_ext.decoding.search import BUFFER, DATA_HELP, KEEP_HELP, require_compatible
+from fairseq_ext.decoding.search import (
+    BUFFER,
+    DATA_HELP,
+    KEEP_HELP,
+    Candidate,
+    require_compatible,
+)
 from fairseq_ext.utils.errors import ConfigError, printable, wrong_value
 from fairseq_ext.utils.files import FileVersions, atomic_write, require_file, sha256
 from fairseq_ext.utils.option_fields import add_options, flag, from_args, option, require_at_least
@@ -405,8 +411,9 @@ def _rows(translation: Translation, nbest: int, shown: Callable[[str], str]) -> 
 
 
 def _as_dict(translation: Translation) -> dict[str, Any]:
-    # An empty line has a text without a candidate.
-    pairs = zip(translation.texts, translation.candidates, strict=False)
+    # An empty line has a text without a candidate, and so has a line that stays as it is.
+    candidates = translation.candidates or [Candidate("", 0.0)] * bool(translation.text)
+    pairs = zip(translation.texts, candidates, strict=False)
     return {
         "line": translation.line,
         "source": translation.source,

@@ -234,6 +234,15 @@ def test_an_empty_line_has_one_row_among_the_nbest(digits):
     assert columns[2] == ["2", "1", "0.0000", ""]
 
 
+def test_a_line_that_stays_as_it_is_has_its_text_in_the_details_too() -> None:
+    out, details = io.StringIO(), io.StringIO()
+    kept = [Translation(1, "x.org", ["x.org"], []), Translation(2, "", [""], [])]
+    write(kept, 1, out, details)
+    rows = [json.loads(row)["translations"] for row in details.getvalue().splitlines()]
+    assert rows == [[{"text": "x.org", "tokens": "", "score": 0.0}], []]
+    assert out.getvalue() == "x.org\n\n"
+
+
 class Upper:
     """Translates everything, also nothing."""
 
