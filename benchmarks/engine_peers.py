@@ -5,9 +5,9 @@
 A stock transformer with random weights, changed so that Marian can compute it (marian_models.py),
 writes as many tokens as each sentence has. The systems take turns in every round, so that drift of
 the machine affects all alike, and each has only its own library in memory. Latencies are times for
-a batch, in batches of 1 for a sentence. All systems get the same shortlist: the first words of the
-vocabulary, and target words for each source word. The engine makes a list for each sentence, the
-others one for a whole batch. The script needs ``pip install ctranslate2 pymarian``.
+a batch, so in batches of 1 for a sentence. All systems get the same shortlist: the first words of
+the vocabulary, and target words for each source word. The engine makes a list for each sentence,
+the others one for a whole batch. The script needs ``pip install ctranslate2 pymarian``.
 """
 
 import itertools

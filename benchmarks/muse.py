@@ -7,7 +7,8 @@ Questions:
                per second of transformer, MUSE-simple and MUSE of one size, separate and fused
   training     training steps on batches of Multi30k's lengths: named architectures, and
                MUSE-simple in the transformer's shape
-  convolution  the dynamic convolution alone over T, against both paths of fairseq's
+  convolution  the dynamic convolution alone, by the number of tokens T of a sentence, against both
+               ways in which fairseq computes it
   all          all of them, each with a file of its own: --json x.json gives x_generation.json …
 
 Generation and convolution first check that candidates compute the same function where they should.

@@ -12,7 +12,7 @@ usage() {
 Usage: bash recipes/compare.sh DATA_DIR SRC TGT [OPTION]... ARCH...
 
   DATA_DIR       train, valid and test, each with the endings .SRC and .TGT
-  ARCH           a fairseq architecture, ours or a stock one, also with a name and flags:
+  ARCH           an architecture of the plugin or of fairseq, also with a name and flags:
                  'wide=lstm --encoder-bidirectional --decoder-hidden-size 512'
 
   --updates N    training updates of each model               (2000)
@@ -21,7 +21,8 @@ Usage: bash recipes/compare.sh DATA_DIR SRC TGT [OPTION]... ARCH...
                  sentencepiece-bpe, tokenizers; none: words   (bpe)
   --max-tokens N tokens in a batch                            (2000)
   --lr X         peak learning rate                           (0.002)
-  --seeds N      trainings of each model; the table has a row for each model (1)
+  --seeds N      trainings of each model, each with another seed; the table has a row for each
+                 model                                        (1)
   --from NAME    start from the last checkpoint of model NAME in --out, as the next stage of a
                  schedule
   --tokenize     tokenize as Moses does, and detokenize before sacrebleu
@@ -30,8 +31,8 @@ Usage: bash recipes/compare.sh DATA_DIR SRC TGT [OPTION]... ARCH...
   --help         this text
 
 All models share the binarized data. Two calls with the same --out may run at the same time, each
-with its own architectures; the table (compare.*) always shows every model finished so far. Finished steps
-are not repeated. OMP_NUM_THREADS is the number of CPU threads (1). DRY_RUN=1 only prints the
+with its own architectures; the table (compare.*) always shows every model finished so far. Finished
+steps are not repeated. OMP_NUM_THREADS is the number of CPU threads (1). DRY_RUN=1 only prints the
 commands.
 HELP
 }

@@ -20,7 +20,7 @@ usage() {
 Usage: bash recipes/compare_all.sh [OPTION]... [NAME]...
 
   NAME           transformer, gru, linformer, muse, muse-simple (no convolution), bmt (BMT-1),
-                 binary (the transformer with the same 1-bit weights)  (all)
+                 binary (the transformer with 1-bit weights like BMT-1's)  (all)
 
   --tok          Multi30k's files as their authors tokenized them, not the raw ones
   --mirror M     folder or address with Multi30k's files raw/*.gz or, with --tok,
@@ -34,7 +34,8 @@ Usage: bash recipes/compare_all.sh [OPTION]... [NAME]...
                  sentencepiece-bpe, tokenizers; none: words          (bpe)
   --max-tokens N tokens in a batch                                   (2000)
   --lr X         peak learning rate                                  (0.002)
-  --seeds N      trainings of each model; the table has a row for each model  (1)
+  --seeds N      trainings of each model, each with another seed; the table has a row for each
+                 model                                               (1)
   --baseline NAME the system that the others are tested against      (transformer)
   --metric M     neural metric for the table: comet:MODEL, see `fairseq-ext compare --help`
   --out DIR      shared data, and a folder for each model            (runs/compare-all)
@@ -42,7 +43,8 @@ Usage: bash recipes/compare_all.sh [OPTION]... [NAME]...
 
 The table (compare.md, .html, .json and .png) shows the models of this call, trained now or before.
 SMOKE=1 runs every step at a tiny size on some of the shipped sentences; DRY_RUN=1 only prints the
-commands. If stopped, it continues when run again. OMP_NUM_THREADS is the number of CPU threads (1).
+commands. If stopped, the recipe continues when run again. OMP_NUM_THREADS is the number of CPU
+threads (1).
 HELP
 }
 

@@ -3,9 +3,9 @@
 # train a model to its end in under an hour on one GPU, and to learn something in an hour on a CPU.
 #
 #   corpus       fairseq-ext corpus multi30k: lower-cased, normalized, tokenized; 10,000 merges
-#   model        by default fairseq's transformer with 4 + 4 layers, 128, 256, 4 heads and one
-#                embedding matrix: the "transformer tiny" of text-only baselines, about 41 tokenized
-#                BLEU on the test set of 2016 in the literature
+#   model        by default fairseq's transformer with 4 + 4 layers, embeddings of 128, feed-forward
+#                layers of 256, 4 heads and one embedding matrix: the "transformer tiny" of text-only
+#                baselines, about 41 tokenized BLEU on the test set of 2016 in the literature
 #   training     8,000 updates with batches of 4,096 tokens; the learning rate rises to 0.005 in 2,000
 #                updates, then falls with the inverse square root; dropout 0.3
 #   translation  average of the last 10 epochs, beam 5
@@ -31,11 +31,11 @@ usage() {
 Usage: bash recipes/multi30k.sh [--tok] [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 
   --tok            the files as their authors tokenized them, not the raw ones; must come first
-  --arch A         architecture, ours or a stock one            ($arch, tiny)
+  --arch A         architecture of the plugin or of fairseq     ($arch of tiny size)
   --mirror M       folder or address with the files of github.com/multi30k/dataset, data/task1:
                    raw/*.gz or, with --tok, tok/*.lc.norm.tok.*
   --data DIR       folder of the corpus, made once for all runs (runs/data/$corpus)
-  --any-counts     accept another edition of the corpus
+  --any-counts     accept another edition of the corpus, with other numbers of pairs
   --bpe N          joint byte-pair merges; 0 for words          (10000)
   --max-tokens N   target tokens in a batch                     ($max_tokens)
   --update-freq N  batches in an update                         ($update_freq)

@@ -6,7 +6,7 @@
 #                files are available, of 2017 (Flickr and COCO), on which nothing is tuned
 #   rates        each system is trained with the same three rates; the training with the lowest
 #                validation loss after 2,000 updates continues. Further seeds use its rate
-#   end          10 validations (epochs) without a gain, or --updates
+#   end          after 10 validations (epochs) without a lower loss, or --updates updates
 #   translation  average of the last 10 epochs, beam 5
 #   binary       a binary system starts from its float one, which is the paper's first stage: bmt-1
 #                from bmt, bmt-6 (the third stage) from bmt-1. Both are distilled from bmt
@@ -34,7 +34,8 @@ Usage: bash recipes/multi30k_all.sh [OPTION]... [NAME]...
   NAME             system, or NAME@SEED for another seed; systems that it needs are added  (all)
                      1: ${groups[0]}
                      2: ${groups[1]}
-                     3: seeds 2 and 3 of the others, binary-muse, binary-linformer
+                     3: seeds 2 and 3 of all other systems of lines 1 and 2; binary-muse and
+                        binary-linformer
                      4: ternary instead of binary weights: three seeds of ternary and
                         ternary-muse
   --group N        systems of line N above; may be repeated

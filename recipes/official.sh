@@ -34,7 +34,7 @@ Usage: bash ${script#"$REPO/"} [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
   --data DIR       folder of the corpus, made once for all runs
                    (runs/data/$corpus)
   --mirror M       folder or address to take the official archives from
-  --any-counts     accept another edition of the corpus
+  --any-counts     accept another edition of the corpus, with other numbers of pairs
   --bpe N          merges of the byte-pair encoding; 0 for words  (the paper's)
   --subwords K     kind of subwords (--bpe sets their number): bpe,
                    sentencepiece-unigram, sentencepiece-bpe, tokenizers; none: words  (bpe)

@@ -20,7 +20,7 @@ translates the test set and ends with scores, sample translations, two pictures,
 compares this model with a larger one that comes with the package. It takes some 6 minutes on two
 CPU cores after the installation. If stopped at any point, it continues when run again.
 
-  --arch A       fairseq architecture, ours or a stock one          (gru_attention)
+  --arch A       architecture of the plugin or of fairseq           (gru_attention)
   --src L        source language                                    (es)
   --tgt L        target language                                    (en)
   --data DIR     your own text instead: train, valid and test, each with the

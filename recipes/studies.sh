@@ -38,10 +38,10 @@ Usage: bash recipes/studies.sh STUDY DATA_DIR SRC TGT [OPTION]... [NAME]... [-- 
   --help          this text
   -- FLAG...      flags for each training, such as --encoder-layers 2
 
-All systems have 4 + 4 layers of 128 / 256 with 4 heads, and, unless their names say otherwise,
-dropout 0.2 and a peak rate of 0.002. Calls with other names and the same --out may run at the same
-time; the table shows the finished systems.
-If stopped, the recipe continues when run again. DRY_RUN=1 only prints the commands.
+All systems have 4 encoder and 4 decoder layers with 4 heads, embeddings of 128 and feed-forward
+layers of 256, and, unless their names say otherwise, dropout 0.2 and a peak learning rate of 0.002.
+Calls with other names and the same --out may run at the same time; the table shows the finished
+systems. If stopped, the recipe continues when run again. DRY_RUN=1 only prints the commands.
 HELP
 }
 

@@ -37,10 +37,10 @@ synthetic_usage() {
 
 and the options of the training, the same for all systems of the run:
 
-  --arch A         architecture                                    ($arch, tiny)
+  --arch A         architecture                                    ($arch of tiny size)
   --data DIR       folder of the corpus, made once for all runs    (runs/data/$corpus)
   --mirror M       folder or address to take the corpus's files from
-  --any-counts     accept another edition of the corpus
+  --any-counts     accept another edition of the corpus, with other numbers of pairs
   --bpe N          joint byte-pair merges                  (the corpus's; 8000 of your own text)
   --max-tokens N   target tokens in a batch                        ($max_tokens)
   --update-freq N  batches in an update                            ($update_freq)

@@ -35,7 +35,7 @@ Usage: bash recipes/bmt/ablations.sh DATA_DIR SRC TGT [OPTION]...
 5a binarizes only the feed-forward network and divides its products by s; all values of s share one
 float stage, which does not use s. 5b binarizes only the output projection; its variants are
 separate models from the first update. Both include a float model that is trained for as long. Two
-calls with the same --out may run at the same time, each with its own --only. If stopped, it
+calls with the same --out may run at the same time, each with its own --only. If stopped, the recipe
 continues when run again. SMOKE=1 needs no DATA_DIR: it runs every step at a tiny size. DRY_RUN=1
 only prints the commands.
 HELP

@@ -1,5 +1,5 @@
 # Code that table1.sh and ablations.sh share: models trained by recipes/compare.sh, and smoke mode.
-# Source it after lib.sh. Both scripts set `words` to DATA_DIR, SRC and TGT, and have these variables:
+# A script sources this file after lib.sh, and sets `words` to DATA_DIR, SRC and TGT.
 # shellcheck shell=bash disable=SC2034,SC2154  # variables of the script that sources this
 
 # shellcheck source-path=SCRIPTDIR source=../own_text.sh

@@ -32,9 +32,10 @@ Usage: bash recipes/bmt/scaling_law.sh DATA_DIR SRC TGT [OPTION]... [-- FAIRSEQ_
   -- FLAG...         more flags for fairseq-train, such as --update-freq 8 --fp16
 
 Each model with binary weights starts from the float model of its size, which is its float stage;
-the paper has 5 and 4 epochs. No label smoothing, no distillation, one embedding table. Finished
-steps are not repeated. SMOKE=1 needs no DATA_DIR: it runs every step on a tiny corpus with five
-sizes, whose losses follow no law. DRY_RUN=1 only prints the commands.
+the paper trains these two stages for 5 and 4 epochs. No label smoothing, no distillation, one
+embedding table for both languages. Finished steps are not repeated. SMOKE=1 needs no DATA_DIR: it
+runs every step on a tiny corpus with five sizes, whose losses follow no law. DRY_RUN=1 only prints
+the commands.
 HELP
 }
 

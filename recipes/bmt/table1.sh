@@ -26,11 +26,11 @@ Usage: bash recipes/bmt/table1.sh DATA_DIR SRC TGT [OPTION]... [PRESET...]
   --out DIR       shared data, and a folder for each model   (runs/table1-DATA_DIR-SRC-TGT)
   --help          this text
 
-All rows are trained for the same number of updates. Rows with other layers than the paper's
-(xnor-base, bmt-s) have a float stage of their own. Two calls with the same --out may run at the
-same time, each with its own presets, once the float stage is there. If stopped, it continues when
-run again. SMOKE=1 needs no DATA_DIR: it runs every step at a tiny size, with the rows float, bmt-6
-and xnor-base. DRY_RUN=1 only prints the commands.
+All rows are trained for the same number of updates. Rows with other layers than BMT's (xnor-base,
+bmt-s) have a float stage of their own. Two calls with the same --out may run at the same time, each
+with its own presets, once the float stage is finished. If stopped, the recipe continues when run
+again. SMOKE=1 needs no DATA_DIR: it runs every step at a tiny size, with the rows float, bmt-6 and
+xnor-base. DRY_RUN=1 only prints the commands.
 HELP
 }
 

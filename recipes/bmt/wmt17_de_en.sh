@@ -55,7 +55,7 @@ Usage: bash recipes/bmt/$corpus.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
   --data DIR       folder of the corpus, made once for all runs
                    (runs/data/$corpus)
   --mirror M       folder or address to take the official archives from
-  --any-counts     accept another edition of the corpus
+  --any-counts     accept another edition of the corpus, with other numbers of pairs
   --bpe N          merges of the byte-pair encoding                  (32000)
   --subwords K     kind of subwords (--bpe sets their number): bpe,
                    sentencepiece-unigram, sentencepiece-bpe, tokenizers  (bpe)

@@ -38,7 +38,7 @@ Usage: bash recipes/linformer/wmt14_en_de.sh --data DIR_OR_ZIP --download DIR [O
   --vocabulary F  … or your own encoder.json (BART: vocab.json)
   --merges F      … and your own vocab.bpe (BART: merges.txt)
   --arch A        architecture                                (linformer_wmt_en_de)
-  --k N           projected length of a Linformer, or a list with one for each layer  (32)
+  --k N           slots of a Linformer (the paper's k), or a list with a number for each layer  (32)
   --fraction F    share of the training rows to use, from the first     (1/2)
   --csv-valid     validate on the CSV validation file, not on the last 1 %
   --batch-size N  sentences in a batch                                  (88)

@@ -8,8 +8,8 @@
 #   joint BPE of 32K                    32,000 merges, one dictionary of at most 32,768 entries
 #   12 + 12 blocks, 768, 3072, 16       muse_wmt_en_de; --arch transformer_vaswani_wmt_en_de_big the
 #     heads, kernels 3 and 15             baseline
-#   batches of 3584, every 32 an        on one GPU, every 128: as many tokens as the authors' four
-#     update                              cards made of 32 each
+#   batches of 3584, every 32 an        on one GPU an update every 128 batches, which have as many
+#     update                              tokens as 32 batches on each of the authors' four GPUs
 #   30K updates, rate 0.001, cosine,    one half-period of 20K after the warm-up. fairseq's cosine
 #     warm-up 10K                         restarts at its end, which is where the training ends
 #   dropout 0.3                         and 0.1 on attention and its input, in the architecture

@@ -8,8 +8,8 @@
 #   joint BPE of 40K                    40,000 merges, one dictionary (the authors': 44,512 entries)
 #   12 + 12 blocks, 768, 3072, 16       muse_wmt_en_fr; --arch transformer_vaswani_wmt_en_fr_big the
 #     heads, kernels 3 and 15             baseline
-#   batches of 5120, every 32 an        on one GPU, every 128: as many tokens as the authors' four
-#     update                              cards made of 32 each
+#   batches of 5120, every 32 an        on one GPU an update every 128 batches, which have as many
+#     update                              tokens as 32 batches on each of the authors' four GPUs
 #   80K updates, rate 0.0007, cosine,   one half-period of 70K after the warm-up. fairseq's cosine
 #     warm-up 10K                         restarts at its end: the authors' loss rose from 3.08 to
 #                                         3.15 there. Here the training ends with it
