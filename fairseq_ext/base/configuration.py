@@ -172,6 +172,6 @@ def transformer_config(cfg: EncoderConfig) -> TransformerConfig:
             )
     config = TransformerConfig.from_namespace(cfg)
     if "decoder" in sides:
-        # fairseq copies `--decoder-embed-dim` to these only in configurations made by hydra.
+        # fairseq sets these two sizes itself only in configurations made by hydra.
         config.decoder.input_dim = config.decoder.output_dim = cfg.decoder_embed_dim
     return config

@@ -78,7 +78,7 @@ class Levels(NamedTuple):
 
 @dataclass(frozen=True)
 class Binarizer:
-    """Binarize to ``x_b = (floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B``, that is ``±B/2`` (3.1).
+    """The function ``x_b = (floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B``, that is ``±B/2`` (3.1).
 
     Zeros, including ``-0.0``, become ``+B/2``. Without a fixed bound, ``B`` and ``x_b`` are 0 if
     all of ``x`` is 0.
@@ -150,5 +150,5 @@ def _inverse(level: Tensor) -> Tensor:
     The result scales a gradient that has already been multiplied by the level. So this gradient is
     0 or nearly 0 where the level is subnormal.
     """
-    level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65,504
+    level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)

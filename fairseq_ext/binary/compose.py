@@ -125,7 +125,7 @@ def binarize_model(model: nn.Module, cfg: configuration.BinaryOptions) -> None:
         )
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is MultiheadAttention:  # its fast path would read float weights
+            if type(child) is MultiheadAttention:  # has a fast path, which reads float weights
                 options = attention_options(cfg, selection)
                 setattr(module, name, BinaryAttention.of(child, **options))
     model.binary_stage = stages.Stage(staged_layers(model), stages_of(cfg, selection))

@@ -151,7 +151,7 @@ class BinaryLinear(nn.Linear):
         inputs, scale, mask = self.input_binarizer.levels(x), self.scale, None
         if dropout is not None and is_active(dropout):
             mask, scale_up = draw(x, dropout.p)
-            scale = scale / scale_up if scale_up else math.inf  # everything is dropped
+            scale = scale / scale_up if scale_up else math.inf  # inf: all is dropped
         if self.frozen_level is not None:  # `weight` has only signs
             with torch.no_grad():
                 signs, level = _signs(x, inputs, mask), inputs.level / scale
@@ -199,7 +199,7 @@ class BinaryLinear(nn.Linear):
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Tensor], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        if f"{prefix}weight" in state_dict:  # latent weights
+        if f"{prefix}weight" in state_dict:  # a saved `weight` is latent
             self.frozen_level = None
             self.set_stage(self.stage)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

@@ -295,7 +295,7 @@ def read_table(path: str | Path) -> list[Model]:
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise DataError(f"`{path}` must be a JSON list of objects, one for each model.")
     elif suffix in _DELIMITERS:
-        text = read_text(path).removeprefix("\ufeff")  # which spreadsheets write
+        text = read_text(path).removeprefix("\ufeff")  # spreadsheets write this mark
         try:
             lines = io.StringIO(text, newline="")
             rows = list(csv.DictReader(lines, delimiter=_DELIMITERS[suffix], strict=True))

@@ -134,7 +134,7 @@ def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[
 
 
 def downloaded(path: Path) -> Path:
-    """Download the archive that :func:`hub_models` names; return its path, or any other ``path``.
+    """Return the downloaded archive for a name of :func:`hub_models`, or any other path itself.
 
     The archive stays in the cache. :data:`MIRROR` names a folder or address to take it from.
 
@@ -242,7 +242,7 @@ def _prepared(
             with files.atomic_write(home / f"dict.{code}.txt") as copy:
                 copy.write("\n".join([lines, *added]) + "\n")
         if text.subwords != "none":
-            subwords.load(text.subwords, text.files)  # so that damaged ones are refused
+            subwords.load(text.subwords, text.files)  # refuses damaged subwords
         text.save(home)
         with files.atomic_write(home / MARK) as mark:
             mark.write(json.dumps(changes))
@@ -324,7 +324,7 @@ def _renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if "decoder.embed_tokens.weight" in renamed:
         renamed.setdefault(OUTPUT, renamed["decoder.embed_tokens.weight"])
     for name, weight in weights.items():
-        if name.endswith(".conv.weight_linear.weight"):  # unused, but fairseq wants it
+        if name.endswith(".conv.weight_linear.weight"):  # fairseq requires an unused bias
             bias = name.replace("weight_linear.weight", "conv_bias")
             renamed.setdefault(bias, weight.new_zeros(1, 1, weight.shape[1]))
     return renamed
@@ -427,7 +427,7 @@ def _tokens(
     if isinstance(langtoks, Mapping) and "main" in langtoks:
         encoder, decoder = langtoks["main"]
     elif not encoder and not decoder:
-        encoder, decoder = "src", "tgt"  # the options of the published commands
+        encoder, decoder = "src", "tgt"  # as in fairseq's own commands for these models
     kinds = _split(settings.get("langtoks_specs") or ["main"])
     if style is None or {encoder, decoder} - {"src", "tgt", None} or set(kinds) - {*SPECIFICATIONS}:
         raise CheckpointError(f"{folder} has language tokens of an unsupported kind.")

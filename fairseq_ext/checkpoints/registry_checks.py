@@ -119,7 +119,7 @@ def task_class(cfg: Any, path: str | Path) -> type:
     from fairseq.tasks import TASK_REGISTRY
 
     options = layout.section(cfg, "task")
-    name = options.get("task") or options.get("_name") or "translation"  # no tasks until 2018
+    name = options.get("task") or options.get("_name") or "translation"  # unnamed until 2018
     return registered(path, "task", name, TASK_REGISTRY)
 
 

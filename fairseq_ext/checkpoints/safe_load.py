@@ -522,7 +522,7 @@ def require_inert(settings: Any) -> None:
 def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any]]) -> bool:
     """Return whether a text refers to at most one option; ``sections`` is a cache."""
     reference = _REFERENCE.fullmatch(text)
-    if reference is None or isinstance(settings, Namespace):  # the old form has no references
+    if reference is None or isinstance(settings, Namespace):  # `args` have no references
         return False
     for name in reference[1].split("."):
         if isinstance(settings, list | tuple):

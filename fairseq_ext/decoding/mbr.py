@@ -55,7 +55,7 @@ class SacrebleuUtility:
         self.score = metric.sentence_score
 
     def matrix(self, candidates: Sequence[str], source: str | None = None) -> Array:
-        """Score H candidates, each with each as its reference, ``[H, H]``; ignore the source."""
+        """Score each candidate with every candidate as reference, ``[H, H]``; ignore the source."""
         return np.array([[self.score(h, [y]).score for y in candidates] for h in candidates])
 
 
@@ -74,7 +74,7 @@ class NeuralUtility:
         return f"COMET|{self.metric.signature}"
 
     def matrix(self, candidates: Sequence[str], source: str) -> Array:
-        """Score H candidates, each with each as its reference, ``[H, H]``, in the metric's unit."""
+        """Score each candidate with every candidate as reference, ``[H, H]``, in its own unit."""
         if not self.metric.sees_references:
             raise ConfigError(
                 f"`--utility {self.metric.given}` uses no reference, but MBR compares candidates "
@@ -118,7 +118,7 @@ class MbrsUtility:
         return self._load()
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
-        """Score H candidates, each with each as its reference, ``[H, H]``; larger is better."""
+        """Score each candidate with every candidate as reference, ``[H, H]``; larger is better."""
         texts = list(candidates)
         scores = self.metric.pairwise_scores(texts, texts, source)
         return self.sign * scores.double().cpu().numpy()

@@ -242,7 +242,7 @@ class NativeGenerator:
         if not self._teams:
             self._teams.append(self._open())
         sentences = words(sources, symbols.pad)
-        required = None if constraints is None else constraints[:, 1:].tolist()  # 0: their number
+        required = None if constraints is None else constraints[:, 1:].tolist()  # column 0: count
         candidates = self._teams[0].translate(sentences, self._rules, prefixes, numbers, required)
         return [
             [self._hypothesis(candidate, row) for candidate in row_candidates]

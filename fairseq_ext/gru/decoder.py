@@ -89,7 +89,7 @@ class AttentiveGRU(nn.Module):
         return f"order={order}, input_feeding={self.input_feeding}"
 
     def source(self, annotations: Tensor, padding_mask: Tensor) -> Source:
-        """Compute the attention keys of annotations ``[B, S, C]``; keep the mask ``[B, S]``."""
+        """Make a :class:`Source` of annotations ``[B, S, C]`` and mask ``[B, S]``; compute keys."""
         return Source(annotations, self.attention.keys(annotations), padding_mask)
 
     def initial(self, hidden: Tensor) -> State:

@@ -41,7 +41,7 @@ def shipped(folder: Path = SHIPPED) -> list[str]:
 
 
 def resolved(path: Path, folder: Path = SHIPPED) -> Path:
-    """Return the folder of a shipped bundle, or of one fetched from the Hub; return other paths."""
+    """Find a shipped bundle, or fetch one from the Hub; return its folder, or any other path."""
     if not path.exists() and str(path) == path.name and path.name in shipped(folder):
         return folder / path.name
     return fetched(path)

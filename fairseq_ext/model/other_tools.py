@@ -170,11 +170,11 @@ def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
 
 
 class ModelClass(NamedTuple):
-    """A class of the library transformers; ``first_position`` is its row for position 0."""
+    """A class of the library transformers, whose table of positions begins at a certain row."""
 
     name: str
     kind: str
-    first_position: int = 2
+    first_position: int = 2  # row of position 0
 
 
 CLASSES = {
@@ -261,7 +261,7 @@ def _configuration(stock: StockTransformer, kind: ModelClass) -> dict[str, Any]:
 
 
 def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
-    """Return the state dict for a class, copied: the file format allows no shared memory."""
+    """Return the state dict for a class, with copies, as the file format allows no tied tensors."""
     weights: dict[str, Tensor] = {}
     longest = max(stock.longest)
     for name, tensor in stock.model.state_dict().items():

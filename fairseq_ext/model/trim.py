@@ -40,7 +40,7 @@ class Trimmed(NamedTuple):
 
 
 def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
-    """Write a copy of a bundle that has only the symbols that texts need, or nothing at an error.
+    """Copy a bundle, with only the symbols that texts need; an error leaves no copy.
 
     The bundle keeps fairseq's own symbols, the model's language tokens, all tokens of the texts
     (each in the dictionary of its language), every token of a single character, and the frequent

@@ -57,7 +57,7 @@ def write(
     card: Card | None = None,
     change: Change | None = None,
 ) -> bundle.Bundle:
-    """Write a bundle, all of it or, if the process is killed, nothing; return what it contains.
+    """Write a bundle, and return its description; if the process is killed, nothing is written.
 
     Args:
         checkpoint: a checkpoint or bundle of any architecture.

@@ -113,7 +113,7 @@ class EncoderBlock(ParallelBlock):
     load_to_BT = False  # tells fairseq 0.12.2 that this is not a fused layer of torch
 
     def forward(self, x: Tensor, encoder_padding_mask: Tensor | None) -> Tensor:
-        """Compute a layer: ``[S, B, C]`` to ``[S, B, C]``; pads (``[B, S]``) are true."""
+        """Compute a layer: ``[S, B, C]`` to ``[S, B, C]``; the mask ``[B, S]`` is true on pads."""
         return super().forward(x, encoder_padding_mask)[0]
 
 

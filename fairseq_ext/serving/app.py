@@ -281,7 +281,7 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
         return JSONResponse(pairs.languages)
 
     async def health(_: Request) -> Response:
-        """Tell that the server answers requests."""
+        """Confirm that the server answers requests."""
         return JSONResponse({"status": "ok"})
 
     async def figures(_: Request) -> Response:

@@ -60,9 +60,10 @@ class Batcher:
     async def translate(
         self, model: Translates, sentences: Sequence[Sentence]
     ) -> list[list[Candidate]]:
-        """Translate sentences in batches with those of other requests; return each's, best first.
+        """Translate sentences; return the translations of each, best first.
 
-        If the caller is cancelled, sentences that still wait are not translated.
+        Sentences of other requests may be in the same batch. If the caller is cancelled, sentences
+        that still wait are not translated.
 
         Raises:
             Refusal: 429, if too many sentences already wait; 500, if the model could not translate

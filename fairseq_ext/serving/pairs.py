@@ -83,7 +83,7 @@ class Pairs:
 
     @functools.cached_property
     def _identifier(self) -> Any:
-        """The identifier of the served languages, from py3langid; None if there is none."""
+        """py3langid's identifier for the served languages; None if it is missing or has none."""
         if importlib.util.find_spec("py3langid") is None:
             return None
         from py3langid.langid import MODEL_FILE, LanguageIdentifier

@@ -132,7 +132,7 @@ def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
         raise Refusal(401, "An API key is needed: `api_key` is missing.")
     sent = str(key).encode(errors="surrogatepass")
     allowed = [key.encode(errors="surrogateescape") for key in keys]  # keys may not be UTF-8
-    if not any([hmac.compare_digest(sent, key) for key in allowed]):  # in equal time for all
+    if not any([hmac.compare_digest(sent, key) for key in allowed]):  # equally long for any key
         raise Refusal(403, "Invalid API key")
 
 

@@ -60,7 +60,7 @@ class BatchOptions:
     max_tokens: int = _limit(4000, "most source tokens in a batch")
 
     def search(self) -> dict[str, Any]:
-        """Return the options of a search that are not None, by the names of ``Search``."""
+        """Return the options of a search that are not None, by their names in :class:`Search`."""
         values = asdict(self).items()
         return {name: value for name, value in values if value is not None and name != "batch_size"}
 

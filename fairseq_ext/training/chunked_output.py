@@ -53,7 +53,7 @@ def obstacle(model: nn.Module) -> str | None:
 
 @contextlib.contextmanager
 def deferred(model: nn.Module) -> Iterator[None]:
-    """Let ``model`` return features instead of logits; call this if :func:`obstacle` gives None."""
+    """Let ``model`` return features, not logits, in a block; its :func:`obstacle` must be None."""
     inner = unwrapped(model)
     attributes = vars(inner.decoder)
     attributes["output_layer"] = _unchanged  # in the instance, to hide the class's method

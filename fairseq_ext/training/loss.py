@@ -208,7 +208,7 @@ class _Summed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         gradients = ctx.saved_tensors
-        if grad.device.type != "cpu" or grad != 1:  # 1 is usual: training starts at this loss
+        if grad.device.type != "cpu" or grad != 1:  # usually 1: the graph ends here
             gradients = [g if g is None else g * grad.to(g) for g in gradients]
         of_features, of_weight, of_bias = gradients
         if ctx.parts is None:

@@ -126,7 +126,7 @@ class _Lookup(torch.autograd.Function):
 
 @contextlib.contextmanager
 def tied(model: nn.Module, weight: Tensor | None) -> Iterator[TiedWeight | None]:
-    """Let embeddings tied to ``weight`` leave only gradients of rows that they read, in a block.
+    """Let embeddings tied to ``weight`` leave, in a block, only gradients of the rows they read.
 
     Yields the :class:`TiedWeight` that collects the gradients. Yields None, and changes nothing, if
     no embedding of ``model`` has this weight, if no gradient is needed, or where time would not be

@@ -350,7 +350,7 @@ def version(file: str | Path | int) -> Version:
 
 
 class FileVersions:
-    """The versions that files have when this object is made, which must be before their reading."""
+    """The versions of files at the time when this object is made, before the files are read."""
 
     def __init__(self, paths: Iterable[Path] = ()) -> None:
         self._files = {path: path.stat() for path in paths}

@@ -25,7 +25,7 @@ def held(path: Path, *, wait: bool) -> Iterator[bool]:
     Yield False, and hold nothing, on a file system without locks. Raise ``filelock.Timeout`` if
     another process holds it and ``wait`` is False.
     """
-    import filelock  # here: translating a sentence needs no lock, and takes only as long as this
+    import filelock  # here, because the import takes as long as translating a sentence
 
     timeout = -1 if wait else 0
     lock = filelock.FileLock(path, timeout=timeout, fallback_to_soft=False, is_singleton=True)

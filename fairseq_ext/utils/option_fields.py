@@ -17,7 +17,7 @@ METAVARS = {int: "N", float: "N", Path: "FILE"}
 
 
 class Once(argparse.Action):
-    """Store the value of an option, and refuse the option if it is given again."""
+    """An action that stores the value of an option, and refuses the option if it is given again."""
 
     def __call__(
         self,
