@@ -171,12 +171,15 @@ def test_each_equation_stands_where_the_table_says(wing: str) -> None:
         for word in re.findall(r"`([^`]+)`", where):
             if word.endswith(".py"):
                 folders = PACKAGE / wing, PACKAGE
-                path = next(folder / word for folder in folders if (folder / word).exists())
-                equations = names(path)
+                paths = [folder / word for folder in folders if (folder / word).exists()]
+                assert paths, f"fairseq_ext/{wing} has no {word}, nor has fairseq_ext"
+                equations = names(paths[0])
             elif re.fullmatch(r"[A-Za-z_][\w.]*", word):
                 assert set(word.split(".")) <= equations, (where, word)
                 checked += 1
-    assert checked >= 5
+    assert checked, (
+        f"the page of {wing} needs a table below `{HEADING}`, with code in its last column"
+    )
 
 
 @pytest.mark.parametrize("page", PROSE, ids=lambda path: str(path.relative_to(REPO)))
