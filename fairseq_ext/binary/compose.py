@@ -128,6 +128,16 @@ def binarize_model(model: nn.Module, cfg: configuration.BinaryOptions) -> None:
             if type(child) is MultiheadAttention:  # has a fast path, which reads float weights
                 options = attention_options(cfg, selection)
                 setattr(module, name, BinaryAttention.of(child, **options))
+            elif (
+                isinstance(child, MultiheadAttention)
+                and not isinstance(child, BinaryAttention)
+                and exchanged & {"qkv", "out"}
+            ):
+                raise ConfigError(
+                    "`--binary-weights` and `--binary-activations` must not name qkv or out for "
+                    f"this architecture: {type(child).__name__}, a subclass of fairseq's "
+                    "attention, may read the float weights."
+                )
     model.binary_stage = stages.Stage(staged_layers(model), stages_of(cfg, selection))
 
 

@@ -11,7 +11,7 @@ from fairseq.models import BaseFairseqModel
 from fairseq.modules import MultiheadAttention, layer_norm
 from torch import Tensor, nn
 
-from fairseq_ext.binary import distillation, stages, switches
+from fairseq_ext.binary import compose, distillation, stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.binary.stages import StagedCosine, learning_rate
@@ -362,6 +362,22 @@ def test_products_of_two_activations_need_an_attention_of_ours(flags: list[str])
 def test_fused_projections_cannot_be_binarized() -> None:
     with pytest.raises(ConfigError, match="must not be given with `--muse-fused`"):
         build([*models.MUSE, "--muse-fused", "--binary-weights", "ffn"])
+
+
+class OtherAttention(MultiheadAttention):
+    """An attention that inherits the code that reads the projections' weights directly."""
+
+
+@pytest.mark.parametrize("products", ["ffn", "qkv", "out"])
+def test_projections_of_another_attention_cannot_be_binarized(products: str) -> None:
+    model, _ = build(STOCK)
+    model.encoder.layers[0].self_attn.__class__ = OtherAttention
+    cfg = models.configuration([*STOCK, "--binary-weights", products]).model
+    if products == "ffn":
+        compose.binarize_model(model, cfg)
+    else:
+        with pytest.raises(ConfigError, match="OtherAttention, a subclass of fairseq's"):
+            compose.binarize_model(model, cfg)
 
 
 class FusedLayerNorm(nn.Module):
