@@ -49,9 +49,10 @@ FORMS = {"tagged": tagged, "segments": segments, "lines": plain}
 def write_archives(name: str, pairs: Path, out: Path) -> None:
     """Write the archives of corpus ``name`` with the sentences of the files ``SPLIT.LANGUAGE``."""
     corpus = CORPORA[name]
-    held_out = () if isinstance(corpus.valid, int) else corpus.valid
     members: dict[str | None, dict[str, bytes]] = {}
-    sets = [("train", corpus.train), ("valid", held_out), ("test", corpus.test)]
+    sets = [("train", corpus.train), ("test", corpus.test)]
+    if not isinstance(corpus.valid, int):
+        sets.insert(1, ("valid", corpus.valid))
     sets += [("test", (source,)) for source in corpus.more_tests]
     for split, sources in sets:
         for place, language in enumerate((corpus.src, corpus.tgt)):
@@ -78,7 +79,7 @@ def content(source: Source, place: int, lines: Sequence[str]) -> bytes:
 
 def pack(path: Path, files: dict[str, bytes]) -> None:
     """Write a tar file, compressed if its name says so."""
-    with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w") as archive:
+    with tarfile.open(path, "w:gz" if path.suffix in (".tgz", ".gz") else "w") as archive:
         for name, data in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(data)

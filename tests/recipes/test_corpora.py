@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -229,6 +230,15 @@ def archives_of(name: str, tmp_path: Path) -> Path:
             write_lines(tmp_path / "pairs" / f"{split}.{side}", lines)
     smoke_archives.write_archives(name, tmp_path / "pairs", tmp_path / "mirror")
     return tmp_path / "mirror"
+
+
+def test_archives_of_two_splits_need_no_third_and_are_compressed_like_their_names(tmp_path: Path):
+    for name in ("train.de", "train.en", "test.de", "test.en"):
+        write_lines(tmp_path / name, ["a", "b"])
+    smoke_archives.write_archives("iwslt14_de_en", tmp_path, tmp_path / "mirror")
+    for name in ("a.tgz", "a.tar.gz"):
+        smoke_archives.pack(tmp_path / name, {"file": b"text"})
+        tarfile.open(tmp_path / name, "r:gz").close()
 
 
 def test_wmt14_english_french_cleans_subwords(tmp_path: Path) -> None:
