@@ -116,7 +116,7 @@ class Binarizer:
 
     @torch.no_grad()
     def levels(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Levels:
-        """Compute the level, bound and slope that the numbers of ``x`` along ``dim`` share."""
+        """Compute the :class:`Levels` that the numbers of ``x`` along ``dim`` share."""
         magnitudes = x.abs()
         if self.kind == "xnor":
             mean = magnitudes.mean(dim, keepdim=True)

@@ -81,7 +81,8 @@ def application(
         except ValidationError as error:
             if error.errors()[0]["type"] == "json_invalid":
                 raise Refusal(400, "The request is not JSON.") from None
-            raise Refusal(422, "The request is not one of this page.") from None
+            fault = "The request must have a text `sentence` and a list of names `systems`."
+            raise Refusal(422, fault) from None
         try:
             async with turn:
                 if await request.is_disconnected():

@@ -120,7 +120,7 @@ def obstacle(
         if any(getattr(module, "apply_during_inference", False) for module in model.modules()):
             return "the engine has no `--retain-dropout`."
     if type(generator) is SequenceScorer:
-        return "the engine scores no references; fairseq's scorer reads whole ones at once."
+        return "the engine scores no references; fairseq's scorer reads a whole reference at once."
     if type(generator) not in GENERATORS or type(generator.search) not in SEARCHES:
         return "the engine has no diverse search or other generators."
     if generator.lm_model is not None:

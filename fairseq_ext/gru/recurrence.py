@@ -44,7 +44,7 @@ def additive_recurrence(
     hidden_weight: Tensor,
     hidden_bias: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Run the decoder over all given target words, with additive attention in Bahdanau's order.
+    """Run the decoder's recurrence over all target words: additive attention, Bahdanau's order.
 
     For t = 1 … T, with ``s = s_{t-1}``::
 

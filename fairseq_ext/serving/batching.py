@@ -145,7 +145,7 @@ class Batcher:
         self._metrics.queue.set(self.waiting)
 
     def _translated(self, batch: Sequence[_Waiting]) -> list[list[Candidate] | Refusal]:
-        """Translate a batch or, after an error, each sentence alone, so that the others succeed."""
+        """Translate a batch or, if a sentence makes it fail, each of its sentences alone."""
         try:
             results = batch[0].model.translate([item.sentence.tokens for item in batch])
             if len(results) != len(batch):

@@ -67,7 +67,8 @@ def safe_extract(
             except OSError as error:
                 if error.errno not in _OF_NAMES:
                     raise
-                raise ValueError(f"its members cannot be files ({error.strerror})") from None
+                fault = f"its members cannot be written as files ({error.strerror})"
+                raise ValueError(fault) from None
             names = sorted(path.name for path in stage.iterdir())
             if conflicts := [name for name in names if (folder / name).exists()]:
                 raise DataError(

@@ -311,7 +311,7 @@ def joined(**changes: object) -> bytes:
 UPLOAD = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\n1\r\n--x--\r\n'
 JOIN = "/translate"
 NOT_JSON = "The request is not JSON."
-ANOTHER = "The request is not one of this page."
+WRONG_FIELDS = "The request must have a text `sentence` and a list of names `systems`."
 FAILED = "The server failed; its terminal says why."
 FORBIDDEN = {
     "upload": ("POST", JOIN, UPLOAD, 400, NOT_JSON),
@@ -321,17 +321,17 @@ FORBIDDEN = {
     "above": ("GET", "/static/../../../etc/passwd", b"", 404, "Nothing is here."),
     "method": ("DELETE", "/", b"", 405, "Nothing is here."),
     "reading": ("GET", JOIN, b"", 405, "Nothing is here."),
-    "null": ("POST", JOIN, b"null", 422, ANOTHER),
-    "null sentence": ("POST", JOIN, joined(sentence=None), 422, ANOTHER),
-    "null systems": ("POST", JOIN, joined(systems=None), 422, ANOTHER),
-    "number": ("POST", JOIN, joined(sentence=1), 422, ANOTHER),
-    "no data": ("POST", JOIN, b"{}", 422, ANOTHER),
-    "file as data": ("POST", JOIN, joined(sentence={"path": "/etc/passwd"}), 422, ANOTHER),
+    "null": ("POST", JOIN, b"null", 422, WRONG_FIELDS),
+    "null sentence": ("POST", JOIN, joined(sentence=None), 422, WRONG_FIELDS),
+    "null systems": ("POST", JOIN, joined(systems=None), 422, WRONG_FIELDS),
+    "number": ("POST", JOIN, joined(sentence=1), 422, WRONG_FIELDS),
+    "no data": ("POST", JOIN, b"{}", 422, WRONG_FIELDS),
+    "file as data": ("POST", JOIN, joined(sentence={"path": "/etc/passwd"}), 422, WRONG_FIELDS),
     "surrogate": ("POST", JOIN, joined(sentence="\ud800"), 400, NOT_JSON),
     "not UTF-8": ("POST", JOIN, b'{"sentence": "\xff"}', 400, NOT_JSON),
     "torn": ("POST", JOIN, joined()[:-1], 400, NOT_JSON),
     "deep": ("POST", JOIN, b"[" * 60_000, 400, NOT_JSON),
-    "NaN": ("POST", JOIN, joined(sentence=float("nan")), 422, ANOTHER),
+    "NaN": ("POST", JOIN, joined(sentence=float("nan")), 422, WRONG_FIELDS),
     "empty": ("POST", JOIN, b"", 400, NOT_JSON),
     "large": ("POST", JOIN, b"1" * 70_000, 413, "A request must have at most 65,536 bytes."),
 }
