@@ -143,7 +143,7 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
         out: folder to write.
         workers: number of processes.
     """
-    from fairseq_ext.corpora import preparation
+    from fairseq_ext.corpora import official
     from fairseq_ext.corpora.catalogue import Corpus, Source
 
     def source(name: str) -> tuple[Source]:
@@ -159,8 +159,8 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
         merges=MERGES,
     )
     # Learning is not measured.
-    preparation.learn = lambda kind, texts, size, folder: shutil.copy(codes, folder / "codes")
-    preparation.Preparation(name, corpus, out, out / "download", str(folder), workers).run()
+    official.learn = lambda kind, texts, size, folder: shutil.copy(codes, folder / "codes")
+    official.Preparation(name, corpus, out, out / "download", str(folder), workers).run()
 
 
 def ways(work: Path, name: str) -> dict[tuple[str, int], list[list[str]]]:

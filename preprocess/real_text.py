@@ -39,7 +39,7 @@ from pathlib import Path
 from fairseq_ext.corpora.catalogue import MULTI30K_LICENCE, WMT_LICENCE, Corpus, Source
 from fairseq_ext.corpora.contamination import find
 from fairseq_ext.corpora.markup import Rules
-from fairseq_ext.corpora.preparation import Preparation, summary
+from fairseq_ext.corpora.official import Preparation, summary
 from fairseq_ext.corpora.readers.two_files import help_pages
 from fairseq_ext.corpora.translation_files import accepted
 from fairseq_ext.text import reading

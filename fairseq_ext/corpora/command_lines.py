@@ -359,7 +359,7 @@ class CommandLine(NamedTuple):
 
 OFFICIAL = CommandLine(
     OfficialOptions,
-    "preparation.run",
+    "official.run",
     "corpora of papers, made from official archives as the papers say",
 )
 PREPARE = CommandLine(

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import regex
 
-from fairseq_ext.corpora import downloads, preparation
+from fairseq_ext.corpora import downloads, official
 from tests.support.harness import (
     BIN,
     error_line,
@@ -191,9 +191,9 @@ def test_known_numbers(counts: tuple[int, ...], wrong: int) -> None:
             for name, size in zip(("train", "valid", "test"), counts[:3], strict=True)
         },
     }
-    manifest = preparation.describe("iwslt14_de_en", corpus, {}, text, None, {})
-    assert len(preparation.wrong_counts(manifest)) == wrong
-    assert "known" in preparation.summary(manifest, Path("text"))
+    manifest = official.describe("iwslt14_de_en", corpus, {}, text, None, {})
+    assert len(official.wrong_counts(manifest)) == wrong
+    assert "known" in official.summary(manifest, Path("text"))
 
 
 def test_the_papers_numbers_add_up() -> None:

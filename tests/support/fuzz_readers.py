@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fairseq_ext.binary import scaling_law
-from fairseq_ext.corpora import downloads, pair_texts, preparation, streams
+from fairseq_ext.corpora import downloads, official, pair_texts, streams
 from fairseq_ext.data_folder import indexed
 from fairseq_ext.decoding import mbr
 from fairseq_ext.evaluation import compare, outputs, plots, training_log
@@ -110,7 +110,7 @@ def read_records(folder: Path) -> None:
     record = folder / ".steps" / "a.json"
     record.parent.mkdir(exist_ok=True)
     record.write_bytes((folder / "a.json").read_bytes())
-    preparation.do_once(folder, "a", {}, [], dict)
+    official.do_once(folder, "a", {}, [], dict)
     try:
         downloads._known(folder / "a.json")
     finally:

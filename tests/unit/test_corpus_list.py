@@ -12,7 +12,7 @@ import pytest
 import regex
 
 from fairseq_ext.corpora import pair_texts, rules, streams
-from fairseq_ext.corpora.preparation import do_once
+from fairseq_ext.corpora.official import do_once
 from fairseq_ext.corpora.streams import ordered_map, raw_pairs
 from fairseq_ext.text import cleaning
 from fairseq_ext.text.pipeline import Pipeline
