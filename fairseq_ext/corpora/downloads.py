@@ -39,9 +39,9 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
     """Return the local path of the file at an address; download it into ``folder`` if missing.
 
     ``sha256.json`` in the folder keeps the checksum of the first download, so a file that is later
-    damaged or replaced is refused. ``mirror`` replaces the official address. If it is an address,
-    the file's name is appended to it. If it is a folder, the file is read there: as ``NAME`` or,
-    for a ``url`` that ends in ``FOLDER/NAME``, as ``FOLDER/NAME``.
+    damaged or replaced is refused. ``mirror`` replaces the official address. If the mirror is an
+    address, the file's name is appended to it. If the mirror is a folder, the file is read there:
+    as ``NAME`` or, for a ``url`` that ends in ``FOLDER/NAME``, as ``FOLDER/NAME``.
 
     Raises:
         Unavailable: the download failed for good, or the mirror has no such file.

@@ -23,7 +23,8 @@ another one does its work again::
                    side, or whole groups of near-duplicates
 
 A fingerprint is the first 64 bits of a SHA-256 hash. Only fingerprints are compared, a range at a
-time. So memory holds one part or one range, and their number does not change the result.
+time. So memory holds one part or one range, and the numbers of parts and ranges do not change the
+result.
 """
 
 import contextlib

@@ -117,9 +117,9 @@ class NeuralMetric:
                 )
             except OSError as error:
                 raise EnvironmentProblem(
-                    f"`{self.python}` cannot be run ({error.strerror}); {PYTHON}, or where the "
-                    "command has it `--metric-python`, takes a Python, such as "
-                    "comet_env/bin/python."
+                    f"`{self.python}` cannot be run ({error.strerror}); give a Python, such as "
+                    f"comet_env/bin/python, by {PYTHON} or, where the command has it, "
+                    "`--metric-python`."
                 ) from error
             self._about = self._answer()
         return self._about
@@ -147,7 +147,7 @@ class NeuralMetric:
             raise EnvironmentProblem(
                 f"{self.python} cannot import {DISTRIBUTION} ({answer['error']}). Give it an "
                 "environment of its own, `python -m venv comet_env && comet_env/bin/pip install "
-                f"{PACKAGES}`, and name that by {PYTHON}=comet_env/bin/python or, where the "
+                f"{PACKAGES}`, and name its Python by {PYTHON}=comet_env/bin/python or, where the "
                 "command has it, `--metric-python`."
             )
         cure = MEMORY

@@ -214,7 +214,7 @@ def score_generated(
     """Score the best hypotheses of a ``fairseq-generate`` output.
 
     Subword pieces are joined. Tokenized BLEU compares with ``tokenized_reference`` or, without
-    one, with the T lines. In those, fairseq writes a word outside the target dictionary as
+    one, with the T lines. In T lines, fairseq writes a word outside the target dictionary as
     ``<<unk>>``, which no hypothesis matches.
 
     Args:
@@ -307,7 +307,7 @@ def test_set_reference(test_set: Path, pair: str | None) -> Path:
     """Return the file with the reference, either the user's file or sacrebleu's file of a test set.
 
     ``test_set`` is a file or, if there is no such file, the name of a set, such as ``wmt14/full``.
-    A set also needs ``pair``, such as ``en-de``. sacrebleu downloads it once, verifies its
+    A set also needs ``pair``, such as ``en-de``. sacrebleu downloads a set once, verifies its
     checksum, and keeps it in ``~/.sacrebleu``, or in the folder that ``SACREBLEU`` names. A set
     with several references is refused.
     """

@@ -6,9 +6,10 @@ The difference of two systems' mean scores varies for two reasons. Its variance 
 
 where :math:`V_g` is due to the choice of test sentences, some of which favour one system whatever
 its seed, and :math:`s^2` is the variance of single trainings. :math:`s^2` is measured over the
-:math:`R_A` and :math:`R_B` runs, with :math:`\nu = R_A + R_B - 2` degrees of freedom. It includes
-each run's own noise on sentences. The bootstrap over sentences measures :math:`V_g + c e^2`, where
-:math:`e^2` is half the variance of the difference between two runs of one system.
+:math:`R_A` and :math:`R_B` runs, with :math:`\nu = R_A + R_B - 2` degrees of freedom. This variance
+includes each run's own noise on sentences. The bootstrap over sentences measures
+:math:`V_g + c e^2`, where :math:`e^2` is half the variance of the difference between two runs of
+one system.
 
 The interval at level :math:`1 - p` is Banerjee's (1960, "Approximate confidence interval for linear
 functions of means of k populations when the population variances are not equal"). Its coverage is
@@ -237,9 +238,10 @@ def bootstrap_p(differences: np.ndarray, measured: float) -> float:
 
     If the systems were equally good, the samples' differences ``[samples]`` would lie around zero
     as they now lie around their mean (Efron and Tibshirani 1993, section 16.4). sacrebleu, after a
-    script of Moses, centres the absolute differences instead. If all have the same sign, it counts
-    only one direction, so p is about half as large. Our estimate, ``(larger + 1) / (samples + 1)``,
-    is never 0 (Davison and Hinkley 1997, section 4.2). It is 1 if no difference was measured.
+    script of Moses, centres the absolute differences instead. If all differences have the same
+    sign, sacrebleu counts only one direction, so its p is about half as large. Our estimate,
+    ``(larger + 1) / (samples + 1)``, is never 0 (Davison and Hinkley 1997, section 4.2). It is 1 if
+    no difference was measured.
     """
     if not measured:
         return 1.0

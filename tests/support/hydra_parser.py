@@ -94,8 +94,8 @@ def compose(
 def remember(of_defaults: bool = False) -> None:
     """Let Hydra store its results; with ``of_defaults``, parse fairseq's default options first.
 
-    ``of_defaults`` is for processes of commands. Most commands compose a single configuration, so
-    it is not stored at once.
+    ``of_defaults`` is for processes of commands. Most commands compose a single configuration,
+    which is therefore not stored at once.
     """
     if initialize is None:
         return
