@@ -404,7 +404,10 @@ def work(job: SplitJob, workers: int | None) -> None:
     for stage, (names, do) in enumerate(job.steps()):
         folder.work(names, do, spread=spread)
         if stage == 0 and not job.total("kept"):
-            raise DataError(f"no pairs are left of {job.total('read')} read; nothing to write.")
+            raise DataError(
+                f"no pairs are left of {job.total('read')} read; nothing to write. Check the "
+                "texts, or allow more by `--rule` and `--max-words`."
+            )
 
 
 def _spread(workers: int, do: Callable[[str], bool], names: Iterable[str]) -> Iterator[bool]:

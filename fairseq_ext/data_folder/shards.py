@@ -59,7 +59,10 @@ class Shards:
                 raise ConfigError(f"`{flag}` is set by this command; leave it out.")
         inputs = [require_file(path, "training text") for path in self._files("train")]
         if check_parallel(*inputs, empty_lines=True, max_tokens=None, controls=False) < self.count:
-            raise DataError(f"there are fewer training pairs than {self.count} shards.")
+            raise DataError(
+                f"`{self.text}` has fewer training pairs than {self.count} shards; give fewer "
+                "`--shards`."
+            )
         if (self.text / pipeline.FILE).is_file():
             inputs.append(self.text / pipeline.FILE)
         inputs += [path for split in ("valid", "test") for path in self._files(split)]

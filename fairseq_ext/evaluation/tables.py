@@ -150,7 +150,8 @@ def read_table(path: str | Path) -> dict[str, Translations]:
     heading = rows[0] if rows else []
     if not all(heading) or len(set(heading)) < len(heading) or len(rows) < 2:
         raise DataError(
-            f"`{path}` is not a table of translations, whose first line names each column once."
+            f"`{path}` is not a table of translations, whose first line names each column once; "
+            "give the .tsv.gz that `compare` wrote."
         )
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(heading):

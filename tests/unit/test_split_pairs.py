@@ -245,7 +245,7 @@ def test_cleaning(tmp_path):
 
 
 def test_nothing_left_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="no pairs are left of 2 read; nothing to write"):
+    with pytest.raises(ValueError, match=r"no pairs are left of 2 read; nothing to write\. Check"):
         split([("", "a"), ("b", "")], tmp_path)
 
 
