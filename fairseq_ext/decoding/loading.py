@@ -178,7 +178,7 @@ def _for_the_engine(
             f"`--src` and `--tgt` must be {' and '.join(trained)} for {model.path}, but are "
             f"{' and '.join(wished)}."
         )
-    return EngineTranslator(model, search, threads), (model.path,)
+    return EngineTranslator(model, search, threads), [*map(bundle.home, paths)]
 
 
 def _for_fairseq(

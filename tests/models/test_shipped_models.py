@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -11,6 +12,8 @@ import sacrebleu
 
 import fairseq_ext
 from fairseq_ext.checkpoints import bundle
+from fairseq_ext.decoding.loading import open_model
+from fairseq_ext.decoding.search import Search
 from fairseq_ext.model import find_model
 from tests.support.harness import BIN, REPO, refused, run
 
@@ -63,6 +66,18 @@ def test_everyday_sentences_are_right(direction: str, most_wrong: int):
         if translation.text not in row[2:]
     }
     assert len(wrong) <= most_wrong, wrong
+
+
+def test_an_ensemble_reads_text_as_any_of_its_models_does(tmp_path: Path):
+    shipped, bare = find_model.resolved(Path("tatoeba-es-en")), tmp_path / "bare"
+    shutil.copytree(shipped, bare)
+    manifest = json.loads((bare / bundle.MANIFEST).read_text(encoding="utf-8"))
+    for name in ("text.json", "codes"):
+        (bare / name).unlink()
+        del manifest["files"][name]
+    (bare / bundle.MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    model = open_model([bare, shipped], None, (None, None), lambda defaults: Search(**defaults))
+    assert model.text().subwords == "subword-nmt"
 
 
 @pytest.mark.system
