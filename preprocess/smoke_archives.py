@@ -89,7 +89,9 @@ def pack(path: Path, files: dict[str, bytes]) -> None:
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--corpus", choices=sorted(CORPORA), required=True, help="corpus's name")
+    parser.add_argument(
+        "--corpus", choices=sorted(CORPORA), required=True, help="name of the corpus"
+    )
     parser.add_argument("--pairs", type=Path, required=True, help="folder with the text")
     parser.add_argument("--out", type=Path, required=True, help="folder for the archives")
     args = parser.parse_args()

@@ -74,7 +74,7 @@ class NeuralUtility:
         return f"COMET|{self.metric.signature}"
 
     def matrix(self, candidates: Sequence[str], source: str) -> Array:
-        """Score each candidate with every candidate as reference, ``[H, H]``, in its own unit."""
+        """Score candidates with each candidate as reference, ``[H, H]``, in the metric's unit."""
         if not self.metric.sees_references:
             raise ConfigError(
                 f"`--utility {self.metric.given}` uses no reference, but MBR compares candidates "

@@ -365,7 +365,7 @@ def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple
 
 
 def chosen_seed() -> str:
-    """Return sacrebleu's seed, by default or from ``SACREBLEU_SEED``: a number or ``none``."""
+    """Return the seed of the samples, from ``SACREBLEU_SEED`` or by default: number or ``none``."""
     seed = os.environ.get("SACREBLEU_SEED", SEED).lower()
     if seed != "none" and not (seed.isascii() and seed.isdigit()):
         raise wrong_value("SACREBLEU_SEED", "a whole number from 0 on, or none", seed)

@@ -83,7 +83,7 @@ class Pairs:
 
     @functools.cached_property
     def _identifier(self) -> Any:
-        """py3langid's identifier for the served languages; None if it is missing or has none."""
+        """The identifier of served languages; None if py3langid is missing or knows none."""
         if importlib.util.find_spec("py3langid") is None:
             return None
         from py3langid.langid import MODEL_FILE, LanguageIdentifier

@@ -1,9 +1,9 @@
 """Read the fields of a request, which is JSON or a form and may be hostile; check key and limits.
 
 What cannot be answered raises a :class:`Refusal` with an HTTP status; ``docs/howto/serve.md`` lists
-them. The rest is refused where it is known: wrong fields in ``query.py``, languages in
-``pairs.py``, a full queue and failed sentences in ``batching.py``, too long lines and the time
-limit in ``app.py``, foreign web pages in ``origins.py``.
+the statuses. Other modules refuse the rest: ``query.py`` wrong fields, ``pairs.py`` unsupported
+languages, ``batching.py`` a full queue and failed sentences, ``app.py`` overlong lines and late
+translations, ``origins.py`` foreign web pages.
 """
 
 import asyncio
