@@ -60,7 +60,7 @@ class Shards:
         inputs = [require_file(path, "training text") for path in self._files("train")]
         if check_parallel(*inputs, empty_lines=True, max_tokens=None, controls=False) < self.count:
             raise DataError(
-                f"`{self.text}` has fewer training pairs than {self.count} shards; give fewer "
+                f"`{self.text}` has fewer training pairs than {self.count} shards; give a smaller "
                 "`--shards`."
             )
         if (self.text / pipeline.FILE).is_file():

@@ -165,7 +165,10 @@ def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path) ->
     twice = ("--shards", 2, "-o", tmp_path / "d")
     for options, message in (
         (("--shards", 4, "-o", out), "`shards` was `3` and not `4`. Choose another"),
-        (("--shards", 101, "-o", tmp_path / "a"), "pairs than 101 shards; give fewer `--shards`."),
+        (
+            ("--shards", 101, "-o", tmp_path / "a"),
+            "than 101 shards; give a smaller `--shards`.",
+        ),
         (("--shards", 401, "-o", tmp_path / "b"), "`--shards` must be from 1 to 400, but is 401"),
         ((*twice, "--flags=--srcdict x"), "`--srcdict` is set by this command; leave it out."),
         (
