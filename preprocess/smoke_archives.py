@@ -72,7 +72,7 @@ def write_archives(name: str, pairs: Path, out: Path) -> None:
 
 
 def content(source: Source, place: int, lines: Sequence[str]) -> bytes:
-    """Return the content of one file of a source, compressed if its name ends in ``.gz``."""
+    """Return the content of one file of a parallel text, compressed if its name ends in ``.gz``."""
     data = FORMS[source.form](lines).encode()
     return gzip.compress(data, mtime=0) if source.files[place].endswith(".gz") else data
 

@@ -117,7 +117,7 @@ class Preparation:
     # ---- from archives to text -------------------------------------------------------------------
 
     def _raw(self, source: Source) -> tuple[tuple[Path, Path], Report]:
-        """Return the two files of a source, and a report of addresses and checksums."""
+        """Return the two files of a parallel text, and a report of addresses and checksums."""
         if source.archive is None:
             paths = [fetch(url, self.download, self.mirror) for url in source.files]
             record = read_json(self.download / RECORD)
@@ -143,9 +143,10 @@ class Preparation:
         return (folder / source.files[0], folder / source.files[1]), origin
 
     def _encoder(self, source: Source) -> Encode:
-        """Return the encoder that turns a source's text into tokens.
+        """Return the encoder that turns the sentences of a parallel text into tokens.
 
-        The papers' scripts straighten apostrophes only in development and test sets.
+        As in the papers' scripts, typographic apostrophes become ' only in files of ``<seg>``
+        elements, which are development and test sets.
         """
         corpus = self.corpus
         pipeline = Pipeline(
@@ -173,7 +174,7 @@ class Preparation:
     def _tokens(
         self, sources: Iterable[Source], parts: Report, plain_files: Sequence[IO[str]] = ()
     ) -> Iterator[tuple[str, str]]:
-        """Yield the tokens of the pairs of all sources; add a report on each source to ``parts``.
+        """Yield the tokens of all pairs of parallel texts; add a report on each text to ``parts``.
 
         If given, ``plain_files``, one for each side, get the untokenized text of the pairs.
         """

@@ -185,7 +185,10 @@ def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
 
 
 def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -> list[list[int]]:
-    """Deal pairs out in turn to the pairs of files ``turns``; return the :data:`Tally` of each."""
+    """Deal sentence pairs out in turn to ``turns``, which are pairs of files.
+
+    Return the counts of each pair of files: sentence pairs, source tokens and target tokens.
+    """
     counts = [[0, 0, 0] for _ in turns]
     for number, pair in enumerate(pairs):
         turn = number % len(turns)

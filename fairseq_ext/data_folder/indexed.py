@@ -125,11 +125,11 @@ def check_dictionary(path: Path) -> None:
 def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool = True) -> None:
     """Check that ``<prefix>.idx`` and ``<prefix>.bin`` are whole and belong together.
 
-    Sizes are compared in every call. The contents are read only once (:func:`examine`) to check
-    pointers against sizes, checksums against the folder's manifest, and the largest token against
-    ``vocabulary``, if known. In layouts other than ``mmap``, only listed files are checked. Without
-    ``contents`` only sizes are compared: one process of a job is enough to check the contents. If
-    neither file exists, nothing is checked.
+    Every call compares the files' sizes with the folder's manifest, if any. The contents are read
+    only once (:func:`examine`) to check pointers against sizes, checksums against the manifest, and
+    the largest token against ``vocabulary``, if known. In layouts other than ``mmap``, only listed
+    files are checked. Without ``contents`` only sizes are compared: one process of a job is enough
+    to check the contents. If neither file exists, nothing is checked.
 
     Raises:
         DataError: only one of the files exists, one is damaged, or a token is not in the

@@ -54,7 +54,7 @@ def open_model(
         paths: bundles, checkpoints, runs, published models or Hub names; several are an ensemble.
         data: folder with the dictionaries; None for the model's own, or those of its training.
         languages: source and target; None for the model's own.
-        make_search: turns the model's own defaults into the default search of all calls.
+        make_search: turns the model's own search defaults into the search options of all calls.
         threads: number of threads; None for the number set in the environment.
 
     Raises:

@@ -103,8 +103,9 @@ def load(
 ) -> System:
     """Load the model of a system, with its search options and its text processing.
 
-    ``make_search`` gets the model's own defaults, ``make_codec`` the system and its translator.
-    With ``split_sentences`` the system translates each sentence of a text by itself.
+    ``make_search`` turns the model's own search defaults into the system's search options.
+    ``make_codec`` makes the text processing of a system with its translator. With
+    ``split_sentences`` the system translates each sentence of a text by itself.
     """
     if not named.data.is_dir():  # checked here, because a bundle would work without this folder
         option = f"--data` or `,data=` of `{named.name}"

@@ -174,7 +174,11 @@ class NeuralMetric:
 def opened(
     specifications: Sequence[str], python: str | None = None, batch_size: int = BATCH
 ) -> Iterator[dict[str, NeuralMetric]]:
-    """Yield metrics by their labels in tables, which must differ; then end their processes."""
+    """Yield metrics by the labels that they have in tables; afterwards end the metrics' processes.
+
+    Raises:
+        ConfigError: two metrics have the same label.
+    """
     with ExitStack() as stack:
         metrics = {}
         for specification in specifications:

@@ -96,7 +96,11 @@ def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[s
 
 
 def require_known(folder: Path, corpus: dict[str, tuple[list[str], list[str]]]) -> None:
-    """Raise :class:`DataError` if ``train`` has only one label or lacks one of another split."""
+    """Check that ``train`` has at least two labels, and every label of the other splits.
+
+    Raises:
+        DataError: it has only one label, or lacks a label of another split.
+    """
     labels = set(corpus["train"][1])
     if len(labels) < 2:
         raise DataError(

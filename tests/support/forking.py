@@ -112,7 +112,10 @@ def ask(address: str, *words: str) -> None:
 
 
 def call(words: list[str], stdin: str, timeout: float, cwd: Path, environment: dict) -> tuple:
-    """Let a fork run a program with streams in files; return its status, output and errors."""
+    """Let a fork run a program that reads ``stdin``; return its status, output and errors.
+
+    The program's standard streams are temporary files.
+    """
     import tempfile
 
     address = str(programs(os.getpid()).with_name("socket"))

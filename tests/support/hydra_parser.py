@@ -1,10 +1,10 @@
 """Let Hydra parse each option of fairseq only once, and compose each choice of groups only once.
 
 fairseq asks Hydra for a configuration by some 270 texts such as ``common.seed=1``, in every command
-and for every checkpoint. Hydra reads these texts with a parser in pure Python, half of the time
-that a configuration takes. Most of the other half is for the groups, such as ``model=bmt``,
-whatever the options are. In the rest, Hydra finds out who called it, for which it reads the source
-of each function that is running.
+and for every checkpoint. Hydra reads these texts with a parser in pure Python, which takes half
+of the time of a configuration. Most of the other half goes into composing the groups, such as
+``model=bmt``, with the same result whatever the options are. In the remaining time Hydra finds out
+who called it, for which it reads the source of each function that is running.
 """
 
 import copy

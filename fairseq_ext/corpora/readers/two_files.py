@@ -28,7 +28,7 @@ def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield the segments of two SGM files, source and target, in pairs.
 
     If the target file repeats a segment, and the source file repeats none, the repetition belongs
-    to a further reference translation. The repetition is yielded without texts, with this fault.
+    to a further reference translation. It is yielded without texts, and its ``fault`` says so.
 
     Raises:
         DataError: the files have different documents or segments.

@@ -60,7 +60,7 @@ def _add_from_file(original: Callable, self: Any, f: Any) -> None:
 def _make_dataset(
     original: Callable, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None
 ) -> Any:
-    """Check data: a job's first process reads all of it; its other processes compare sizes."""
+    """Check data: a job's first process reads the files, the others only check the files' sizes."""
     from fairseq.distributed.utils import get_global_rank
 
     vocabulary = len(dictionary) if dictionary is not None else None

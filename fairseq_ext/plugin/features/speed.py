@@ -145,7 +145,7 @@ def copy_weights_at_once(original: Callable, self: Any) -> None:
 
 
 def _fp32_copies(optimizer: Any, weights: list[Tensor], part: str) -> list[Tensor] | None:
-    """Return the weights' fp32 copies in the weights' shapes: their ``part``, ``data`` or ``grad``.
+    """Return ``part`` (``data`` or ``grad``) of the weights' fp32 copies, in the weights' shapes.
 
     Return None if some are missing, or if the copies are on several devices.
     """

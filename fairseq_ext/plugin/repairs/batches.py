@@ -70,7 +70,7 @@ def _parts(dataset: Any) -> Iterator[Any]:
     "fairseq.data.denoising_dataset:DenoisingDataset.__getitem__", patch="batches of each epoch"
 )
 def draw_noise_of_sentence(original: Callable, self: Any, index: int) -> Any:
-    """Draw noise by the numbers of sentence and epoch, as fairseq does for numpy's generator."""
+    """Seed torch's generator for noise by seed, epoch and sentence, as fairseq seeds numpy's."""
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(hash((self.seed, self.epoch, int(index))))
         return original(self, index)

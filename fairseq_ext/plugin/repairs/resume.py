@@ -80,7 +80,7 @@ def shuffle_as_asked(
     patch="batches after resume",
 )
 def continue_the_pass(original: Callable, self: Any, epoch: int) -> None:
-    """Draw the order of a pass over a multilingual corpus by the number of its first epoch.
+    """Seed the order of a pass over a multilingual corpus by the number of the pass's first epoch.
 
     With ``--virtual-epoch-size`` a pass takes several epochs. fairseq draws another order if a run
     resumes within a pass, so that some sentences are read twice and others not at all.
