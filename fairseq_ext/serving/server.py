@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import tempfile
-import warnings
 from functools import partial
 from types import FrameType
 
@@ -56,11 +55,13 @@ def serve(loaded: ASGIApp | None, settings: Settings, listener: socket.socket) -
         limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=settings.grace,
     )
-    # Without this filter, Python would warn if a signal came before uvicorn's loop.
-    warnings.filterwarnings("ignore", "coroutine 'Server.serve' was never", RuntimeWarning)
     with listener:
         if settings.workers == 1:
-            _Server(config(loaded)).run([listener])
+            server = _Server(config(loaded))
+            for number in (signal.SIGINT, signal.SIGTERM):
+                # already now, because a signal may come while asyncio makes its loop
+                signal.signal(number, server.handle_exit)
+            server.run([listener])
             return 0
         threads = max(1, available_threads() // settings.workers)
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))

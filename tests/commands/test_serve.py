@@ -8,6 +8,8 @@ import shutil
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import urllib.error
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -179,6 +181,26 @@ def test_what_takes_longer_than_the_grace_is_refused(copy_bundle: Path, tmp_path
 def test_a_signal_right_after_the_address_ends_with_0(how, copy_bundle, tmp_path):
     with serving(tmp_path, copy_bundle, "--no-split-sentences") as server:
         assert not server.end(how)
+
+
+SIGNALLED = """
+import os, signal, sys
+from asyncio import unix_events
+from fairseq_ext import cli
+init = unix_events._UnixSelectorEventLoop.__init__
+def signalled(*arguments):
+    os.kill(os.getpid(), signal.SIGTERM)
+    init(*arguments)
+unix_events._UnixSelectorEventLoop.__init__ = signalled
+cli.main(["serve", sys.argv[1], "--port", "0"])
+"""
+"""A server that gets a signal while asyncio makes its loop."""
+
+
+def test_a_signal_while_the_loop_is_made_leaves_no_message(copy_bundle: Path):
+    words = [sys.executable, "-c", SIGNALLED, str(copy_bundle)]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_pages_of_another_origin(copy_bundle: Path, tmp_path: Path):
