@@ -77,7 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def is_quick(item: pytest.Item) -> bool:
     """Whether ``--quick`` runs a test: no processes, and only some architectures in the laws."""
-    if any(item.get_closest_marker(mark) for mark in ("system", "slow", "long")):
+    if any(item.get_closest_marker(mark) for mark in ("system", "long")):
         return False
     if item.originalname in quick.SLOW_TESTS:
         return False

@@ -100,8 +100,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return answers(linformer, TINY, defaults, tmp_path_factory.mktemp("benchmarks"))
 
 
-@pytest.mark.system
-@pytest.mark.slow
 @pytest.mark.parametrize("question", EXPECTED)
 def test_every_question_has_finite_figures(results: Path, question: str) -> None:
     answer = json.loads((results / f"x_{question}.json").read_text())
@@ -125,8 +123,6 @@ def test_every_question_has_finite_figures(results: Path, question: str) -> None
         assert (results / f"x_{question}.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_cache_of_linformer_has_one_size(results: Path) -> None:
     figures = json.loads((results / "x_generation.json").read_text())["figures"]
     sizes = {row["n"]: row["cache_bytes"] for row in figures}
@@ -136,7 +132,6 @@ def test_cache_of_linformer_has_one_size(results: Path) -> None:
     assert [sizes[n]["fairseq"] for n in (8, 32)] == [10 * n * 4 * (2 * 16 + 1) for n in (8, 32)]
 
 
-@pytest.mark.system
 def test_peak_memory_is_what_a_pass_takes_at_most() -> None:
     """Also where the process that starts it is a large one."""
     larger = torch.ones(3 * 2**26)  # 768 MiB
@@ -158,8 +153,6 @@ def muse_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return answers(muse, MUSE_TINY, muse.DEFAULTS, tmp_path_factory.mktemp("benchmarks_muse"))
 
 
-@pytest.mark.system
-@pytest.mark.slow
 @pytest.mark.parametrize("question", MUSE_EXPECTED)
 def test_every_question_about_muse_has_finite_figures(muse_results: Path, question: str) -> None:
     answer = json.loads((muse_results / f"x_{question}.json").read_text())
@@ -252,7 +245,6 @@ def test_transformer_on_packed_weights_computes_the_same() -> None:
     assert packed.model.decoder.output_projection._linear._packed is not None
 
 
-@pytest.mark.system
 def test_preparing_a_corpus_is_timed_against_the_command_lines(tmp_path: Path) -> None:
     words = ("--pairs", 400, "--peer-pairs", 200, "--rounds", 1, "--work", tmp_path / "work")
     answer, output = by_script("preprocessing", *words, where=tmp_path / "x.json")
@@ -307,8 +299,6 @@ def test_the_engine_is_timed_beside_fairseq(tmp_path, copy_data, copy_model):
     assert where.with_suffix(".png").exists()
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_long_sources_are_timed_in_every_system(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     where = tmp_path / "long.json"
@@ -326,8 +316,6 @@ def test_long_sources_are_timed_in_every_system(tmp_path: Path) -> None:
     assert where.with_suffix(".png").exists()
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_peers_translate_the_same_sentences(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     pytest.importorskip("pymarian")
@@ -365,7 +353,6 @@ def test_a_transformer_in_marians_names(tmp_path: Path) -> None:
     assert len(arrays.files) == 1 + 2 + (8 + 4 + 2 * 2) + (16 + 4 + 3 * 2)
 
 
-@pytest.mark.system
 def test_torchs_dynamic_int8_computes_about_the_same() -> None:
     side = Side(["--arch", "transformer"], Size(16, 24, 2, 1, 1, 50), positions=16)
     model = side.model.eval()
@@ -386,8 +373,6 @@ def test_torchs_dynamic_int8_computes_about_the_same() -> None:
     torch.testing.assert_close(*outputs, atol=0.05, rtol=0.05)
 
 
-@pytest.mark.slow
-@pytest.mark.system
 def test_translation_in_parts_loses_nothing(copy_bundle, tmp_path):
     text = write_lines(tmp_path / "text", ["1 2 3", "", "9 8"])
     words = [copy_bundle, "--text", text, "--lines", 6, "--speed-lines", 40, "--part-lines", 4]
@@ -409,7 +394,6 @@ ROWS = {
 }
 
 
-@pytest.mark.system
 @pytest.mark.long
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_have_figures(name: str, tmp_path: Path) -> None:
@@ -423,7 +407,6 @@ def test_rows_have_figures(name: str, tmp_path: Path) -> None:
         assert all(value > 0 for name, value in figures.items() if "_own_" not in name), row
 
 
-@pytest.mark.system
 @pytest.mark.long
 def test_updates_of_all_sides_on_a_made_up_corpus(tmp_path: Path) -> None:
     """Without dropout the plugin loses as it did before, to float's precision."""

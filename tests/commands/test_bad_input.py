@@ -208,7 +208,6 @@ BAD_TEXTS = {
 }
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("case", BAD_TEXTS)
 def test_preprocess_refuses_a_text(tmp_path: Path, case: str):
     damage, *output = BAD_TEXTS[case]
@@ -221,7 +220,6 @@ def test_preprocess_refuses_a_text(tmp_path: Path, case: str):
     assert contents(tmp_path) == before
 
 
-@pytest.mark.system
 def test_preprocess_keeps_every_line_and_earlier_results(tmp_path: Path):
     """Odd white space separates words only; empty test lines stay; a second run adds to the log."""
     folder = digits_corpus(tmp_path / "text", train=3, valid=3, test=3)
@@ -248,7 +246,6 @@ def test_preprocess_keeps_every_line_and_earlier_results(tmp_path: Path):
     assert second["preprocess.log"].startswith(first["preprocess.log"])
 
 
-@pytest.mark.system
 def test_preprocess_refuses_a_dictionary(tmp_path: Path, copy_data: Path):
     folder = copy_data.parent / "text"
     (tmp_path / "dict").write_text("1 10\ntwo\n")
@@ -260,7 +257,6 @@ def test_preprocess_refuses_a_dictionary(tmp_path: Path, copy_data: Path):
     assert list(contents(tmp_path)) == ["dict"]
 
 
-@pytest.mark.system
 def test_preprocess_goes_on_where_it_was_killed_while_its_files_were_moved(tmp_path, copy_data):
     """The manifest comes first and dictionaries come last, of which one is missing."""
     folder = copy_data.parent / "text"
@@ -285,7 +281,6 @@ def on_full_disk(kilobytes: int, name: str, *arguments: object) -> CompletedProc
     return done
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("workers", [1, 2])
 def test_preprocess_on_a_full_disk(tmp_path: Path, copy_data: Path, workers: int):
     """Neither a new folder nor earlier results suffer."""
@@ -345,7 +340,6 @@ BAD_DATA = {
 }
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("case", BAD_DATA)
 def test_train_refuses_data(data: Path, case: str):
     damage, output = BAD_DATA[case]
@@ -356,7 +350,6 @@ def test_train_refuses_data(data: Path, case: str):
     assert contents(data.parent) == before
 
 
-@pytest.mark.system
 def test_train_into_an_unwritable_or_full_folder(copy_data: Path, tmp_path: Path):
     (tmp_path / "file").write_text("mine")
     save = tmp_path / "file" / "save"
@@ -367,7 +360,6 @@ def test_train_into_an_unwritable_or_full_folder(copy_data: Path, tmp_path: Path
     assert contents(tmp_path) == {"file": b"mine"}
 
 
-@pytest.mark.system
 def test_a_log_on_a_full_disk(copy_data: Path, tmp_path: Path):
     """Training goes on, and says so once; logging would print a traceback for each line."""
     options = ("--save-dir", tmp_path, "--log-file", "/dev/full")
@@ -377,7 +369,6 @@ def test_a_log_on_a_full_disk(copy_data: Path, tmp_path: Path):
     assert "Logging error" not in output
 
 
-@pytest.mark.system
 def test_train_refuses_a_checkpoint_of_another_architecture(copy_data: Path, trained: Path):
     before = contents(trained.parent)
     other = (*TINY, "--arch", "gru_tiny")
@@ -392,7 +383,6 @@ def test_train_refuses_a_checkpoint_of_another_architecture(copy_data: Path, tra
     assert contents(trained.parent) == before
 
 
-@pytest.mark.system
 def test_train_refuses_a_missing_or_damaged_checkpoint(copy_data, trained, tmp_path):
     save = tmp_path / "save"
     options = (copy_data, *TINY, "--save-dir", save)
@@ -410,7 +400,6 @@ def _update(part: Callable[[dict], dict], **entries: object) -> Callable[[dict],
     return lambda state: part(state).update(entries)
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(
     ("damage", "output"),
     [
@@ -453,7 +442,6 @@ def malicious(trained: Path, tmp_path: Path) -> Path:
     return tmp_path / "malicious.pt"
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("command", ["interactive", "validate", "train"])
 def test_malicious_checkpoint_in_every_command(copy_data, malicious, command, tmp_path):
     """Refused, named, and its code not run; fairseq-generate reads many more in test_soak.py."""
@@ -467,7 +455,6 @@ def test_malicious_checkpoint_in_every_command(copy_data, malicious, command, tm
     assert list(contents(tmp_path)) == ["malicious.pt"]
 
 
-@pytest.mark.system
 def test_generate_leaves_earlier_results_alone(copy_data: Path, trained: Path, tmp_path: Path):
     results = tmp_path / "results"
     options = (copy_data, "--cpu", "--beam", 1, "--max-len-b", 5, "--results-path", results)
@@ -482,7 +469,6 @@ def test_generate_leaves_earlier_results_alone(copy_data: Path, trained: Path, t
     assert contents(results) == before
 
 
-@pytest.mark.system
 def test_generate_without_a_checkpoint_or_with_other_dictionaries(data: Path, trained: Path):
     before = contents(data)
     refused(fairseq("generate", data, ok=False), "`--path`")
@@ -498,7 +484,6 @@ def test_generate_without_a_checkpoint_or_with_other_dictionaries(data: Path, tr
     refused(done, trained, "line 13 is `new0`", "dictionaries")
 
 
-@pytest.mark.system
 def test_eval_lm_with_another_dictionary(tmp_path: Path):
     """It has the same words in another order."""
     text = digits_corpus(tmp_path / "text", train=60, valid=10, test=1)
@@ -521,7 +506,6 @@ def test_eval_lm_with_another_dictionary(tmp_path: Path):
     refused(done, f"{path} was trained with another source dictionary: in dict.txt of the data, ")
 
 
-@pytest.mark.system
 def test_interactive_refuses_input_that_is_missing_or_not_utf_8(copy_data, trained, tmp_path):
     options = (copy_data, "--path", trained, "--cpu", "--input", tmp_path / "none.txt")
     refused(fairseq("interactive", *options, ok=False), "none.txt does not exist")

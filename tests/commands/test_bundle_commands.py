@@ -90,7 +90,6 @@ def test_cards_that_were_edited_or_deleted(copy_bundle: Path, tmp_path: Path):
     assert "license: unknown" in (tmp_path / "two" / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.system
 def test_fairseqs_commands_take_it(copy_data, copy_model, copy_bundle, archive, tmp_path):
     """As DATA too, since the dictionaries are in it."""
     generated = []
@@ -107,7 +106,6 @@ def test_fairseqs_commands_take_it(copy_data, copy_model, copy_bundle, archive, 
         assert ours.splitlines() == theirs
 
 
-@pytest.mark.system
 def test_fairseq_validates_it_without_label_smoothing(copy_data, copy_model, copy_bundle):
     """It does not know its training, nor what was minimized there."""
     losses = []
@@ -119,7 +117,6 @@ def test_fairseq_validates_it_without_label_smoothing(copy_data, copy_model, cop
     assert losses[0] == losses[1]
 
 
-@pytest.mark.system
 def test_a_training_starts_from_it(
     copy_data: Path, copy_bundle: Path, archive: Path, tmp_path: Path
 ):

@@ -11,8 +11,6 @@ import torch
 from tests.support.harness import FORKING, REPO, after, forked, interrupted, run, write_lines
 from tests.support.trainings import load, plugin_without
 
-pytestmark = pytest.mark.system
-
 FAULTY = REPO / "tests" / "support" / "faulty"
 TRAINING: tuple[object, ...] = (
     *("--arch", "gru_tiny", "--criterion", "faulty", "--optimizer", "adam", "--lr", 0.01),

@@ -23,8 +23,6 @@ from tests.support.harness import BIN, USER_DIR, after, fairseq, run, write_line
 from tests.support.models import build, configuration
 from tests.support.trainings import load
 
-pytestmark = pytest.mark.system
-
 TRAINING: tuple[object, ...] = (
     *("--arch", "gru_tiny", "--optimizer", "adam", "--lr", 0.01, "--max-tokens", 400, "--cpu"),
     *("--no-progress-bar", "--num-workers", 0, "--max-update", 2, "--no-epoch-checkpoints"),

@@ -317,7 +317,6 @@ def test_the_log_of_a_run_that_goes_on_counts_what_it_shows(loaded: bool) -> Non
     assert training == training_log.Training(1000, 600, *counted)
 
 
-@pytest.mark.system
 def test_a_reader_that_leaves_costs_no_file(outputs_of_three: Path, tmp_path: Path) -> None:
     """As `head` does, when it has the lines that it wants."""
     options = f"--keep-tokens --samples 100 --json {tmp_path}/c.json"
@@ -462,7 +461,6 @@ def lines_of(path: Path, letter: str) -> list[str]:
     return sorted(lines, key=lambda line: int(re.search(r"\d+", line)[0]))
 
 
-@pytest.mark.system
 def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> None:
     generated(trained / "other", damaged(outputs.read_lines(trained / "ref"), 0.3, 1), "77")
     (trained / "curves.png").touch()
@@ -721,7 +719,6 @@ def test_too_few_sentences_give_no_p():
         assert (estimate.low, estimate.high, estimate.half_width) == (None, None, None)
 
 
-@pytest.mark.system
 def test_the_command_writes_means_and_tables(tmp_path: Path):
     text = sentences()
     write_lines(tmp_path / "ref", text)

@@ -103,8 +103,6 @@ def address(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_ctrl_c_leaves_nothing_behind(trained: Path, tmp_path: Path) -> None:
     with demo(trained, tmp_path) as process:
         try:
@@ -119,8 +117,6 @@ def test_ctrl_c_leaves_nothing_behind(trained: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.system
-@pytest.mark.slow
 @needs_chromium
 def test_two_systems_translate_a_sentence_in_a_browser(trained, address, tmp_path, expect):
     requests: list[str] = []
@@ -179,7 +175,6 @@ def page_of(translate: Translate) -> Iterator[str]:
 MARKUP = "<img src=x onerror=alert(1)> <script>alert(2)</script> **bold** <b>b</b>"
 
 
-@pytest.mark.slow
 @needs_chromium
 def test_markup_stays_text(tmp_path: Path, expect: Callable) -> None:
     """In the sentence, in a translation, in a message, and in the name of a system."""
@@ -209,7 +204,6 @@ def test_markup_stays_text(tmp_path: Path, expect: Callable) -> None:
     assert not any(url.endswith("/x") for url in requests)
 
 
-@pytest.mark.slow
 @needs_chromium
 def test_the_page_by_keyboard_alone_and_what_it_says_meanwhile(expect: Callable) -> None:
     go_on, calls = threading.Event(), []
@@ -266,7 +260,6 @@ def test_the_page_by_keyboard_alone_and_what_it_says_meanwhile(expect: Callable)
     ]
 
 
-@pytest.mark.slow
 @needs_chromium
 @pytest.mark.parametrize("grows", [True, False])
 def test_translations_are_shown_whole(grows: bool, expect: Callable) -> None:

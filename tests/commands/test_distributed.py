@@ -24,8 +24,6 @@ from tests.support.trainings import (
     training_state,
 )
 
-pytestmark = pytest.mark.system
-
 RUN = (*TRAINING, "--dropout", 0, "--max-epoch", 2)
 LAST = "checkpoint_last.pt"
 ROUNDING = "attention.score.bias"

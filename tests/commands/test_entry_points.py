@@ -14,8 +14,6 @@ from tests.support import harness
 from tests.support.harness import USER_DIR, fairseq, forked, python, run
 from tests.support.trainings import load
 
-pytestmark = pytest.mark.system
-
 FAULTY = harness.REPO / "tests" / "support" / "faulty"
 # The options of docs/hydra.md, as flags.
 OPTIONS: tuple[object, ...] = (

@@ -17,7 +17,6 @@ from tests.support.trainings import ARCHITECTURES, TRAINING
 RUN = (*ARCHITECTURES["gru_tiny"], *TRAINING)
 
 
-@pytest.mark.system
 def test_second_run_is_refused_and_hurts_nothing(copy_data, tmp_path):
     folder = tmp_path / "run"
     options = (*RUN, "--num-workers", 1, "--save-interval-updates", 5)

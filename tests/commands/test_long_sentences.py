@@ -150,14 +150,12 @@ def training(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     return folder / "checkpoint_last.pt", done.stdout + done.stderr
 
 
-@pytest.mark.system
 def test_train_warns_of_what_it_leaves_out(data: Path, training: tuple[Path, str]) -> None:
     long = [size for size in sizes(data, "train") if size > LIMIT]
     warning = f"{len(long)} samples have invalid sizes and will be skipped, max_positions=({LIMIT},"
     assert warning in training[1]
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("command", ["generate", "validate", "train"])
 def test_commands_name_the_sentence_and_the_smaller_limit(data, training, command, tmp_path):
     if command == "train":
@@ -174,7 +172,6 @@ def test_commands_name_the_sentence_and_the_smaller_limit(data, training, comman
     assert "H-" not in done.stdout
 
 
-@pytest.mark.system
 def test_interactive_names_the_limit(data: Path, training: tuple[Path, str]) -> None:
     lines = ["1 2", "3", "4 5 6", "1 2 3 4 5 6 7 8", "9"]
     command = ("interactive", data, "--path", training[0], "--cpu", "--buffer-size", 2)
@@ -188,7 +185,6 @@ def test_interactive_names_the_limit(data: Path, training: tuple[Path, str]) -> 
     assert len(hypotheses(done.stdout)) == 5
 
 
-@pytest.mark.system
 def test_no_alignment_of_a_linformer(data, training, tmp_path):
     options = ("--path", training[0], "--cpu", SKIP, "--print-alignment", "hard")
     done = fairseq("generate", data, *options, "--results-path", tmp_path / "results", ok=False)

@@ -4,12 +4,8 @@ import re
 import shutil
 from pathlib import Path
 
-import pytest
-
 from tests.support.harness import REPO, USER_DIR, after, run
 from tests.support.trainings import ARCHITECTURES, TRAINING
-
-pytestmark = pytest.mark.system
 
 COUNTING = """
 import atexit, zipfile

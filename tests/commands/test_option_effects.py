@@ -25,7 +25,7 @@ from fairseq_ext.plugin.checks.arguments import NOT_WITH, ONLY_TASKS, ONLY_WITH,
 from tests.support.harness import USER_DIR, binarize, digits_corpus, forked
 from tests.support.trainings import ARCHITECTURES, TRAINING, training_state
 
-pytestmark = [pytest.mark.system, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 TRAIN = (
     *ARCHITECTURES["transformer"],

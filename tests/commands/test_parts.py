@@ -133,7 +133,6 @@ def whole_is_plain(folder: Path) -> None:
     assert names(folder / "parts") == ["manifest.json", *files_of(range(60))]
 
 
-@pytest.mark.system
 def test_killed_again_and_again_no_line_is_lost(worker: list[str], tmp_path: Path) -> None:
     draw = random.Random(7)
     for _ in range(8):
@@ -144,7 +143,6 @@ def test_killed_again_and_again_no_line_is_lost(worker: list[str], tmp_path: Pat
     whole_is_plain(tmp_path)
 
 
-@pytest.mark.system
 def test_a_worker_does_the_part_of_a_killed_one(worker: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     first = start(*worker)
@@ -164,7 +162,6 @@ def test_a_worker_does_the_part_of_a_killed_one(worker: list[str], tmp_path: Pat
     whole_is_plain(tmp_path)
 
 
-@pytest.mark.system
 def test_two_side_by_side(worker: list[str], tmp_path: Path) -> None:
     processes = [start(*worker) for _ in range(2)]
     assert [process.wait(timeout=120) for process in processes] == [0, 0]
@@ -218,8 +215,6 @@ def workers_of(cluster: Any) -> list[int]:
     return [int(pid) for pid in children if title in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-@pytest.mark.slow
-@pytest.mark.system
 def test_killed_workers_of_a_ray_cluster(cluster: Any, worker: list[str], tmp_path: Path) -> None:
     """They are killed once both nodes have theirs; Ray starts them again."""
     (tmp_path / "parts").mkdir()
@@ -387,7 +382,6 @@ def test_the_corpus_is_whole(plain: Path) -> None:
     assert written == {"manifest.json", "text.json", *sides}
 
 
-@pytest.mark.system
 def test_killed_again_and_again_nothing_is_lost(plain: Path, tmp_path: Path) -> None:
     draw = random.Random(7)
     words = in_parts(plain, tmp_path)
@@ -398,7 +392,6 @@ def test_killed_again_and_again_nothing_is_lost(plain: Path, tmp_path: Path) -> 
     all_is_plain(plain, tmp_path)
 
 
-@pytest.mark.system
 def test_workers_side_by_side(plain: Path, tmp_path: Path) -> None:
     words = in_parts(plain, tmp_path)
     processes = [start("fairseq-ext", *words, "--workers", "1") for _ in range(2)]
@@ -414,7 +407,6 @@ def test_the_lock_of_a_worker_that_was_killed_behind_its_part_is_removed(plain, 
     all_is_plain(plain, tmp_path)
 
 
-@pytest.mark.system
 def test_a_worker_without_a_folder_leaves_nothing_half_written(plain: Path, tmp_path: Path) -> None:
     words = in_parts(plain, tmp_path)[:-4]
     for number in (9, 25):

@@ -159,7 +159,6 @@ def test_wrap_wraps_once_and_keeps_the_kind_of_method():
     assert isinstance(vars(Owner)["of_class"], classmethod)
 
 
-@pytest.mark.system
 def test_stock_checkpoints_hold_only_allowed_classes(trained):
     folder, _ = trained
     unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(folder / LAST)
@@ -190,7 +189,6 @@ def test_no_sentence_is_lost(size, limit):
     assert all(len(batch) <= 9 for batch in result if "max_sentences" in limit)
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("trained", ["lstm"], indirect=True)
 def test_generation_returns_every_line(trained, tmp_path):
     folder, _ = trained
@@ -219,7 +217,6 @@ def test_buckets_cut_the_corpus_evenly():
     assert bucket_pad_length_dataset.get_buckets([3, 3, 3], 2).tolist() == [3]
 
 
-@pytest.mark.system
 @pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.4.0", reason="numpy has the names")
 def test_num_batch_buckets(copy_data, tmp_path):
     options = (*ARCHITECTURES["lstm"], "--num-batch-buckets", 3, "--max-update", 2)
@@ -229,7 +226,6 @@ def test_num_batch_buckets(copy_data, tmp_path):
     assert "interpolation" in train(copy_data, tmp_path, *options, plugin=plugin, ok=False).stderr
 
 
-@pytest.mark.system
 def test_bf16_trains_on_the_cpu(copy_data, tmp_path):
     options = (*ARCHITECTURES["transformer"], "--bf16", "--max-update", 2)
     done = train(copy_data, tmp_path, *options)
@@ -263,14 +259,12 @@ def test_processes_of_torchrun_train_one_model(monkeypatch):
     cpu_training.require_one_job(SimpleNamespace(distributed_world_size=2))
 
 
-@pytest.mark.system
 def test_training_prints_no_warnings(trained):
     _, output = trained
     assert "done training" in output
     assert not ALARM.search(output), ALARM.search(output)
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("name", ["generate", "validate", "interactive"])
 def test_other_commands_print_no_warnings(name, trained, copy_data):
     folder, _ = trained
@@ -281,7 +275,6 @@ def test_other_commands_print_no_warnings(name, trained, copy_data):
     assert not ALARM.search(output), ALARM.search(output)
 
 
-@pytest.mark.system
 def test_preprocessing_prints_no_warnings(tmp_path):
     text = digits_corpus(tmp_path / "text")
     words = ("--source-lang", "src", "--target-lang", "tgt", "--trainpref", text / "train")
@@ -289,7 +282,6 @@ def test_preprocessing_prints_no_warnings(tmp_path):
     assert not ALARM.search(done.stdout + done.stderr)
 
 
-@pytest.mark.system
 def test_without_the_filters_training_warns(copy_data, tmp_path):
     plugin = plugin_without(tmp_path, "warnings of a normal run")
     options = (*ARCHITECTURES["transformer"], "--max-update", 1, "--disable-validation")
@@ -299,7 +291,6 @@ def test_without_the_filters_training_warns(copy_data, tmp_path):
         assert words in output or (old_hydra and words == "hydra")
 
 
-@pytest.mark.system
 def test_log_file_repeats_no_line(copy_data, tmp_path):
     """Without the fix the second epoch's lines stand there twice or more."""
     lines = {}

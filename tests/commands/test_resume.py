@@ -10,8 +10,6 @@ from tests.support import trainings
 from tests.support.harness import USER_DIR, fairseq, run, write_lines
 from tests.support.trainings import ARCHITECTURES, load, plugin_without, same_state, training_state
 
-pytestmark = pytest.mark.system
-
 LAST = "checkpoint_last.pt"
 RUN = (*trainings.TRAINING, "--max-update", 26, "--save-interval-updates", 7)
 

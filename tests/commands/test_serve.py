@@ -23,7 +23,6 @@ from tests.support.serving import ENGLISH, Server, serving
 
 for library in ("starlette", "uvicorn", "prometheus_client"):
     pytest.importorskip(library)
-pytestmark = [pytest.mark.system, pytest.mark.slow]
 LENGTH = 12  # tokens of a translation
 BODY = json.dumps({"q": "1 2 3", **ENGLISH}).encode()
 

@@ -15,7 +15,6 @@ from tests.support.harness import command, digits_corpus, error_line, fairseq, f
 from tests.support.killed import die_in_command
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
-pytestmark = pytest.mark.system
 SENTENCE = re.compile(r"[STHDP]-\d+\t")
 
 

@@ -18,7 +18,6 @@ from tests.support.harness import REPO, forked, run
 DOCUMENT = REPO / "docs" / "reliability.md"
 
 
-@pytest.mark.system
 def test_a_killed_training_ends_with_the_same_bits(tmp_path, monkeypatch):
     """Three stages, an average and a worker that loads data; killed at several kinds of moments."""
     path = tmp_path / "report.json"
@@ -102,8 +101,6 @@ def check(result: dict) -> None:
     assert result["runs"] == result["refused"] + result["used"]
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_each_way_of_reading(tmp_path: Path, copy_data: Path):
     """Without bombs, which the long grid gives to each command."""
     result = outcome(tmp_path, copy_data, "--no-bombs", "--commands", *WAYS)
@@ -112,13 +109,11 @@ def test_each_way_of_reading(tmp_path: Path, copy_data: Path):
     assert result["by command"][WAYS[1]]["refused"] > 10
 
 
-@pytest.mark.system
 @pytest.mark.long
 def test_every_command(tmp_path: Path, copy_data: Path):
     check(outcome(tmp_path, copy_data))
 
 
-@pytest.mark.system
 @pytest.mark.long
 def test_unprotected_the_canary_sings(tmp_path: Path, copy_data: Path):
     """The files are no dummies: with stock fairseq and unsafe pickles their code does run."""

@@ -8,8 +8,6 @@ import pytest
 
 from tests.support.harness import digits_corpus, fairseq, python, refused, write_lines
 
-pytestmark = pytest.mark.system
-
 TRAINING = (
     *("--arch", "gru_tiny", "--optimizer", "adam", "--lr", 0.01, "--max-tokens", 400, "--cpu"),
     *("--no-progress-bar", "--num-workers", 0, "--max-update", 2, "--no-save"),

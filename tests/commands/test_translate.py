@@ -80,7 +80,6 @@ def printed(text: str, letter: str) -> list[str]:
     return [line.split("\t")[-1] for line in text.splitlines() if line.startswith(f"{letter}-")]
 
 
-@pytest.mark.system
 def test_text_is_translated_as_by_fairseq_interactive(words: Path) -> None:
     lines = sentences(20, 7)
     theirs = fairseq(
@@ -103,7 +102,6 @@ def test_text_is_translated_as_by_fairseq_interactive(words: Path) -> None:
     assert "INFO" not in ours.stderr
 
 
-@pytest.mark.system
 def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(words, tmp_path):
     search = ("--path", words / "model.pt", "--beam", "4", "--nbest", "3", "--lenpen", "0.6")
     length = ("--max-len-a", "1.5", "--max-len-b", "5", "--print-alignment", "soft")
@@ -140,7 +138,6 @@ def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(words, tmp_path
             assert [*candidate.attention] == rows
 
 
-@pytest.mark.system
 def test_mbr_chooses_as_the_command_mbr_does_among_fairseqs_samples(words, tmp_path):
     """The samples are fairseq-interactive's of the same seed, in the same batches."""
     source = write_lines(tmp_path / "source", read_lines(words / "bpe" / "test.src")[:12])
@@ -160,7 +157,6 @@ def test_mbr_chooses_as_the_command_mbr_does_among_fairseqs_samples(words, tmp_p
     assert translate(words / "bin", *ours, *options) == read_lines(tmp_path / "best")
 
 
-@pytest.mark.system
 def test_the_task_of_the_training_is_taken_from_the_checkpoint(digits, tmp_path):
     lines = read_lines(digits / "text" / "test.src")[:15]
     source = write_lines(tmp_path / "source", lines)
@@ -297,7 +293,6 @@ def test_errors_are_one_line(digits, options, stdin, message, tmp_path):
     harness.leaves_no_trace(tmp_path, message, *words, "-o", "out", *options, stdin=stdin)
 
 
-@pytest.mark.system
 def test_a_reader_that_leaves_early_is_no_error_message(digits: Path, tmp_path: Path) -> None:
     command = [harness.forked("fairseq-ext"), "translate", digits / "bin"]
     command += ["--path", digits / "model.pt", "--input", digits / "text" / "train.src"]
@@ -317,7 +312,6 @@ def test_a_reader_that_leaves_early_is_no_error_message(digits: Path, tmp_path: 
     assert details.read_text() == "of another day\n"
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(
     "command",

@@ -14,8 +14,6 @@ from tests.support.harness import command, error_line, fairseq
 from tests.support.models import configuration, dictionary
 from tests.support.trainings import TRAINING, load, same_state, training_state
 
-pytestmark = pytest.mark.system
-
 TINY = (
     *("--arch", "bmt_tiny", "--encoder-layers", 1, "--decoder-layers", 1),
     *("--encoder-embed-dim", 32, "--decoder-embed-dim", 32, "--encoder-ffn-embed-dim", 48),

@@ -73,8 +73,6 @@ def test_examples(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch):
     assert runner.run(test, out=messages.append).failed == 0, "".join(messages)
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_the_notebook(tmp_path: Path):
     """All cells in their order, in one process and an empty folder, as Jupyter would run them."""
     notebook = json.loads((REPO / "docs/first_model.ipynb").read_text(encoding="utf-8"))

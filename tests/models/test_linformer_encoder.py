@@ -236,8 +236,6 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return digits_corpus(tmp_path_factory.mktemp("digits"), long_line=True)
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_linformer_learns_whether_the_first_digit_comes_again(digits: Path, tmp_path: Path) -> None:
     """Trains, stops, goes on, and is as good on lines it has not seen."""
     flags = ("--linformer-k", 8, "--linformer-max-len", 16)
@@ -254,7 +252,6 @@ def test_linformer_learns_whether_the_first_digit_comes_again(digits: Path, tmp_
     assert "Traceback" not in refused.stderr
 
 
-@pytest.mark.system
 @pytest.mark.long
 def test_exact_twin_learns_it_from_its_first_token(digits: Path, tmp_path: Path) -> None:
     """With <s> before each sentence and long ones cut, so that all of them are labelled."""

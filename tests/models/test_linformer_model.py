@@ -191,7 +191,6 @@ def test_masks_over_positions_are_refused() -> None:
         model.encoder.layers[0].self_attn(x, x, x, attn_mask=torch.zeros(3, 3))
 
 
-@pytest.mark.system
 def test_training_goes_on_with_a_larger_max_len(copy_data, tmp_path):
     first, second = (tmp_path / name / "checkpoint_last.pt" for name in ("first", "second"))
     longer = ("--finetune-from-model", first, "--linformer-max-len", 40)

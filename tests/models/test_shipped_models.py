@@ -80,7 +80,6 @@ def test_an_ensemble_reads_text_as_any_of_its_models_does(tmp_path: Path):
     assert model.text().subwords == "subword-nmt"
 
 
-@pytest.mark.system
 def test_the_readmes_example(tmp_path: Path):
     words = ("translate", "--model", "tatoeba-es-en", "¿Dónde está la biblioteca?")
     done = run("fairseq-ext", *words, cwd=tmp_path)
@@ -106,8 +105,6 @@ def ask_page(address: str, sentence: str, system: str) -> str:
         return text
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_the_demo_takes_bundles_and_needs_no_more(tmp_path: Path):
     """One by its name, as in the README, and one in an archive."""
     run("fairseq-ext", "bundle", "tatoeba-en-es", "-o", "mine.zip", cwd=tmp_path)

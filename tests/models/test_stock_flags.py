@@ -20,8 +20,6 @@ from fairseq_ext.evaluation.outputs import Sentence, read_generated
 from tests.support.harness import binarize, digits_corpus, fairseq
 from tests.support.trainings import load
 
-pytestmark = pytest.mark.system
-
 TEST_LINES, VALID_LINES = 20, 50
 UPDATES, HALF_WAY = 110, 80
 

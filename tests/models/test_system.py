@@ -11,8 +11,6 @@ import pytest
 from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
-pytestmark = [pytest.mark.system, pytest.mark.slow]
-
 # A new architecture is one line here; flags of its own win over the common ones.
 SYSTEMS: dict[str, tuple[object, ...]] = {
     "gru": ("--arch", "gru_tiny", "--lr", 1e-2),

@@ -429,7 +429,6 @@ NO_DROPOUT = {
 }
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("name", NO_DROPOUT)
 def test_a_training_has_the_losses_that_it_has_without(name, copy_data, tmp_path):
     plain = plugin_without(tmp_path, *(patch.name for patch in patching.patches_of(speed)))
@@ -446,7 +445,6 @@ def test_a_training_has_the_losses_that_it_has_without(name, copy_data, tmp_path
     assert losses[0][-1] < losses[0][0]
 
 
-@pytest.mark.system
 def test_a_training_in_bf16_products(copy_data, tmp_path):
     """Weights stay in fp32, losses change a little, and fairseq-validate has the same loss."""
     flags = [*ARCHITECTURES["transformer"], *TRAINING, *NO_DROPOUT["transformer"]]

@@ -228,7 +228,6 @@ def test_rows_of_table_1_say_what_is_binarized(tmp_path: Path) -> None:
     assert (tmp_path / "table1.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.system
 @pytest.mark.long
 def test_a_distilled_run_from_nothing_to_the_end(tmp_path: Path) -> None:
     out = tmp_path / "my run"
@@ -245,7 +244,6 @@ def test_a_distilled_run_from_nothing_to_the_end(tmp_path: Path) -> None:
     assert bash(*words).stdout == done.stdout
 
 
-@pytest.mark.system
 @pytest.mark.long
 def test_all_ablations_run(tmp_path: Path) -> None:
     output = bash(ABLATIONS, "--out", tmp_path / "run").stdout

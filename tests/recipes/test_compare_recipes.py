@@ -190,8 +190,6 @@ def test_multi30k_trains_any_architecture_on_either_form(tmp_path: Path) -> None
     assert "--encoder-layers" not in train
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_compare_all_from_nothing_to_the_table(tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = (COMPARE_ALL, "--out", out, "--updates", 5, "gru", "muse")
@@ -212,7 +210,6 @@ def test_compare_all_from_nothing_to_the_table(tmp_path: Path) -> None:
     assert run(*shlex.split(advice), stdin="12 May\n", cwd="/").stdout.count("\n") == 1
 
 
-@pytest.mark.system
 @pytest.mark.long
 def test_multi30k_from_nothing_to_the_report(tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -395,7 +392,6 @@ def test_a_distilled_system_has_no_label_smoothing() -> None:
     assert value(words, "--dropout") == "0"
 
 
-@pytest.mark.system
 @pytest.mark.long
 def test_a_study_from_text_to_its_table(tmp_path: Path) -> None:
     text, out = tmp_path / "text", tmp_path / "out"
@@ -533,7 +529,6 @@ def test_a_row_says_why_the_training_ended(tmp_path: Path, early: bool) -> None:
     assert row["valid_perplexity"] == 16
 
 
-@pytest.mark.system
 @pytest.mark.long
 def test_stopped_by_ctrl_c_it_goes_on_to_the_table(tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -220,8 +220,6 @@ def likelihoods(out: Path, *flags: str) -> list[list[float]]:
     return [[float(score) for score in line.split()] for line in lines]
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_the_papers_protocol_from_nothing_to_both_figures(tmp_path: Path) -> None:
     out = tmp_path / "my run"
     done = bash(RECIPE, "--out", out)
@@ -352,8 +350,6 @@ def test_a_dry_run_prints_every_command_and_does_nothing(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_from_lines_and_labels_to_a_table_and_beside_the_exact_twin(tmp_path: Path) -> None:
     linformer, exact = tmp_path / "linformer", tmp_path / "exact"
     output = bash(CLASSIFIER, "--out", linformer).stdout

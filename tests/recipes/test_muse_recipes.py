@@ -213,8 +213,6 @@ def check_run(task: str, out: Path, output: str) -> None:
     assert not any("@@" in line for line in texts[0].read_text().split())
 
 
-@pytest.mark.system
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "task", [TASKS[0], *(pytest.param(task, marks=pytest.mark.long) for task in TASKS[1:])]
 )

@@ -252,7 +252,6 @@ def test_text_in_other_languages_is_refused_at_once(recipe, before, after, tmp_p
         assert len(output.splitlines()) == 1
 
 
-@pytest.mark.system
 def test_a_misspelt_architecture_is_refused_before_the_text_is_made(tmp_path: Path) -> None:
     for words in (["gru_atention"], ["gru_attention", "--", "--max-tokens", "many"]):
         done = bash(QUICKSTART, "--out", tmp_path / "run", "--arch", *words, ok=False)
@@ -324,8 +323,6 @@ def test_text_is_copied_line_by_line_and_tokenized_only_on_request(tmp_path: Pat
     assert tokens[2] == "Grüße"
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_quickstart_killed_in_training_goes_on_and_is_then_complete(tmp_path: Path) -> None:
     out = tmp_path / "my run"
     command = (QUICKSTART, *TINY, "--out", out)
@@ -364,8 +361,6 @@ def test_quickstart_killed_in_training_goes_on_and_is_then_complete(tmp_path: Pa
     assert {path: path.stat().st_mtime_ns for path in out.glob("**/*.pt")} == before
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_the_papers_protocol_runs_from_text_to_both_scores(tmp_path: Path) -> None:
     out = tmp_path / "run"
     done = bash(RECIPES / "gru" / "europarl_es_en.sh", "--arch", "gru_tiny", "--out", out)
@@ -380,8 +375,6 @@ def test_the_papers_protocol_runs_from_text_to_both_scores(tmp_path: Path) -> No
     assert "'patience': 1" in log
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_compare_shares_data_and_shows_models_of_several_calls_in_one_table(tmp_path):
     lines = [f"{a} {b}" for a in "abcdef" for b in "ghijkl"]
     data = corpus(tmp_path / "data", train_en=lines, train_de=lines)
@@ -396,7 +389,6 @@ def test_compare_shares_data_and_shows_models_of_several_calls_in_one_table(tmp_
     assert "small" in done.stdout
 
 
-@pytest.mark.system
 @pytest.mark.long
 def test_quickstart_averages_where_every_update_ends_an_epoch(tmp_path: Path) -> None:
     """fairseq then writes no checkpoint with the update in its name."""

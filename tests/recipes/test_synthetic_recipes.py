@@ -103,7 +103,6 @@ def test_a_short_training_is_averaged_too(epochs: int, done: str, tmp_path: Path
 
 
 @pytest.mark.long
-@pytest.mark.system
 def test_back_translation_runs_to_its_end(tmp_path: Path) -> None:
     mono = write_lines(tmp_path / "mono", [f"das ist nummer {n} ." for n in range(120)])
     run = tmp_path / "run"
@@ -122,7 +121,6 @@ def test_back_translation_runs_to_its_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.system
 def test_distillation_runs_to_its_end(tmp_path: Path) -> None:
     run = tmp_path / "run"
     bash(DISTIL, "--out", run, "--ratio", 9)

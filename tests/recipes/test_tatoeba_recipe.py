@@ -78,15 +78,12 @@ def test_without_the_archive_it_says_what_is_missing(tmp_path: Path):
     assert "`--archive` must be the file spa-eng.zip" in output
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_it_ends_in_a_bundle_that_translates(tmp_path: Path):
     check_run(tmp_path / "run", "gru")
     output = bash(RECIPE, "--out", tmp_path / "run", "gru", **SMOKE).stderr
     assert output.count("done before") == 4
 
 
-@pytest.mark.system
 @pytest.mark.long
 def test_a_binary_model_goes_on_from_its_float_one(tmp_path: Path):
     out = tmp_path / "run"
@@ -126,8 +123,6 @@ def test_flags_build_a_shipped_model_again(name: str):
     assert {key: model[key] for key in saved} == saved
 
 
-@pytest.mark.system
-@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bilingual", "of many languages"])
 def test_published_model_is_trained_on(family: str, tmp_path: Path):
     if family == "bilingual":

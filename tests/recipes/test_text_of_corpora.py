@@ -97,7 +97,6 @@ KINDS = {"multi30k": "sentencepiece-unigram", "wmt14_en_de": "tokenizers", "wmt1
 """Of the corpora that are not made as in their papers."""
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("name", sorted(CORPORA))
 def test_the_corpora_of_the_literature(name: str, sentences, tmp_path: Path) -> None:
     corpus = CORPORA[name]
@@ -124,7 +123,6 @@ def test_the_corpora_of_the_literature(name: str, sentences, tmp_path: Path) -> 
         assert pieces != read_lines(out / "text" / f"test.{sides[0]}")
 
 
-@pytest.mark.system
 def test_split_pairs(sentences, tmp_path: Path) -> None:
     pairs = write_pairs(tmp_path / "pairs", sentences, ("en", "de"))
     wording = ("--src-lang", "en", "--tgt-lang", "de", "--tokenize", "--lowercase")
@@ -143,7 +141,6 @@ def test_split_pairs(sentences, tmp_path: Path) -> None:
     assert {*read_lines(tmp_path / "split" / "test.en")} <= encoded
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(
     ("kind", "tokenize"),
     [*((kind, True) for kind in (*subwords.LEARNT, "none")), ("sentencepiece-unigram", False)],
@@ -170,7 +167,6 @@ def test_lines_of_which_no_token_is_left(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.system
 def test_csv(sentences, tmp_path: Path) -> None:
     for split in SPLITS:
         text = io.StringIO()

@@ -1,6 +1,6 @@
 """List the files of `bash tests/run.sh --quick`: tests of every room, in less than a minute.
 
-pytest imports no other files. In each file, tests marked `system`, `slow` or `long` are left out.
+pytest imports no other files. In each file, tests marked `system` or `long` are left out.
 `test_house.py` demands that the files use every room (top folder or module) of the package.
 """
 

@@ -113,7 +113,6 @@ def test_a_language_that_the_data_folder_does_not_have_is_refused(tmp_path: Path
         tasks.setup_task(Namespace(task="translation", data=str(tmp_path), target_lang="de"))
 
 
-@pytest.mark.system
 def test_commands_name_what_has_no_effect(tmp_path: Path) -> None:
     for side in ("src", "tgt"):
         write_lines(tmp_path / f"train.{side}", ["1 2 3"] * 3)

@@ -32,7 +32,6 @@ def block_with(command: str) -> str:
     return block
 
 
-@pytest.mark.system
 @pytest.mark.long
 def test_the_commands_from_raw_text_to_a_score_run_as_they_stand(tmp_path: Path) -> None:
     """The block verbatim, in a folder that has nothing but two files of text and `user_dir`."""

@@ -343,7 +343,6 @@ def pairs_command(*arguments: object, ok: bool = True) -> str:
     return corpus_pairs(*arguments, *sizes, ok=ok)
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("name", ["pairs.csv", "pairs.csv.gz"])
 def test_csv_with_a_header_as_excel_writes_it(tmp_path, name):
     content = CSV.encode()
@@ -438,7 +437,6 @@ def test_wrong_encodings_of_two_files_are_remarked_on(tmp_path, capsys):
     assert f"{target} seems" not in output
 
 
-@pytest.mark.system
 def test_a_header_and_an_id_column_are_remarked_on(tmp_path):
     rows = ["id\tja\ten", *(f"{n}\t{line}\tline {n}" for n, line in enumerate(JAPANESE))]
     table = write_lines(tmp_path / "pairs.tsv", rows)
@@ -471,7 +469,6 @@ def test_a_header_and_an_id_column_are_remarked_on(tmp_path):
     assert "are the same file" in pairs_command(*twice, ok=False)
 
 
-@pytest.mark.system
 def test_a_corpus_that_was_made_otherwise_is_not_overwritten(tmp_path):
     table = write_lines(tmp_path / "pairs.tsv", [f"{s}\tline {n}" for n, s in enumerate(JAPANESE)])
     options = (table, "--out", tmp_path / "out")
@@ -528,7 +525,6 @@ def command(*arguments: object, ok: bool = True) -> str:
     return corpus_pairs(*LANGS, *arguments, ok=ok)
 
 
-@pytest.mark.system
 def test_command_splits_a_tab_separated_file(tmp_path):
     out = tmp_path / "out"
     options = ("--valid", 20, "--test", 30, "--columns", "2,1", "--lowercase", "--tokenize")
@@ -584,7 +580,6 @@ def test_command_refuses_options_of_another_kind_of_input(tmp_path, kind, option
     leaves_no_trace(tmp_path, f"`{option.split()[0]}` goes with ", *words)
 
 
-@pytest.mark.system
 def test_command_takes_aligned_files_as_one_split(tmp_path):
     source = write_lines(tmp_path / "s", ["b .", "a .", "b ."])
     target = write_lines(tmp_path / "t", ["B .", "A .", "B ."])
@@ -616,7 +611,6 @@ def test_a_language_is_the_ending_of_a_name(tmp_path, language):
     leaves_no_trace(tmp_path, message, *words, "--src-lang", language, "--tgt-lang", "en")
 
 
-@pytest.mark.system
 def test_splits_of_one_folder_are_made_alike(tmp_path):
     source = write_lines(tmp_path / "s", ["b .", "a ."])
     target = write_lines(tmp_path / "t", ["B .", "A ."])

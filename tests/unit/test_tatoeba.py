@@ -52,7 +52,6 @@ def test_a_sample_has_no_sentence_twice() -> None:
     assert max(lengths) > 40
 
 
-@pytest.mark.system
 def test_the_command_splits_without_leaks_and_keeps_the_attribution(tmp_path: Path) -> None:
     command("corpus", "tatoeba", "--src", "en", "--tgt", "es", "--valid", 500, "--out", tmp_path)
     files = {path.name: path for path in tmp_path.iterdir()}
@@ -66,7 +65,6 @@ def test_the_command_splits_without_leaks_and_keeps_the_attribution(tmp_path: Pa
         assert not held_out & train[language]
 
 
-@pytest.mark.system
 def test_a_sample_is_always_the_same_also_by_the_command(tmp_path: Path) -> None:
     sizes = "train 30 pairs, valid 4 pairs, test 5 pairs\n"
     assert command("corpus", "tatoeba", "--sample", "30,4,5", "--out", tmp_path) == sizes

@@ -288,7 +288,6 @@ def train(data: Path, folder: Path, *flags: object) -> Path:
     return folder
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("moment", ["checkpoint_1_9.pt", "checkpoint_2_18.pt", "checkpoint2.pt"])
 def test_resumes_exactly(data: Path, trained: Path, moment: str, tmp_path: Path) -> None:
     """In the first epoch, in the middle of a later one, and between two."""
@@ -298,7 +297,6 @@ def test_resumes_exactly(data: Path, trained: Path, moment: str, tmp_path: Path)
     assert same_state(*states)
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("architecture", ["gru_tiny", "linformer_tiny"])
 def test_interactive_translates_as_generate_does(data, trained, architecture, tmp_path):
     """With cut sources, and with ``<s>``; without these the scores would be others."""
@@ -333,7 +331,6 @@ def scored(output: str) -> dict[str, list[tuple[float, str]]]:
     return dict(sorted(scores.items()))
 
 
-@pytest.mark.system
 def test_hub_model_cuts_and_begins_sources(data: Path, trained: Path) -> None:
     from fairseq import hub_utils
 
@@ -346,7 +343,6 @@ def test_hub_model_cuts_and_begins_sources(data: Path, trained: Path) -> None:
     assert batch["net_input"]["src_tokens"].tolist() == [[BOS, *tokens[1].tolist()]] * 2
 
 
-@pytest.mark.system
 def test_validate_reads_the_options_from_the_checkpoint(data: Path, trained: Path) -> None:
     """The same loss as at the end of training, without one of the flags given again."""
     loss = r"subset \| loss (\S+)"
@@ -356,7 +352,6 @@ def test_validate_reads_the_options_from_the_checkpoint(data: Path, trained: Pat
     assert re.findall(loss, done.stdout + done.stderr) == [expected]
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("command", ["generate", "interactive"])
 def test_a_forgotten_start_symbol_is_named(data: Path, trained: Path, command: str) -> None:
     path = ("--path", trained / "checkpoint_last.pt", "--cpu")

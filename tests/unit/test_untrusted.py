@@ -494,7 +494,6 @@ def test_python_itself_is_untouched():
     assert collections.namedtuple("Pair", "a b")(1, 2).b == 2
 
 
-@pytest.mark.system
 def test_under_python_m(tmp_path: Path):
     """`python -m fairseq_cli.train` has its own copy of the command, in `__main__`."""
     code = ["import fairseq_ext, sys", "fairseq_ext.register()"]
