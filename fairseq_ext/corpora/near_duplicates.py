@@ -32,6 +32,7 @@ neither on the order of the links nor on the process that found them.
 
 import hashlib
 import itertools
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -73,8 +74,7 @@ class WordHashes(NamedTuple):
 def hash_words(sentences: Iterable[str]) -> WordHashes:
     """Hash the words of sentences, without case and punctuation."""
     cache: dict[str, int] = {}
-    words: list[int] = []
-    ends: list[int] = []
+    words, ends = array("Q"), array("q")  # a list would take several times the memory
     for sentence in sentences:
         for word in normalized(sentence).split():
             if (value := cache.get(word)) is None:
@@ -82,7 +82,7 @@ def hash_words(sentences: Iterable[str]) -> WordHashes:
                 value = cache[word] = int.from_bytes(digest, "big")
             words.append(value)
         ends.append(len(words))
-    return WordHashes(np.array(words, np.uint64), np.array(ends, np.int64))
+    return WordHashes(np.array(words), np.array(ends))
 
 
 def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
@@ -160,23 +160,18 @@ def in_range(values: np.ndarray, number: int, count: int) -> np.ndarray:
     return (values >= np.uint64(first)) & (values <= np.uint64(end - 1))
 
 
-def links(parts: Sequence[WordHashes], number: int = 0, count: int = 1) -> np.ndarray:
+def links(hashes: WordHashes, number: int = 0, count: int = 1) -> np.ndarray:
     """Find pairs of sentences with the same skeleton, in one of ``count`` ranges of fingerprints.
 
-    ``parts`` is one side of the corpus; rows are counted through all parts. Returns pairs of rows
-    ``[2, n]``: the first sentence with a skeleton, and another sentence with the same skeleton.
+    ``hashes`` is one side of the corpus. Returns pairs of rows ``[2, n]``: the first sentence with
+    a skeleton, and another sentence with the same skeleton.
     """
-    prints: list[np.ndarray] = []
-    rows: list[np.ndarray] = []
-    offset = 0
-    for part in parts:
-        for values, places in skeletons(part):
-            inside = in_range(values, number, count)
-            prints.append(values[inside])
-            rows.append(places[inside] + offset)
-        offset += len(part.ends)
-    values = np.concatenate([np.empty(0, np.uint64), *prints])
-    places = np.concatenate([np.empty(0, np.int64), *rows])
+    prints, rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    for values, places in skeletons(hashes):
+        inside = in_range(values, number, count)
+        prints.append(values[inside])
+        rows.append(places[inside])
+    values, places = np.concatenate(prints), np.concatenate(rows)
     order = np.lexsort((places, values))
     values, places = values[order], places[order]
     repeats = np.zeros(len(values), bool)
@@ -199,24 +194,23 @@ def join_groups(groups: np.ndarray, pairs: np.ndarray) -> None:
             groups[:] = roots
 
 
-def group_sides(sides: Sequence[Sequence[WordHashes]], ranges: int | None = None) -> np.ndarray:
+def group_sides(source: WordHashes, target: WordHashes) -> np.ndarray:
     """Return each sentence pair's group ``[N]``: the number of the group's first pair.
 
-    Each of the ``sides``, source and target, is a list of the hashes of its parts, in order.
-    Fingerprints are searched in ``ranges`` ranges, one after the other; by default there are as
-    many ranges as memory requires. Their number does not change the result.
+    Fingerprints are searched in ranges, one after the other, as many as memory requires. Their
+    number does not change the result.
     """
-    groups = np.arange(sum(len(part.ends) for part in sides[0]))
-    for parts in sides:
-        count = ranges or range_count(np.concatenate([part.lengths for part in parts]))
+    groups = np.arange(len(source.ends))
+    for hashes in (source, target):
+        count = range_count(hashes.lengths)
         for number in range(count):
-            join_groups(groups, links(parts, number, count))
+            join_groups(groups, links(hashes, number, count))
     return groups
 
 
-def group_pairs(pairs: Sequence[tuple[str, str]], ranges: int | None = None) -> np.ndarray:
+def group_pairs(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
     """Group sentence pairs of text, with the same result as :func:`group_sides`."""
-    return group_sides([[hash_words(pair[side] for pair in pairs)] for side in (0, 1)], ranges)
+    return group_sides(*(hash_words(pair[side] for pair in pairs) for side in (0, 1)))
 
 
 def group_sizes(groups: np.ndarray) -> np.ndarray:

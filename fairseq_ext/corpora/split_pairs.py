@@ -45,7 +45,7 @@ import numpy as np
 
 from fairseq_ext.corpora import SPLITS, near_duplicates, pair_texts, rules
 from fairseq_ext.corpora.command_lines import SIDES, PairOptions
-from fairseq_ext.corpora.near_duplicates import WordHashes, normalized
+from fairseq_ext.corpora.near_duplicates import hash_words, normalized
 from fairseq_ext.corpora.pair_texts import PairPart, Text
 from fairseq_ext.corpora.streams import KEPT, Encode, ordered_map, processes
 from fairseq_ext.text import pipeline, reading
@@ -234,17 +234,16 @@ class SplitJob:
     def hold_groups(self, name: str) -> None:
         """Draw groups of near-duplicates, without repeated pairs; refuse a corpus with too few."""
         options = self.options
-        places: list[np.ndarray] = []  # part and line of each pair
-        sides: tuple[list[WordHashes], list[WordHashes]] = ([], [])
-        for number, clean in enumerate(self.clean_names):
-            first = ~self._repeated(number, self.load(clean)["kept"])
-            lines = np.flatnonzero(first)
-            places.append(np.stack([np.full(len(lines), number), lines]))
-            with self.beside(clean, "tsv").open(encoding="utf-8", newline="\n") as file:
-                pairs = [line.split("\t") for line in itertools.compress(file, first)]
-            for side, hashes in enumerate(sides):
-                hashes.append(near_duplicates.hash_words(pair[side] for pair in pairs))
-        groups = near_duplicates.group_sides(sides)
+        kept = [self.load(clean)["kept"] for clean in self.clean_names]
+        first = [~self._repeated(number, count) for number, count in enumerate(kept)]
+
+        def sentences(side: int) -> Iterator[str]:
+            for clean, mask in zip(self.clean_names, first, strict=True):
+                with self.beside(clean, "tsv").open(encoding="utf-8", newline="\n") as file:
+                    for pair in itertools.compress(file, mask):
+                        yield pair.split("\t")[side]
+
+        groups = near_duplicates.group_sides(*map(hash_words, map(sentences, (0, 1))))
         test = near_duplicates.draw_groups(groups, options.test, f"{options.salt} test")
         valid = near_duplicates.draw_groups(
             groups, options.valid, f"{options.salt} valid", exclude=test
@@ -256,7 +255,9 @@ class SplitJob:
                 "split by sentences (`--key auto`)."
             )
         held = np.zeros(options.test + options.valid, HELD)
-        held["part"], held["line"] = np.concatenate(places, axis=1)[:, test | valid]
+        lines = np.concatenate([np.flatnonzero(mask) for mask in first])
+        parts = np.repeat(np.arange(len(first)), [mask.sum() for mask in first])
+        held["part"], held["line"] = parts[test | valid], lines[test | valid]
         held["split"] = np.where(test, SPLITS.index("test"), SPLITS.index("valid"))[test | valid]
         sizes = near_duplicates.group_sizes(groups)
         report = {"key": GROUPS, "groups": len(sizes), "largest": int(sizes[0])}
