@@ -7,6 +7,7 @@ ids, such as LibreOffice's help.
 import html
 import re
 from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
 from itertools import zip_longest
 from pathlib import Path
@@ -15,10 +16,12 @@ from fairseq_ext.corpora.readers import LONGEST, Segment
 from fairseq_ext.text import reading
 from fairseq_ext.utils.errors import DataError
 
+COMMENT = re.compile(r"<!--.*?(-->|\Z)", re.DOTALL)
 DOCUMENT = r"<doc\b[^<>]*?\bdocid\s*=\s*[\"']?([^\"'>]+)"
-SEGMENT = r"<seg\b[^<>]*?\bid\s*=\s*[\"']?([^\"'\s<>]+?)(?:[\"'\s][^<>]*?)?(?:/>|>(.*?)</seg>)"
-DOCUMENT_OR_SEGMENT = re.compile(f"{DOCUMENT}|{SEGMENT}", re.IGNORECASE)
-SEGMENT_TAG = re.compile(r"<seg\b[^<>]*/>|<(/?)(seg)\b", re.IGNORECASE)
+SEGMENT = r"<seg\b([^<>]*)(?:(?<=/)>|>?(.*?)(</seg>|\Z))"  # attributes, text, end
+DOCUMENT_OR_SEGMENT = re.compile(f"{DOCUMENT}|{SEGMENT}", re.IGNORECASE | re.DOTALL)
+SEGMENT_TAG = re.compile(r"<seg\b", re.IGNORECASE)
+NUMBER = re.compile(r"\bid\s*=\s*[\"']?([^\"'\s<>]+)", re.IGNORECASE)
 LARGEST_PAGE = 1 << 24  # most bytes of a page
 BLOCKS = {"p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "td", "th", "dt", "dd", "title"}
 VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
@@ -51,58 +54,33 @@ def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield document, number and text of each segment of an SGM file."""
     document, count = "", 0
-    for text in _sgm_lines(path):
-        for match in DOCUMENT_OR_SEGMENT.finditer(text):
-            if match[1]:
-                document = match[1]
-                continue
+    text = COMMENT.sub(partial(_line_ends, path), reading.read_text(path))
+    for match in DOCUMENT_OR_SEGMENT.finditer(text):
+        if match[1]:
+            document = match[1]
+            continue
+        content = (match[3] or "").replace("\r", "").replace("\n", " ")
+        if match[4] == "" or len(content) > LONGEST or SEGMENT_TAG.search(content):
+            line = text.count("\n", 0, match.start()) + 1
+            raise DataError(
+                f"`{path}`, line {line}: this <seg> has no </seg> before the next <seg>, or none "
+                f"in {LONGEST:,} characters; get the file again, or repair it."
+            )
+        if number := NUMBER.search(match[2].removesuffix("/")):
             count += 1
-            yield document, match[2], html.unescape(match[3] or "").strip()
+            yield document, number[1], html.unescape(content).strip()
     if not count:
         raise DataError(f"`{path}` has no <seg id=…>; is it an SGM file?")
 
 
-def _sgm_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of an SGM file; join the lines of a segment that spans several."""
-    parts, size, start = list[str](), 0, 0  # start: the line of a <seg> that is still open, or 0
-    endless = (
-        "this <seg> has no </seg> before the next <seg>, or none in "
-        f"{LONGEST:,} characters; get the file again, or repair it."
-    )
-    for number, text in enumerate(_without_comments(path), 1):
-        parts.append(text)
-        size += len(text) + 1
-        for slash, name in SEGMENT_TAG.findall(text):
-            if not name:  # a segment without text
-                continue
-            if start and not slash:
-                raise DataError(f"`{path}`, line {start}: {endless}")
-            start = 0 if slash else number
-        if not start:
-            yield " ".join(parts)
-            parts, size = [], 0
-        elif size > LONGEST + 1:
-            raise DataError(f"`{path}`, line {start}: {endless}")
-    if start:
-        raise DataError(f"`{path}`, line {start}: {endless}")
-
-
-def _without_comments(path: Path) -> Iterator[str]:
-    """Yield the lines of an SGM file, without its comments, some of which span several lines."""
-    start = 0  # the line of a comment that is still open, or 0
-    for number, text in enumerate(_lines(path), 1):
-        kept, place = list[str](), 0
-        while place < len(text):
-            end = text.find("-->" if start else "<!--", place)
-            if not start:
-                kept.append(text[place:] if end < 0 else text[place:end])
-            if end < 0:
-                break
-            place, start = (end + 3, 0) if start else (end + 4, number)
-        yield "".join(kept)
-    if start:
-        raise DataError(f"`{path}`, line {start}: this comment has no `-->`; repair it.")
+def _line_ends(path: Path, comment: re.Match[str]) -> str:
+    """Return the line ends in a comment, so that the lines after it keep their numbers."""
+    if not comment[1]:
+        line = comment.string.count("\n", 0, comment.start()) + 1
+        raise DataError(f"`{path}`, line {line}: this comment has no `-->`; repair it.")
+    return "\n" * comment[0].count("\n")
 
 
 def lines(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
