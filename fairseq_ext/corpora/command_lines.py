@@ -4,10 +4,9 @@ A module is imported only when its command runs.
 """
 
 import argparse
-import dataclasses
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,7 +68,7 @@ class OfficialOptions:
     """Options to prepare a corpus of the catalogue, such as multi30k."""
 
     corpus: str
-    out: Path = option(dataclasses.MISSING, "folder to write into", *OUTPUT, metavar="DIR")
+    out: Path = option(MISSING, "folder to write into", *OUTPUT, metavar="DIR")
     download: Path | None = option(
         None, "folder to keep the archives in (default: `download` below --output)", metavar="DIR"
     )
@@ -98,7 +97,7 @@ class OfficialOptions:
 class TatoebaOptions:
     """Options to write the corpus that comes with this package."""
 
-    out: Path = option(dataclasses.MISSING, "folder to write into", *OUTPUT, metavar="DIR")
+    out: Path = option(MISSING, "folder to write into", *OUTPUT, metavar="DIR")
     src: str = option("es", "source language, es or en (default: %(default)s)")
     tgt: str = option("en", "target language, en or es (default: %(default)s)")
     valid: int = option(1000, "validation pairs, at most 1000 (1000)", type=_natural)
@@ -116,16 +115,14 @@ class PairOptions:
     """Options to split sentence pairs."""
 
     src_lang: str = option(
-        dataclasses.MISSING,
+        MISSING,
         "source language: file suffix and tokenizer rules",
         "--src",
         "--src-lang",
         metavar="LANG",
     )
-    tgt_lang: str = option(
-        dataclasses.MISSING, "target language", "--tgt", "--tgt-lang", metavar="LANG"
-    )
-    out: Path = option(dataclasses.MISSING, "folder to write into", *OUTPUT, metavar="DIR")
+    tgt_lang: str = option(MISSING, "target language", "--tgt", "--tgt-lang", metavar="LANG")
+    out: Path = option(MISSING, "folder to write into", *OUTPUT, metavar="DIR")
     pairs: Path | None = option(
         None,
         "tab-separated pairs, or CSV: a plain, .gz, .bz2, .xz or .zip file",
@@ -204,7 +201,7 @@ class TranslationOptions:
     src: str = option(help="source language, such as en")
     tgt: str = option(help="target language, such as de")
     output: Path = option(
-        dataclasses.MISSING,
+        MISSING,
         "file to write, with source, target and document of each pair, for `corpus pairs`; "
         "TSV.json gets counts and checksums",
         "-o",
@@ -248,9 +245,7 @@ class TranslationOptions:
 class ContaminationOptions:
     """Options to look for a test set in training text."""
 
-    test: Path = option(
-        dataclasses.MISSING, "test set as plain text, one sentence per line", "test"
-    )
+    test: Path = option(MISSING, "test set as plain text, one sentence per line", "test")
     training: Sequence[Path] = option(
         help="training text in the same language, plain or compressed", nargs="+"
     )
@@ -268,13 +263,13 @@ class ContaminationOptions:
 class NoiseOptions:
     """Options to add noise to a test set."""
 
-    test: Path = option(dataclasses.MISSING, "plain text, one source sentence per line", "test")
+    test: Path = option(MISSING, "plain text, one source sentence per line", "test")
     kind: str = option(
         help="typos: swapped, missing, doubled or wrong letters; lower or upper: all letters in "
         "this case; punctuation: remove it",
         choices=NOISE_KINDS,
     )
-    out: Path = option(dataclasses.MISSING, "file to write", *OUTPUT)
+    out: Path = option(MISSING, "file to write", *OUTPUT)
     share: float | None = option(
         None, "share of words that get a typing error (default: 0.1)", metavar="SHARE"
     )
@@ -288,7 +283,7 @@ class OwnTextOptions:
     data: Path = option(help="folder with the six text files", metavar="DIR")
     src: str = option(help="source language, the ending of its files")
     tgt: str = option(help="target language, the ending of its files")
-    out: Path = option(dataclasses.MISSING, "folder to write", *OUTPUT, metavar="DIR")
+    out: Path = option(MISSING, "folder to write", *OUTPUT, metavar="DIR")
     tokenize: bool = option(False, "tokenize as Moses does (sacremoses)")
 
 
@@ -306,7 +301,7 @@ class MonolingualOptions(PreparedCorpus):
     """Options to write one side of a corpus, or another text, as plain text."""
 
     language: str = option(help="language of the side to write")
-    out: Path = option(dataclasses.MISSING, "file to write", *OUTPUT)
+    out: Path = option(MISSING, "file to write", *OUTPUT)
     text: Path | None = option(
         None, "plain text to check and write instead of a side of the corpus"
     )
@@ -319,7 +314,7 @@ class MixOptions(PreparedCorpus):
 
     source: Path = option(help="text file with the source lines of the synthetic pairs")
     target: Path = option(help="text file with the target lines of the synthetic pairs")
-    out: Path = option(dataclasses.MISSING, "folder to write", *OUTPUT, metavar="DIR")
+    out: Path = option(MISSING, "folder to write", *OUTPUT, metavar="DIR")
     tag: str = option("", "word to put before each synthetic source, such as <BT> (default: none)")
     copies: int = option(
         1,

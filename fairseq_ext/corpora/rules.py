@@ -87,11 +87,8 @@ def letters(languages: tuple[str, str], values: str) -> Check:
         return len(signs) - signs.translate(LETTERS).count(" ") < min_share * len(signs)
 
     def check(source: str, target: str) -> str | None:
-        return (
-            f"less than {min_share:g} letters"
-            if has_few_letters(source) or has_few_letters(target)
-            else None
-        )
+        few = has_few_letters(source) or has_few_letters(target)
+        return f"less than {min_share:g} letters" if few else None
 
     return check
 
@@ -126,28 +123,23 @@ def language(languages: tuple[str, str], values: str) -> Check:
     codes = values.split(":") if values else [*map(short_code, languages)]
     if len(codes) < 2 or codes[0] == codes[1]:
         raise _wrong("language", values, "two languages or more, such as de:en:fr")
-    identify = _identifier(tuple(codes))
-
-    def check(source: str, target: str) -> str | None:
-        if identify(source) != codes[0]:
-            return f"source is not {codes[0]}"
-        return None if identify(target) == codes[1] else f"target is not {codes[1]}"
-
-    return check
-
-
-def _identifier(codes: tuple[str, ...]) -> Callable[[str], str]:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     model = LanguageIdentifier.from_model_file(MODEL_FILE)
     try:
-        model.set_languages([*codes])
+        model.set_languages(codes)
     except ValueError as error:
         raise ConfigError(
             f"`--rule language`: {str(error).rstrip('.')}; give ISO 639-1 codes, as in "
             "language=de:en."
         ) from None
-    return lambda text: model.classify(text)[0]
+
+    def check(source: str, target: str) -> str | None:
+        if model.classify(source)[0] != codes[0]:
+            return f"source is not {codes[0]}"
+        return None if model.classify(target)[0] == codes[1] else f"target is not {codes[1]}"
+
+    return check
 
 
 RULES: dict[str, Rule] = {
@@ -164,14 +156,13 @@ RULES: dict[str, Rule] = {
 @functools.lru_cache
 def checks(specifications: Sequence[str], languages: tuple[str, str]) -> tuple[Check, ...]:
     """Return the check for empty sides, and then the checks of the ``--rule`` options, in order."""
-    return (empty, *(_check(specification, languages) for specification in specifications))
-
-
-def _check(specification: str, languages: tuple[str, str]) -> Check:
-    name, _, values = specification.partition("=")
-    if name not in RULES:
-        raise ConfigError(f"`--rule {name}` is not known; there are {', '.join(RULES)}.")
-    return RULES[name](languages, values)
+    pair_checks: list[Check] = [empty]
+    for specification in specifications:
+        name, _, values = specification.partition("=")
+        if name not in RULES:
+            raise ConfigError(f"`--rule {name}` is not known; there are {', '.join(RULES)}.")
+        pair_checks.append(RULES[name](languages, values))
+    return tuple(pair_checks)
 
 
 def why_left_out(source: str, target: str, pair_checks: Iterable[Check]) -> str | None:

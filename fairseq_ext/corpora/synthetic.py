@@ -38,15 +38,9 @@ def run(options: MixOptions) -> str:
     sides = (options.src, options.tgt)
     train = train_files(options.data, sides)
     checks.check_parallel(*train, empty_lines=True, max_tokens=None)
-    held_out_names = [f"{split}.{side}" for split in SPLITS[1:] for side in sides]
-    read = [
-        options.source,
-        options.target,
-        *train,
-        *(options.data / name for name in held_out_names),
-    ]
-    written = [options.out / name for name in (*(path.name for path in train), *held_out_names)]
-    files.keep_inputs(read, written)
+    names = [f"{split}.{side}" for split in SPLITS for side in sides]
+    read = [options.source, options.target, *(options.data / name for name in names)]
+    files.keep_inputs(read, [options.out / name for name in names])
     with files.staged_folder(options.out) as stage:
         with writers([stage / path.name for path in train]) as opened:
             for _ in range(options.copies):
@@ -55,7 +49,7 @@ def run(options: MixOptions) -> str:
             streams.deal(work.kept_pairs(pairs, options.workers, tally), [opened])
         if not (options.copies or KEPT in tally):
             raise DataError("no pair is left to train on; give `--copies`, or a higher `--ratio`.")
-        for name in held_out_names:
+        for name in names[len(train) :]:
             shutil.copyfile(options.data / name, stage / name)
         text_pipeline.save(stage)
         total = sum(counts[0] for counts in tally.values())
