@@ -1,6 +1,5 @@
 """Fixtures shared by all tests."""
 
-import os
 import random
 import signal
 import zlib
@@ -12,11 +11,7 @@ import pytest
 
 from fairseq_ext import register
 from tests.support import quick
-from tests.support.harness import STARTUP, binarize, command, digits_corpus, fairseq
-
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(STARTUP), *filter(None, [os.environ.get("PYTHONPATH")])]
-)  # commands of the tests start sooner
+from tests.support.harness import binarize, command, digits_corpus, fairseq
 
 # A background job of a shell ignores Ctrl-C, and the commands that tests interrupt would, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)

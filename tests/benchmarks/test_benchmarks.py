@@ -72,7 +72,7 @@ def answers(
     """Ask a benchmark all its questions in this process; return the folder of the answers."""
     command = ["all", *map(str, words), "--json", str(folder / "x.json")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.environ["PYTHONPATH"])  # to which a question adds
+        patch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # to which a question adds
         parsed = module.arguments().parse_args(command)
         bench.ask(module.QUESTIONS, parsed, defaults, module.draw)
     return folder

@@ -23,7 +23,6 @@ from tests.support import forking
 
 REPO = Path(__file__).resolve().parents[2]
 USER_DIR = REPO / "user_dir"
-STARTUP = REPO / "tests" / "support" / "startup"
 BIN = Path(sys.executable).parent
 FRESH = bool(os.environ.get("FRESH_COMMANDS"))  # run every command in a new interpreter
 

