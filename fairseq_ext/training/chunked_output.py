@@ -17,7 +17,6 @@ from fairseq.models.transformer import TransformerDecoderBase, TransformerModelB
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fairseq_ext.training import tied_weight
 from fairseq_ext.training.loss import OutputLayer
 
 WRAPPERS = (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataParallel)
@@ -54,16 +53,12 @@ def obstacle(model: nn.Module) -> str | None:
 @contextlib.contextmanager
 def deferred(model: nn.Module) -> Iterator[None]:
     """Let ``model`` return features, not logits, in a block; its :func:`obstacle` must be None."""
-    inner = unwrapped(model)
-    attributes = vars(inner.decoder)
+    attributes = vars(unwrapped(model).decoder)
     attributes["output_layer"] = _unchanged  # in the instance, to hide the class's method
-    attributes["_tied"] = None
-    weight = getattr(_output_module(inner.decoder), "weight", None)
     try:
-        with tied_weight.tied(inner, weight) as attributes["_tied"]:
-            yield
+        yield
     finally:
-        del attributes["output_layer"], attributes["_tied"]
+        del attributes["output_layer"]
 
 
 def is_deferred(model: nn.Module) -> bool:
@@ -77,20 +72,14 @@ def output_layer(model: nn.Module, features: Tensor) -> OutputLayer:
     Our decoders provide it as ``last_product``.
     """
     decoder = unwrapped(model).decoder
-    if "last_product" in vars(owner_of(decoder, "output_layer")):
-        output = decoder.last_product(features)
+    owner = owner_of(decoder, "output_layer")
+    if "last_product" in vars(owner):
+        return decoder.last_product(features)
+    if owner is not LSTMDecoder:
+        module = decoder.output_projection
     else:
-        module = _output_module(decoder)
-        output = OutputLayer(features, module.weight, getattr(module, "bias", None))
-    tied = vars(decoder).get("_tied")
-    return output._replace(tied=tied) if tied and tied.parameter is output.weight else output
-
-
-def _output_module(decoder: nn.Module) -> nn.Module | None:
-    """Return the module with the weights of the output layer, or None if no module is known."""
-    if owner_of(decoder, "output_layer") is not LSTMDecoder:
-        return getattr(decoder, "output_projection", None)
-    return decoder.embed_tokens if decoder.share_input_output_embed else decoder.fc_out
+        module = decoder.embed_tokens if decoder.share_input_output_embed else decoder.fc_out
+    return OutputLayer(features, module.weight, getattr(module, "bias", None))
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -16,8 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_ext.training.tied_weight import Parts, TiedWeight
-
 CHUNK = 2**22  # logits in a chunk: 16 MiB in fp32, a size with fast products
 BLOCK = 2**18  # logits whose loss is computed at a time: few enough for a core's own cache
 
@@ -29,13 +27,11 @@ class OutputLayer(NamedTuple):
         features: ``h``, ``[..., C]``.
         weight: ``W``, ``[V, C]``.
         bias: ``b``, ``[V]``, or None.
-        tied: what sums the gradient of ``W`` if ``W`` is also a table of embeddings; else None.
     """
 
     features: Tensor
     weight: Tensor
     bias: Tensor | None = None
-    tied: TiedWeight | None = None
 
     def of_words(self, words: Tensor | slice) -> "OutputLayer":
         """Return this layer with only the features of the selected words, ``[N, C]``."""
@@ -144,15 +140,12 @@ def _blocks(z: Tensor) -> Sequence[slice]:
 
 
 def _summed(output: OutputLayer, chunk_loss: ChunkLoss, chunk: int) -> tuple[Tensor, Tensor]:
-    features, weight, bias, tied = output
+    features, weight, bias = output
     places = _places(output, chunk)
     if not torch.is_grad_enabled():  # `requires_grad` would still ask for gradients
-        features, weight, tied = features.detach(), weight.detach(), None
+        features, weight = features.detach(), weight.detach()
         bias = None if bias is None else bias.detach()
-    if tied is None:
-        return _Summed.apply(features, weight, bias, None, None, chunk_loss, places)
-    anchor, parts = tied.anchor, tied.parts
-    return _Summed.apply(features, weight.detach(), bias, anchor, parts, chunk_loss, places)
+    return _Summed.apply(features, weight, bias, chunk_loss, places)
 
 
 class _Summed(torch.autograd.Function):
@@ -169,8 +162,6 @@ class _Summed(torch.autograd.Function):
         features: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        anchor: Tensor | None,
-        parts: Parts | None,
         chunk_loss: ChunkLoss,
         places: Sequence[slice],
     ) -> tuple[Tensor, Tensor]:
@@ -179,7 +170,6 @@ class _Summed(torch.autograd.Function):
         sums = features.new_zeros(2, dtype=precise)
         needed = ctx.needs_input_grad
         of_features = torch.empty_like(features) if needed[0] else None  # [N, C]
-        needs_weight = needed[1] or needed[3]
         of_weight: Tensor | None = None  # [C, V]
         of_bias = torch.zeros_like(bias, dtype=precise) if needed[2] else None  # [V]
         for place in places:
@@ -190,7 +180,7 @@ class _Summed(torch.autograd.Function):
             rounded = z.to(weight.dtype) if any(needed) else z  # ∂L/∂z
             if of_features is not None:
                 of_features[place] = rounded @ weight
-            if needs_weight:
+            if needed[1]:
                 of_weight = _add_product(of_weight, h.t(), rounded, precise)
             if of_bias is not None:
                 of_bias += z.sum(dim=0)
@@ -199,7 +189,6 @@ class _Summed(torch.autograd.Function):
         if of_bias is not None:
             of_bias = of_bias.to(weight.dtype)
         ctx.save_for_backward(of_features, of_weight, of_bias)
-        ctx.parts = parts
         loss, nll = sums[0].clone(), sums[1].clone()
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -211,11 +200,8 @@ class _Summed(torch.autograd.Function):
         if grad.device.type != "cpu" or grad != 1:  # usually 1: the graph ends here
             gradients = [g if g is None else g * grad.to(g) for g in gradients]
         of_features, of_weight, of_bias = gradients
-        if ctx.parts is None:
-            of_weight = None if of_weight is None else of_weight.t()
-            return of_features, of_weight, of_bias, None, None, None, None
-        ctx.parts.add_product(of_weight)
-        return of_features, None, of_bias, grad.new_zeros(()), None, None, None
+        of_weight = None if of_weight is None else of_weight.t()
+        return of_features, of_weight, of_bias, None, None
 
 
 def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:

@@ -62,11 +62,10 @@ def obstacle(criterion: Any, model: Any) -> str | None:
 def leave_output_to_loss(
     original: Callable, self: Any, model: Any, sample: dict[str, Any], reduce: bool = True
 ) -> Any:
-    """Compute the loss in chunks of tokens, and add the gradients of tied embeddings in one tensor.
+    """Compute the loss in chunks of tokens.
 
     Problem: The logits, log-probabilities and gradients of a whole batch are matrices of tokens
-    × vocabulary, which cost memory and time. So do tied embeddings, because torch makes a gradient
-    of the whole table for each use of it.
+    × vocabulary, which cost memory and time.
     """
     from fairseq_ext.training import chunked_output
 
