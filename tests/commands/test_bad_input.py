@@ -6,6 +6,7 @@ the real command.
 
 import gzip
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -98,9 +99,8 @@ class TestCheckText:
         ],
     )
     def test_refuses(self, file, content: bytes, output: str):
-        with pytest.raises(DataError) as caught:
+        with pytest.raises(DataError, match=re.escape(output)):
             checks.check_text(file(content))
-        assert output in str(caught.value)
 
     def test_documents_are_no_text(self, file, tmp_path: Path):
         path = file(b"PK\x03\x04").rename(tmp_path / "a.docx")

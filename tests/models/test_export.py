@@ -128,9 +128,8 @@ def test_ctranslate2_computes_the_same(name: str, tmp_path: Path):
 @pytest.mark.parametrize("tool", ["ctranslate2", "huggingface"])
 @pytest.mark.parametrize("name", ["gru-shared", "linformer", "muse", "bmt-1"])
 def test_what_no_tool_computes_is_refused(name: str, tool: str, tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"cannot be expressed in .*, which has no") as caught:
+    with pytest.raises(ConfigError, match=r"cannot be expressed in .*, which has no"):
         exported(tmp_path, tool, ALL[name])
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -147,6 +146,5 @@ def test_what_no_tool_computes_is_refused(name: str, tool: str, tmp_path: Path):
     ],
 )
 def test_options_that_no_class_has_are_refused(flags: list[str], reason: str, tmp_path: Path):
-    with pytest.raises(ConfigError, match=reason) as caught:
+    with pytest.raises(ConfigError, match=reason):
         exported(tmp_path, "huggingface", [*STOCK, *flags])
-    assert "\n" not in str(caught.value)

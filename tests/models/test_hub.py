@@ -241,9 +241,8 @@ def test_a_download_that_is_cut_short(bundled: Path, server: Hub, monkeypatch, n
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # before the library's next attempt
     path = Path(f"{REPO}@{server.commit(REPO, contents(bundled))}")
     server.cut = name
-    with pytest.raises((CheckpointError, EnvironmentProblem)) as refusal:
+    with pytest.raises((CheckpointError, EnvironmentProblem)):
         find_model.fetched(path)
-    assert "\n" not in str(refusal.value)
     server.cut = ""
     folder = find_model.fetched(path)
     bundle.read(folder).check()
@@ -263,9 +262,8 @@ def test_what_is_not_there(bundled: Path, server: Hub, monkeypatch: pytest.Monke
         (REPO, CheckpointError, "is not a complete bundle"),
         (f"{REPO}@v9", CheckpointError, "has no revision `v9`"),
     ):
-        with pytest.raises(error, match=message) as refusal:
+        with pytest.raises(error, match=message):
             fairseq_ext.load(name)
-        assert "\n" not in str(refusal.value)
     server.commit(REPO, {"bundle.json": (bundled / "bundle.json").read_bytes()})
     with pytest.raises(CheckpointError, match="is not a complete bundle"):
         fairseq_ext.load(REPO)

@@ -434,13 +434,12 @@ def test_languages_that_a_model_does_not_have(languages: tuple, message: str, tm
     ],
 )
 def test_hostile_or_unknown_options(options: dict, message: str, tmp_path: Path, cache: Path):
-    """Each is an error of one line, and no file appears but in the cache."""
+    """Each is an error, and no file appears but in the cache."""
     values = {**M2M, "source_lang": "en", "target_lang": "de", **options}
     folder, *_ = publish_many(tmp_path / "model", values.pop("task", EPOCHS), **values)
     before = {path for path in tmp_path.rglob("*") if cache not in path.parents} - {cache}
-    with pytest.raises(CheckpointError, match=message) as caught:
+    with pytest.raises(CheckpointError, match=message):
         models_of(folder)
-    assert "\n" not in str(caught.value)
     assert {path for path in tmp_path.rglob("*") if cache not in path.parents} - {cache} == before
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -117,9 +118,8 @@ def test_lists_that_cannot_be(change: object, message: str, tmp_path: Path) -> N
     else:
         entries = change
     path.write_text(json.dumps(entries))
-    with pytest.raises(FairseqExtError) as caught:
+    with pytest.raises(FairseqExtError, match=re.escape(message)):
         pair_texts.read_list(path)
-    assert message in str(caught.value)
 
 
 @pytest.mark.system
@@ -168,9 +168,8 @@ def test_reasons(rule: str, source: str, target: str, reason: str | None) -> Non
     ],
 )
 def test_rules_that_cannot_be(rule: str, message: str) -> None:
-    with pytest.raises(FairseqExtError) as caught:
+    with pytest.raises(FairseqExtError, match=re.escape(message)):
         rules.checks((rule,), ("de", "en"))
-    assert message in str(caught.value)
 
 
 @pytest.mark.system

@@ -279,11 +279,9 @@ BAD = {
 def test_a_manifest_that_is_none_is_refused(data: Path, case: str) -> None:
     content, message = BAD[case]
     (data / NAME).write_text(content, encoding="utf-8")
-    with pytest.raises(DataError) as caught:
+    fault = f"{re.escape(str(data / NAME))} is not a manifest of fairseq-preprocess.*{message}"
+    with pytest.raises(DataError, match=fault):
         indexed.check(data / "train.src-tgt.src", 14)
-    assert f"{data / NAME} is not a manifest of fairseq-preprocess" in str(caught.value)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 # Indexes of binarized data: right above 2 GiB, and refused when they do not fit
@@ -373,10 +371,9 @@ def test_pointers_that_do_not_follow_from_the_sizes_are_refused(copy_data, tmp_p
     indexed.check(prefix, 14)
     change, output = POINTERS[case]
     write_pointers(Path(f"{prefix}.idx"), change)
-    with pytest.raises(DataError, match=r"a\.idx is damaged: sentence .* instead of") as caught:
+    fault = rf"a\.idx is damaged: (?=.*{output})sentence .* instead of"
+    with pytest.raises(DataError, match=fault):
         indexed.check(prefix, 14)
-    assert output in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

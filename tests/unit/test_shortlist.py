@@ -1,5 +1,6 @@
 """Tables of translations, and the files that shortlists are kept in."""
 
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -135,10 +136,8 @@ def test_files_keep_a_shortlist(tmp_path: Path) -> None:
 def test_damaged_files_are_refused(changed: tuple[str, str], fault: str, tmp_path: Path) -> None:
     path = tmp_path / "lists"
     path.write_text(TEXT.replace(*changed))
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match=f"^{re.escape(f'{path}, {fault}')}"):
         shortlist.read(path, SOURCE, TARGET)
-    assert str(error.value).startswith(f"{path}, {fault}")
-    assert "\n" not in str(error.value)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

@@ -422,9 +422,8 @@ def test_what_ast_literal_eval_reads(value: object):
 
 @pytest.mark.parametrize("text", RUNS)
 def test_nothing_else(text: str):
-    with pytest.raises(LiteralError, match="must be a literal") as refused:
+    with pytest.raises(LiteralError, match="must be a literal"):
         literal(text)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", HUGE)
