@@ -251,18 +251,18 @@ class Preparation:
             with staged_folder(bpe) as stage:
                 paths = [self.out / "text" / f"train.{side}" for side in self._sides]
                 learn(self.subwords, paths, self.corpus.merges, stage)
-            return {"sha256": sha256(self._codes)}
+            return {}
 
-        learnt = do_once(self.out, "merges", settings, [self._codes], make)
+        do_once(self.out, "merges", settings, [self._codes], make)
         fates: Report = {}
         steps = {"subwords": TRAINING} | {f"subwords.{name}": (name,) for name in test_names}
         for step, splits in steps.items():
             outputs = [bpe / name for name in self._names(splits)]
-            work = partial(self._split_into_pieces, splits, learnt["sha256"])
+            work = partial(self._split_into_pieces, splits)
             fates |= do_once(self.out, step, settings, outputs, work)["fates"]
         return {"fates": fates}
 
-    def _split_into_pieces(self, splits: Iterable[str], checksum: str) -> Report:
+    def _split_into_pieces(self, splits: Iterable[str]) -> Report:
         """Write the subword pieces of these splits; count their kept and dropped pairs."""
         fates = {}
         pieces = Pipeline(*self._sides, subwords=self._learner.kind, files=(self._codes,))
@@ -270,7 +270,7 @@ class Preparation:
             for split in splits:
                 names = self._names([split])
                 rules = self.corpus.piece_rules if split in TRAINING else ()
-                work = Encode(pieces, rules, version=checksum)
+                work = Encode(pieces, rules)
                 pairs = streams.line_pairs(*(self.out / "text" / name for name in names))
                 bar = tqdm(pairs, desc=f"subwords of {split}", unit=" pairs", disable=None)
                 fates[split] = Tally()

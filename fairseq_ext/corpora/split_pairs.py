@@ -364,16 +364,11 @@ def leak(side: str) -> str:
 
 
 def prepare(
-    options: PairOptions,
-    texts: tuple[Text, ...],
-    folder: Path,
-    part_lines: int,
-    range_size: int = RANGE,
+    options: PairOptions, texts: tuple[Text, ...], folder: Path, range_size: int = RANGE
 ) -> SplitJob:
     """Unpack texts into an existing folder, cut them into parts, and return the job to split them.
 
-    The first worker unpacks for all. A part has at most ``part_lines`` pairs, and a range of
-    fingerprints has about ``range_size``.
+    The first worker unpacks for all. A range of fingerprints has about ``range_size``.
     """
     packed = {
         pair_texts.unpacked_name(number, place): (text, place)
@@ -381,29 +376,23 @@ def prepare(
         for place, path in enumerate(text.files)
         if pair_texts.is_packed(text, path)
     }
-    shared(folder).work([*packed], lambda name: pair_texts.unpack(*packed[name], folder / name))
-    parts = pair_texts.cut_texts(texts, folder, part_lines)
+    shared = SharedFolder(folder, HEAD)
+    shared.work([*packed], lambda name: pair_texts.unpack(*packed[name], folder / name))
+    parts = pair_texts.cut_texts(texts, folder, options.part_lines)
     total = sum(part.lines for part in parts)
     return SplitJob(options, texts, folder, tuple(parts), max(1, -(-total // range_size)))
 
 
-def shared(folder: Path) -> SharedFolder:
-    """Return the :class:`SharedFolder` through which workers share the job in ``folder``."""
-    return SharedFolder(folder, HEAD)
-
-
-def work(job: SplitJob, workers: int | None) -> None:
-    """Do all stages of a job with ``workers`` processes, together with other workers of its folder.
-
-    None stands for one process for each core.
+def work(job: SplitJob) -> None:
+    """Do all stages of a job, together with other workers of its folder.
 
     Raises:
         DataError: no pairs are left after cleaning.
     """
-    folder = shared(job.folder)
-    spread = partial(_spread, processes(workers))
+    shared = SharedFolder(job.folder, HEAD)
+    spread = partial(_spread, processes(job.options.workers))
     for stage, (names, do) in enumerate(job.steps()):
-        folder.work(names, do, spread=spread)
+        shared.work(names, do, spread=spread)
         if stage == 0 and not job.total("kept"):
             raise DataError(
                 f"no pairs are left of {job.total('read')} read; nothing to write. Check the "
@@ -598,32 +587,33 @@ def run(options: PairOptions) -> str:
     with _folder(options) as folder:
         if not options.overwrite:  # now that no other run is writing there
             _keep_others(options, record)
-        shared(folder).begin(job_record)
-        job = prepare(options, texts, folder, options.part_lines)
-        work(job, options.workers)
+        SharedFolder(folder, HEAD).begin(job_record)
+        job = prepare(options, texts, folder)
+        work(job)
         return _write(job, record)
 
 
 def _check_folder(options: PairOptions, texts: Sequence[Text]) -> None:
     """Refuse to overwrite the texts, or to mix splits that were made in different ways."""
-    written = [
-        path for lang in (options.src_lang, options.tgt_lang) for path in _files(options, lang)
-    ]
-    files.keep_inputs([path for text in texts for path in text.files], written)
+    files.keep_inputs([path for text in texts for path in text.files], _files(options))
     if options.as_split is not None:
         pipeline.require_same(options.out, text_pipeline(options))
 
 
-def _files(options: PairOptions, language: str) -> list[Path]:
-    """List the files to write for a language."""
-    splits = SPLITS if options.as_split is None else (options.as_split,)
-    return [options.out / f"{split}.{language}" for split in splits]
+def _files(options: PairOptions) -> list[Path]:
+    """List the files to write: source and target of each split."""
+    langs = (options.src_lang, options.tgt_lang)
+    return [options.out / f"{split}.{lang}" for split in _splits(options) for lang in langs]
+
+
+def _splits(options: PairOptions) -> Sequence[str]:
+    return SPLITS if options.as_split is None else (options.as_split,)
 
 
 def _keep_others(options: PairOptions, record: dict[str, Any]) -> None:
     """Refuse to write over a corpus that was made with other options or inputs."""
     manifest = options.out / _manifest(options)
-    if not any(path.exists() for path in _files(options, options.src_lang)):
+    if not any(path.exists() for path in _files(options)):
         return
     try:
         former = json.loads(manifest.read_text(encoding="utf-8"))
@@ -681,8 +671,7 @@ def _write(job: SplitJob, record: dict[str, Any]) -> str:
     """Write all splits, ``text.json`` and the manifest; return the summary."""
     options, texts = job.options, job.texts
     langs = (options.src_lang, options.tgt_lang)
-    splits = SPLITS if options.as_split is None else (options.as_split,)
-    names = [f"{name}.{lang}" for name in splits for lang in langs]
+    splits, names = _splits(options), [path.name for path in _files(options)]
     with files.staged_folder(options.out) as stage:
         with writers([stage / name for name in names]) as opened:
             pairs = dict(zip(splits, zip(opened[::2], opened[1::2], strict=True), strict=True))

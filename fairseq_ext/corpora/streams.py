@@ -120,8 +120,6 @@ class Encode:
     words: bool = False  # leave subwords and fairseq's symbols to a later step
     must_keep: str = ""  # the text's name, if none of its pairs may be dropped
     tag: str = ""  # a word put before the source tokens; none if empty
-    # A checksum of the pipeline's files, so that cached functions of other files are not used.
-    version: str = ""
 
     def __call__(
         self, pairs: Iterable[Sequence[str | None]], first: int = 1

@@ -53,10 +53,10 @@ def job_of(pairs: Pairs, folder: Path, size: int = 97, ranges: int = 50, **how: 
     """Run all stages of a job in parts of ``size`` pairs and in ``ranges`` ranges."""
     source, target = ([pair[side] for pair in pairs] for side in (0, 1))
     files = (write_lines(folder / "source", source), write_lines(folder / "target", target))
-    options = PairOptions("es", "en", folder / "out", **how)
+    options = PairOptions("es", "en", folder / "out", part_lines=size, workers=1, **how)
     (folder / "job").mkdir()
-    job = split_pairs.prepare(options, (Text("pairs", files),), folder / "job", size, ranges)
-    split_pairs.work(job, 1)
+    job = split_pairs.prepare(options, (Text("pairs", files),), folder / "job", ranges)
+    split_pairs.work(job)
     return job
 
 
