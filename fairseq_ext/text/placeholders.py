@@ -148,39 +148,30 @@ class Keeper:
 
     def mask(self, line: str) -> MaskedLine:
         """Separate the spans of a line that must stay unchanged from the text to translate."""
-        parts, spans, end = [], [], 0
-        for start, stop in self._places(line):
-            parts.append(line[end:start])
-            spans.append(line[start:stop])
-            end = stop
-        parts.append(line[end:])
-        ends = ["", ""]
-        # Tags around the whole text, and spans without a word such as emoji, do not belong to the
-        # sentence.
-        is_whole = len(spans) == 1 and not "".join(parts).strip()
-        if spans and not parts[0].strip() and (start := self._core(spans[0], is_whole)[0]):
-            ends[0] = parts[0] + spans[0][:start]
-            parts[0], spans[0] = "", spans[0][start:]
-            if not spans[0]:
-                del parts[0], spans[0]
-        if (
-            spans
-            and not parts[-1].strip()
-            and (stop := self._core(spans[-1], is_whole)[1]) < len(spans[-1])
-        ):
-            ends[1] = spans[-1][stop:] + parts[-1]
-            parts[-1], spans[-1] = "", spans[-1][:stop]
-            if not spans[-1]:
-                del parts[-1], spans[-1]
-        if self.markup or any(ends):
-            inner = parts[0].lstrip()
-            ends[0] += parts[0].removesuffix(inner)
-            parts[0] = inner
-            inner = parts[-1].rstrip()
-            ends[1] = parts[-1].removeprefix(inner) + ends[1]
-            parts[-1] = inner
+        places, start, stop = list(self._places(line)), 0, len(line)
+        if places:
+            (first, first_end), (last, end) = places[0], places[-1]
+            # Tags around the whole text, and spans without a word such as emoji, do not belong to
+            # the sentence.
+            is_whole = len(places) == 1 and line[first:end].strip() == line.strip()
+            core = self._core(line[first:first_end], is_whole)[0]
+            if core and not line[:first].strip():
+                start = first + core
+            core = last + self._core(line[last:end], is_whole)[1]
+            if start < end and core < end and not line[end:].strip():
+                stop = core
+        if self.markup or (start, stop) != (0, len(line)):
+            start += len(line[start:stop]) - len(line[start:stop].lstrip())
+            stop = start + len(line[start:stop].rstrip())
+        parts, spans, end = [], [], start
+        for first, last in ((max(first, start), min(last, stop)) for first, last in places):
+            if first < last:
+                parts.append(line[end:first])
+                spans.append(line[first:last])
+                end = last
+        parts.append(line[end:stop])
         years = [year for year in YEARS if year not in line][: len(spans)]
-        return MaskedLine(parts, spans, self.markup, years, (ends[0], ends[1]))
+        return MaskedLine(parts, spans, self.markup, years, (line[:start], line[stop:]))
 
     def _core(self, span: str, is_whole: bool) -> tuple[int, int]:
         """Return start and end of the part of a span that is left without the tags around it.
