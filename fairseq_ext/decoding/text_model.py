@@ -13,7 +13,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import NoReturn, overload
+from typing import TYPE_CHECKING, NoReturn, TypedDict, overload
 
 from fairseq_ext.decoding import stream
 from fairseq_ext.decoding.loading import models_of, open_model, require_readers
@@ -23,6 +23,24 @@ from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ
 from fairseq_ext.text import placeholders
 from fairseq_ext.text.sentences import UNSPLIT, SentenceSplitter, sentence_splitter
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Options(TypedDict, total=False):
+    """The options of :meth:`Model.translate`, which describes them."""
+
+    beam: int | None
+    nbest: int
+    lenpen: float | None
+    max_len_a: float | None
+    max_len_b: int | None
+    alignments: bool
+    split_sentences: bool
+    keep: Sequence[str]
+    keep_addresses: bool
+    markup: bool
 
 
 class Model:
@@ -55,55 +73,19 @@ class Model:
         return f"<fairseq_ext model: {self.name}, {self.src} → {self.tgt}>"
 
     @overload
-    def translate(
-        self,
-        texts: str,
-        *,
-        beam: int | None = None,
-        nbest: int = 1,
-        lenpen: float | None = None,
-        max_len_a: float | None = None,
-        max_len_b: int | None = None,
-        alignments: bool = False,
-        split_sentences: bool = False,
-        keep: Sequence[str] = (),
-        keep_addresses: bool = False,
-        markup: bool = False,
-    ) -> Translation: ...
+    def translate(self, texts: str, **options: "Unpack[Options]") -> Translation: ...
 
     @overload
     def translate(
-        self,
-        texts: Sequence[str],
-        *,
-        beam: int | None = None,
-        nbest: int = 1,
-        lenpen: float | None = None,
-        max_len_a: float | None = None,
-        max_len_b: int | None = None,
-        alignments: bool = False,
-        split_sentences: bool = False,
-        keep: Sequence[str] = (),
-        keep_addresses: bool = False,
-        markup: bool = False,
+        self, texts: Sequence[str], **options: "Unpack[Options]"
     ) -> list[Translation]: ...
 
     def translate(
-        self,
-        texts: str | Sequence[str],
-        *,
-        beam: int | None = None,
-        nbest: int = 1,
-        lenpen: float | None = None,
-        max_len_a: float | None = None,
-        max_len_b: int | None = None,
-        alignments: bool = False,
-        split_sentences: bool = False,
-        keep: Sequence[str] = (),
-        keep_addresses: bool = False,
-        markup: bool = False,
+        self, texts: str | Sequence[str], **options: "Unpack[Options]"
     ) -> Translation | list[Translation]:
         """Translate one line or several lines.
+
+        The options have names. :meth:`stream` shows their defaults.
 
         Args:
             texts: a line or a list of lines; an empty line has an empty translation.
@@ -127,22 +109,7 @@ class Model:
         """
         single = isinstance(texts, str)
         texts = [texts] if single else _listed(texts, "texts")
-        translations = list(
-            self.stream(
-                texts,
-                buffer=max(len(texts), 1),
-                beam=beam,
-                nbest=nbest,
-                lenpen=lenpen,
-                max_len_a=max_len_a,
-                max_len_b=max_len_b,
-                alignments=alignments,
-                split_sentences=split_sentences,
-                keep=keep,
-                keep_addresses=keep_addresses,
-                markup=markup,
-            )
-        )
+        translations = list(self.stream(texts, buffer=max(len(texts), 1), **options))
         return translations[0] if single else translations
 
     def stream(
