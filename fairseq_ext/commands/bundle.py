@@ -88,7 +88,7 @@ def _bundle(args: argparse.Namespace) -> None:
     scores = read_scores(args.scores, args.system) if args.scores else []
     checkpoint = model_of(args.model, args.src, args.tgt)
     search = decoding_options.specified(args)
-    Search(**search).check()
+    Search(**search)  # refuses wrong values
     source_bundle = bundle.read(checkpoint) if bundle.is_bundle(checkpoint) else None
     task = layout.options(storage.peek(checkpoint), "task")
     for side in ("src", "tgt"):

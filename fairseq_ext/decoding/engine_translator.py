@@ -169,7 +169,6 @@ class EngineTranslator:
 
 def _rules(search: Search, vocabulary: int) -> Rules:
     """Turn a search into the engine's :class:`Rules`."""
-    search.check()
     if search.fp16:
         raise ConfigError("`--fp16` does not go with a model for the engine.")
     names = ("beam", "max_len_a", "max_len_b", "attention", "sampling", "top_k", "epsilon", "seed")

@@ -110,7 +110,7 @@ def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
         return {}
     defaults = bundle.read(paths[0]).search
     try:
-        Search(**defaults).check()  # checked here, so that an error names the file
+        Search(**defaults)  # checked here, so that an error names the file
     except ConfigError as error:
         raise CheckpointError(
             f"{paths[0]} has defaults for a search that is not possible: {error}"

@@ -58,6 +58,9 @@ class Search:
         shortlist: file of `fairseq-ext shortlist` with the tokens that translations may have.
         constraints: ``ordered`` or ``unordered`` if each sentence is followed, after tabs, by
             target tokens that its translation must have, in this order or in any order; else None.
+
+    Raises:
+        ConfigError: options are out of range or do not go together.
     """
 
     beam: int = 5
@@ -78,8 +81,7 @@ class Search:
     shortlist: str | Path | None = None
     constraints: str | None = None
 
-    def check(self) -> None:
-        """Refuse options that are out of range or do not go together."""
+    def __post_init__(self) -> None:
         for name, (option, kind, minimum, maximum) in RANGES.items():
             value = getattr(self, name)
             wish = "a whole number" if kind is Integral else "a number"

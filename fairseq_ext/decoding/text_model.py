@@ -148,7 +148,6 @@ class Model:
             nbest=nbest,
             attention=alignments,
         )
-        search.check()
         _require_texts(lines, "lines")
         keep = [*_strings(_listed(keep, "keep"), "keep")]
         require_compatible(

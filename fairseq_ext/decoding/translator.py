@@ -114,7 +114,6 @@ class Translator:
         return generator
 
     def _build_generator(self, search: Search) -> Any:
-        search.check()
         generation = copy.deepcopy(self._cfg.generation)  # Hydra would take 0.3 s to make it anew
         generation.update({name: getattr(search, name) for name in EACH_SEARCH})
         generation.sampling_topk = search.top_k or -1
@@ -258,7 +257,6 @@ class Translator:
 
 def _flags(search: Search) -> list[str]:
     """Write the options fixed at loading (:data:`FIXED`, seed) as fairseq-interactive's flags."""
-    search.check()
     names = ("max_tokens", "seed", "engine")
     flags = [f"--{name.replace('_', '-')}={getattr(search, name)}" for name in names]
     switches = [f"--{name}" for name in ("fp16", "cpu") if getattr(search, name)]

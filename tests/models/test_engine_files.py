@@ -215,27 +215,27 @@ def test_special_symbols_in_text(small: Path):
 
 
 @pytest.mark.parametrize(
-    ("search", "message"),
+    ("options", "message"),
     [
-        (Search(max_len_a=math.nan), "`--max-len-a` must be at most 1000000, but is nan"),
-        (Search(max_len_a=-1.0), "`--max-len-a` must be"),
-        (Search(lenpen=math.inf), "`--lenpen` must be at most 100, but is inf"),
-        (Search(lenpen=-1e308), "`--lenpen` must be at least -100, but is -1e\\+308"),
-        (Search(beam=3.5), "`--beam` must be a whole number, but is 3.5"),
-        (Search(lenpen="1"), "`--lenpen` must be a number, but is `1`"),
-        (Search(sampling=True, seed=-1), "`--seed` must be at least 0, but is -1"),
-        (Search(sampling=True, seed=2**32), "`--seed` must be at most 4294967295"),
-        (Search(beam=20), "`--beam` is 20, but must be at most 19"),
-        (Search(beam=2, nbest=3), "`--nbest` must be at most `--beam`"),
-        (Search(fp16=True), "`--fp16` does not go with"),
-        (Search(gnmt_lenpen=-1.0), "`--gnmt-lenpen` must be"),
-        (Search(gnmt_lenpen=101.0), "`--gnmt-lenpen` must be a number from 0 to 100"),
-        (Search(sampling=True, epsilon=1.0), "`--epsilon-sampling` must be"),
+        (dict(max_len_a=math.nan), "`--max-len-a` must be at most 1000000, but is nan"),
+        (dict(max_len_a=-1.0), "`--max-len-a` must be"),
+        (dict(lenpen=math.inf), "`--lenpen` must be at most 100, but is inf"),
+        (dict(lenpen=-1e308), "`--lenpen` must be at least -100, but is -1e\\+308"),
+        (dict(beam=3.5), "`--beam` must be a whole number, but is 3.5"),
+        (dict(lenpen="1"), "`--lenpen` must be a number, but is `1`"),
+        (dict(sampling=True, seed=-1), "`--seed` must be at least 0, but is -1"),
+        (dict(sampling=True, seed=2**32), "`--seed` must be at most 4294967295"),
+        (dict(beam=20), "`--beam` is 20, but must be at most 19"),
+        (dict(beam=2, nbest=3), "`--nbest` must be at most `--beam`"),
+        (dict(fp16=True), "`--fp16` does not go with"),
+        (dict(gnmt_lenpen=-1.0), "`--gnmt-lenpen` must be"),
+        (dict(gnmt_lenpen=101.0), "`--gnmt-lenpen` must be a number from 0 to 100"),
+        (dict(sampling=True, epsilon=1.0), "`--epsilon-sampling` must be"),
     ],
 )
-def test_searches_that_cannot_be(small: Path, search: Search, message: str):
+def test_searches_that_cannot_be(small: Path, options: dict, message: str):
     with pytest.raises(ConfigError, match=message):
-        EngineTranslator(program_file.read(small), search)
+        EngineTranslator(program_file.read(small), Search(**options))
 
 
 def changed(code: Code, **parts: object) -> Callable[[Program, list[Packed]], object]:
