@@ -1,9 +1,9 @@
 """Translate sentences with a model that the engine runs, without torch and fairseq."""
 
+import functools
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -41,7 +41,8 @@ class EngineTranslator:
     ) -> None:
         self._model = model
         self._search = search or Search(**model.search)
-        rules, listed = _rules(self._search, len(model.target)), model.shortlist
+        rules = _rules(self._search, self._search.constraints, len(model.target))
+        listed = model.shortlist
         if self._search.shortlist is not None:
             listed = shortlist.read(self._search.shortlist, model.source, model.target)
         if listed is not None:
@@ -79,8 +80,7 @@ class EngineTranslator:
             DataError: a constraint has tokens that the model does not write.
         """
         search = search or self._search
-        search = replace(search, constraints=self._search.constraints)
-        rules = _rules(search, len(self._model.target))
+        rules = _rules(search, self._search.constraints, len(self._model.target))
         numbers = range(len(sentences)) if numbers is None else numbers
         rows = [self._split(sentence) for sentence in sentences]
         sources = [self._encode(sentence) for sentence, *_ in rows]
@@ -167,8 +167,9 @@ class EngineTranslator:
             self.counts.target += sum(len(hypothesis.tokens) for hypothesis in written)
 
 
-def _rules(search: Search, vocabulary: int) -> Rules:
-    """Turn a search into the engine's :class:`Rules`."""
+@functools.lru_cache
+def _rules(search: Search, constraints: str | None, vocabulary: int) -> Rules:
+    """Turn a search into the engine's :class:`Rules`, whose ``constraints`` are a translator's."""
     if search.fp16:
         raise ConfigError("`--fp16` does not go with a model for the engine.")
     names = ("beam", "max_len_a", "max_len_b", "attention", "sampling", "top_k", "epsilon", "seed")
@@ -176,7 +177,7 @@ def _rules(search: Search, vocabulary: int) -> Rules:
         **{name: getattr(search, name) for name in names},
         lenpen=search.gnmt_lenpen or search.lenpen,
         length_offset=5.0 if search.gnmt_lenpen else 0.0,
-        unordered=search.constraints == "unordered",
+        unordered=constraints == "unordered",
     )
     if rules.followed + 2 > vocabulary:
         raise ConfigError(
