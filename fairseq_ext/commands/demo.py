@@ -12,11 +12,10 @@ from fairseq_ext.commands import decoding_options, options
 from fairseq_ext.commands.decoding_options import SearchOptions, TextOptions
 from fairseq_ext.decoding.search import DATA_HELP, Search
 from fairseq_ext.utils import extras
+from fairseq_ext.utils.errors import wrong_value
 from fairseq_ext.utils.option_fields import add_options, from_args, option, require_at_least
 
 if TYPE_CHECKING:
-    from fairseq_ext.decoding.search import Translates
-    from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.demo.systems import Answer, Named, System
 
 SEARCH = ("beam", "lenpen")
@@ -69,6 +68,8 @@ def _run(args: argparse.Namespace) -> None:
     """Serve the page until the process is interrupted."""
     request = from_args(Request, args)
     require_at_least(request, max_words=1)
+    from tqdm import tqdm
+
     from fairseq_ext.utils import memory
 
     memory.give_back()
@@ -81,7 +82,8 @@ def _run(args: argparse.Namespace) -> None:
         extras.need("matplotlib")
         from fairseq_ext.demo import page
 
-        systems = _load(named, request)
+        with tqdm(named, desc="load", unit=" systems", disable=None) as shown:
+            systems = {system.name: load(system, request) for system in shown}
 
         def translate(sentence: str, names: Sequence[str]) -> list[Answer]:
             selection = [system for name, system in systems.items() if name in names]
@@ -97,30 +99,29 @@ def _run(args: argparse.Namespace) -> None:
         page.serve(app, listener)
 
 
-def _load(named: Sequence[Named], request: Request) -> dict[str, System]:
-    """Load every system, with a progress bar, and return them by name."""
-    from tqdm import tqdm
-
+def load(named: Named, request: Request) -> System:
+    """Load the model of a system, with its search options and its text processing."""
     from fairseq_ext.checkpoints import bundle
-    from fairseq_ext.demo.systems import load
-
-    def codec(system: Named, translator: Translates) -> TextCodec:
-        folders = (bundle.home(system.checkpoint), system.data)
-        languages = (translator.src, translator.tgt)
-        return decoding_options.chosen_codec(request.text, *languages, folders, system.codes)
+    from fairseq_ext.checkpoints.size import read_weights
+    from fairseq_ext.decoding.loading import open_model
+    from fairseq_ext.demo.systems import System
+    from fairseq_ext.text.placeholders import keeper
+    from fairseq_ext.text.sentences import UNSPLIT, sentence_splitter
 
     def search(defaults: Mapping[str, int | float]) -> Search:
         numbers = {**defaults, **decoding_options.specified(request, SEARCH)}
         return Search(**numbers, cpu=request.cpu, attention=True)
 
-    with tqdm(named, desc="load", unit=" systems", disable=None) as shown:
-        return {
-            system.name: load(
-                system,
-                search,
-                codec,
-                split_sentences=request.split_sentences,
-                keep_addresses=request.keep_addresses,
-            )
-            for system in shown
-        }
+    if not named.data.is_dir():  # checked here, because a bundle would work without this folder
+        option = f"--data` or `,data=` of `{named.name}"
+        raise wrong_value(option, "a folder of fairseq-preprocess", named.data)
+    model = open_model([named.checkpoint], named.data, (None, None), search)
+    src, tgt = model.translator.src, model.translator.tgt
+    folders = (bundle.home(named.checkpoint), named.data)
+    codec = decoding_options.chosen_codec(request.text, src, tgt, folders, named.codes)
+    model.versions.require_unchanged()
+    size = f"{read_weights(named.checkpoint).parameters / 1e6:,.1f} M parameters"
+    about = f"{src} → {tgt}, {size}"
+    splitter = sentence_splitter(src, tgt) if request.split_sentences else UNSPLIT
+    finder = keeper((), markup=False, addresses=request.keep_addresses)
+    return System(named.name, model.translator, codec, model.search, about, splitter, finder)

@@ -1,31 +1,25 @@
-"""Load the systems of the demo, and translate a sentence with them."""
+"""The systems of the demo: read their names, and translate a sentence with them."""
 
 import contextlib
 import dataclasses
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_ext.checkpoints import bundle
-from fairseq_ext.checkpoints.size import read_weights
-from fairseq_ext.decoding.loading import MakeSearch, data_of, model_of, open_model
+from fairseq_ext.decoding.loading import data_of, model_of
 from fairseq_ext.decoding.search import Candidate, Search, Translates
 from fairseq_ext.decoding.stream import TextCodec, translations
 from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Hypothesis, Sentence
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.generated import Undoing
-from fairseq_ext.text.placeholders import Keeper, keeper
-from fairseq_ext.text.sentences import (
-    UNSPLIT,
-    SentenceSplitter,
-    sentence_splitter,
-    texts_to_translate,
-)
-from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
+from fairseq_ext.text.placeholders import Keeper
+from fairseq_ext.text.sentences import SentenceSplitter, texts_to_translate
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 FORM = "[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]"
 LONGEST_WORD = 100  # characters; longer text without spaces is not a sentence of words
@@ -58,9 +52,6 @@ class System:
     keeper: Keeper | None  # finds URLs and the like, which stay as they are
 
 
-MakeCodec = Callable[[Named, Translates], TextCodec]
-
-
 def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
     """Parse arguments ``NAME=MODEL,…`` (:data:`FORM`) into systems, in the same order.
 
@@ -91,33 +82,6 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
         codes = Path(values["bpe-codes"]) if "bpe-codes" in values else None
         systems[name] = Named(name, path, folder, codes)
     return list(systems.values())
-
-
-def load(
-    named: Named,
-    make_search: MakeSearch,
-    make_codec: MakeCodec,
-    *,
-    split_sentences: bool = False,
-    keep_addresses: bool = True,
-) -> System:
-    """Load the model of a system, with its search options and its text processing.
-
-    ``make_search`` turns the model's own search defaults into the system's search options.
-    ``make_codec`` makes the text processing of a system with its translator. With
-    ``split_sentences`` the system translates each sentence of a text by itself.
-    """
-    if not named.data.is_dir():  # checked here, because a bundle would work without this folder
-        option = f"--data` or `,data=` of `{named.name}"
-        raise wrong_value(option, "a folder of fairseq-preprocess", named.data)
-    model = open_model([named.checkpoint], named.data, (None, None), make_search)
-    translator, codec = model.translator, make_codec(named, model.translator)
-    model.versions.require_unchanged()
-    size = f"{read_weights(named.checkpoint).parameters / 1e6:,.1f} M parameters"
-    about = f"{translator.src} → {translator.tgt}, {size}"
-    splitter = sentence_splitter(translator.src, translator.tgt) if split_sentences else UNSPLIT
-    finder = keeper((), markup=False, addresses=keep_addresses)
-    return System(named.name, translator, codec, model.search, about, splitter, finder)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from fairseq_ext.checkpoints import storage
-from fairseq_ext.decoding.search import Search
-from fairseq_ext.decoding.stream import TextCodec
+from fairseq_ext.commands.demo import Request, load
 from fairseq_ext.demo import systems
 from fairseq_ext.demo.systems import Answer, answer, heat_map
 from fairseq_ext.model.find_model import SHIPPED
@@ -401,9 +400,8 @@ def test_only_its_own_name_is_answered(quiet_page: str) -> None:
 
 def loaded(trained: Path, *names: str):
     words = [f"{name}={trained}/{name}.pt" for name in names]
-    named, search = systems.parse_systems(words, trained / "bin"), Search(attention=True)
-    codec = TextCodec(str, str)
-    return [systems.load(system, lambda _: search, lambda *_: codec) for system in named]
+    named = systems.parse_systems(words, trained / "bin")
+    return [load(system, Request(words)) for system in named]
 
 
 def test_dictionaries_are_those_of_the_training(trained: Path, tmp_path: Path) -> None:

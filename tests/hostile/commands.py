@@ -59,7 +59,7 @@ PAUSES = {
     "fairseq-train --finetune-from-model": "fairseq.checkpoint_utils:load_checkpoint",
     "fairseq-train --teacher": "fairseq_ext.binary.distillation:load_teacher",
     "fairseq-ext translate": "fairseq_ext.decoding.loading:open_model",
-    "demo: load": "fairseq_ext.demo.systems:open_model",
+    "demo: load": "fairseq_ext.decoding.loading:open_model",
 }
 """The functions with which commands begin to read the file; others read at once."""
 MODULES = {
@@ -85,12 +85,11 @@ def run(words: list[str]) -> None:
 
 
 def _load_for_demo(path: str, data: str) -> None:
-    from fairseq_ext.decoding.search import Search
+    from fairseq_ext.commands import demo
     from fairseq_ext.demo import systems
 
     (named,) = systems.parse_systems([f"X={path}"], Path(data))
-    search = Search(cpu=True, attention=True)
-    systems.load(named, lambda _: search, lambda *_: None)  # no text is translated
+    demo.load(named, demo.Request([], cpu=True))  # no text is translated
 
 
 def _load_from_hub(path: str, data: str) -> None:
