@@ -27,7 +27,7 @@ from fairseq_ext.utils import archives, files
 from fairseq_ext.utils.archives import safe_extract
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from tests.hostile.pickles import Calls
-from tests.support.harness import leaves_no_trace, write_sides
+from tests.support.harness import leaves_no_trace
 from tests.support.troubled_server import member as special
 from tests.support.troubled_server import tgz
 
@@ -533,14 +533,7 @@ def test_an_input_is_not_overwritten_under_another_name(tmp_path: Path):
 OVERWRITTEN = "would be overwritten by the output; choose another output."
 
 
-@pytest.mark.parametrize("command", ["prepare", "subwords"])
-def test_commands_do_not_write_over_their_text(command: str, tmp_path: Path):
-    write_sides(tmp_path, {"en": ["Yes, it is."], "de": ["Yes, it is."]})
-    words = {"prepare": ["--data", tmp_path, "--out", tmp_path], "subwords": [tmp_path]}[command]
-    words += [] if command == "prepare" else ["--size", 9, "-o", tmp_path]
-    leaves_no_trace(tmp_path, OVERWRITTEN, command, *words, "--src", "en", "--tgt", "de")
-
-
+TRAIN, PAIR = "corpus/train", "--src-lang es --tgt-lang en"
 OVERWRITING = {
     "export": "export bundle -o bundle/model.safetensors",
     "bundle": "bundle run.pt --data bin -o run.pt",
@@ -571,6 +564,10 @@ OVERWRITING = {
     "shortlist's data": "shortlist bin -o bin/train.es-en.es.bin",
     "translations": "corpus translations po --src es --tgt en -o po/a.po",
     "pages": "corpus translations --source po --target po --src es --tgt en -o po/a.html",
+    "prepare": "prepare --data corpus --src es --tgt en --out corpus",
+    "subwords": "subwords corpus --size 9 --src es --tgt en -o corpus",
+    "splitting": f"corpus pairs --source {TRAIN}.es --target {TRAIN}.en --out corpus {PAIR}",
+    "noise": "corpus noise corpus/test.es --kind typos -o corpus/test.es",
     "bundle's scores": "bundle run.pt --data bin -o text.en --scores text.en",
 }
 
@@ -581,6 +578,9 @@ def files_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     names = ["model.st", "run.pt", "other.pt", "law.json", "text.es", "text.en", "run/average.pt"]
     names += ["u-training.json", "bin/dict.es.txt", "bin/dict.en.txt", "bundle/bundle.json"]
     names += ["bin/train.es-en.es.bin", "po/a.po", "po/a.html"]
+    names += [
+        f"corpus/{split}.{side}" for split in ("train", "valid", "test") for side in ("es", "en")
+    ]
     for name in (*names, "bundle/model.safetensors"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)

@@ -594,14 +594,6 @@ def test_command_takes_aligned_files_as_one_split(tmp_path):
         leaves_no_trace(tmp_path, message, *words, *option.split(), "--out", tmp_path / "out")
 
 
-def test_what_is_read_is_never_overwritten(tmp_path):
-    source = write_lines(tmp_path / "train.es", [f"a {number} ." for number in range(9)])
-    target = write_lines(tmp_path / "train.en", [f"A {number} ." for number in range(9)])
-    words = ("corpus", "pairs", *LANGS, "--source", source, "--target", target, "--out", tmp_path)
-    message = "train.es would be overwritten by the output; choose another output."
-    leaves_no_trace(tmp_path, message, *words)
-
-
 @pytest.mark.parametrize("language", ["a/b", "", "../en", "e n"])
 def test_a_language_is_the_ending_of_a_name(tmp_path, language):
     source = write_lines(tmp_path / "s", ["a ."])
