@@ -1,7 +1,6 @@
 """``fairseq-ext demo``: its parts in this process, and the whole in a headless browser."""
 
 import dataclasses
-import http.client
 import json
 import os
 import re
@@ -25,7 +24,7 @@ from fairseq_ext.demo.systems import Answer, answer, heat_map
 from fairseq_ext.model.find_model import SHIPPED
 from fairseq_ext.text.sentences import SentenceSplitter
 from fairseq_ext.utils.errors import ConfigError, DataError
-from tests.support import browser
+from tests.support import browser, serving
 from tests.support.harness import (
     binarize,
     command,
@@ -35,6 +34,7 @@ from tests.support.harness import (
     forked,
     start,
 )
+from tests.support.serving import JSON, ask
 
 MOST = 8  # words of a sentence
 Translate = Callable[[str, Sequence[str]], Sequence]
@@ -107,9 +107,8 @@ def test_ctrl_c_leaves_nothing_behind(trained: Path, tmp_path: Path) -> None:
         try:
             address = process.stdout.readline().strip()
             assert address.startswith("http://127.0.0.1:")
-            content = json.dumps({"sentence": "1 2", "systems": ["gru"]}).encode()
-            status, translations, _ = asks(address, "POST", JOIN, content)  # with a picture
-            assert (status, json.loads(translations)[0]["picture"] > "") == (200, True)
+            translations = asks(address, "POST", JOIN, joined(systems=["gru"]))
+            assert (translations.status, translations.body[0]["picture"] > "") == (200, True)
             end(process, signal.SIGINT)
         finally:
             process.kill()
@@ -280,18 +279,9 @@ def test_translations_are_shown_whole(grows: bool, expect: Callable) -> None:
             assert shown >= needed > 100
 
 
-def asks(address: str, method: str, path: str, body: bytes = b"", **headers: str) -> tuple:
-    """Status, text and policy of an answer."""
-    where = urlsplit(address)
-    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
-    sent = {"Host": where.netloc, "Content-Type": "application/json", **headers}
-    try:
-        connection.request(method, path, body, sent)
-        answer = connection.getresponse()
-        policy = answer.headers.get("Content-Security-Policy", "")
-        return answer.status, answer.read().decode(), policy
-    finally:
-        connection.close()
+def asks(address: str, method: str, path: str, body: bytes = b"", **headers: str) -> serving.Answer:
+    """Send a request of JSON to the page."""
+    return ask(urlsplit(address).port, path, body, method=method, **{**JSON, **headers})
 
 
 def joined(**changes: object) -> bytes:
@@ -340,10 +330,9 @@ def quiet_page() -> Iterator[str]:
 def test_other_requests_get_one_line(quiet_page: str, case: str) -> None:
     method, path, body, status, text = FORBIDDEN[case]
     kind = {"Content-Type": "multipart/form-data; boundary=x"} if case == "upload" else {}
-    answered_status, answer, policy = asks(quiet_page, method, path, body, **kind)
-    assert answered_status == status
-    assert json.loads(answer) == {"error": text}
-    assert "default-src 'none'" in policy
+    refusal = asks(quiet_page, method, path, body, **kind)
+    assert (refusal.status, refusal.body) == (status, {"error": text})
+    assert "default-src 'none'" in refusal.headers["Content-Security-Policy"]
 
 
 def test_a_failure_is_told() -> None:
@@ -351,8 +340,8 @@ def test_a_failure_is_told() -> None:
         raise MemoryError("of a picture")
 
     with page_of(translate) as address:
-        status, text, _ = asks(address, "POST", JOIN, joined())
-    assert (status, json.loads(text)) == (500, {"error": FAILED})
+        refusal = asks(address, "POST", JOIN, joined())
+    assert (refusal.status, refusal.body) == (500, {"error": FAILED})
 
 
 def test_nothing_is_translated_for_readers_who_have_left() -> None:
@@ -374,10 +363,10 @@ def test_nothing_is_translated_for_readers_who_have_left() -> None:
         with socket.create_connection(("127.0.0.1", urlsplit(address).port)) as reader:
             reader.sendall(head.encode() + body)
         for _ in range(2):  # the server has noticed what came before its answers
-            assert asks(address, "GET", "/")[0] == 200
+            assert asks(address, "GET", "/").status == 200
         last = pool.submit(asks, address, "POST", JOIN, joined(sentence="last"))
         go_on.set()
-        assert [answer.result()[0] for answer in (first, last)] == [200, 200]
+        assert [answer.result().status for answer in (first, last)] == [200, 200]
     assert sentences == ["first", "last"]
 
 
@@ -388,14 +377,13 @@ def test_only_its_own_name_is_answered(quiet_page: str) -> None:
         ({"Host": f"evil.example:{port}"}, "start it with `demo --host NAME`."),
         ({"Origin": "http://evil.example"}, "Pages of other origins are refused."),
     ):
-        status, answer, _ = asks(quiet_page, "GET", "/", **sent)
-        assert status == 403, sent
-        assert json.loads(answer)["error"].endswith(refusal)
-        assert asks(quiet_page, "POST", JOIN, joined(), **sent)[0] == 403, sent
-    assert asks(quiet_page, "GET", "/", Host=f"localhost:{port}")[0] == 200
-    status, answer, _ = asks(quiet_page, "POST", JOIN, joined(), Origin=quiet_page)
-    assert status == 200
-    assert json.loads(answer) == [None, None]
+        refused = asks(quiet_page, "GET", "/", **sent)
+        assert refused.status == 403, sent
+        assert refused.body["error"].endswith(refusal)
+        assert asks(quiet_page, "POST", JOIN, joined(), **sent).status == 403, sent
+    assert asks(quiet_page, "GET", "/", Host=f"localhost:{port}").status == 200
+    translated_here = asks(quiet_page, "POST", JOIN, joined(), Origin=quiet_page)
+    assert (translated_here.status, translated_here.body) == (200, [None, None])
 
 
 def loaded(trained: Path, *names: str):

@@ -1,16 +1,14 @@
 """Commands where neither torch nor fairseq is installed, as `pip install fairseq-ext` leaves it."""
 
 import os
-import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from fairseq_ext.model import find_model
-from tests.support.harness import BIN, REPO, run
-from tests.support.serving import Server
+from tests.support.harness import REPO, run
+from tests.support.serving import serving
 
 HIDE = """
 import sys
@@ -88,26 +86,15 @@ def test_a_command(hidden: dict[str, str], tmp_path: Path, words: tuple[str, ...
 
 
 def test_serving(hidden: dict[str, str], tmp_path: Path):
-    server = Server(tmp_path, "tatoeba-es-en", **hidden)
-    try:
-        body = {"q": "No.", "source": "es", "target": "en"}
-        answer = server.ask("/translate", body)
-        assert answer.status == 200
-    finally:
-        server.process.terminate()
-        server.process.wait(30)
+    with serving(tmp_path, "tatoeba-es-en", **hidden) as server:
+        assert server.translate("No.", source="es", target="en").status == 200
 
 
 def test_the_demo(hidden: dict[str, str], tmp_path: Path):
-    command = [BIN / "fairseq-ext", "demo", "tatoeba-es-en", "bmt=tatoeba-es-en-bmt-1", "--port=0"]
-    variables = {**os.environ, **hidden}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as process:
-        try:
-            with urllib.request.urlopen(process.stdout.readline().strip(), timeout=60) as page:
-                assert "M parameters" in page.read().decode("utf-8")
-        finally:
-            process.terminate()
-    assert process.returncode == 0
+    models = ("tatoeba-es-en", "bmt=tatoeba-es-en-bmt-1")
+    with serving(tmp_path, *models, command="demo", **hidden) as demo:
+        assert "M parameters" in demo.ask("/").body.decode("utf-8")
+        demo.end()
 
 
 def test_the_demo_names_a_model_that_does_not_exist(hidden: dict[str, str], tmp_path: Path):

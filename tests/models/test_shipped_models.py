@@ -1,10 +1,7 @@
 """The models that come with the plugin."""
 
 import json
-import os
 import shutil
-import subprocess
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,8 @@ from fairseq_ext.checkpoints import bundle
 from fairseq_ext.decoding.loading import open_model
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.model import find_model
-from tests.support.harness import BIN, REPO, refused, run
+from tests.support.harness import REPO, refused, run
+from tests.support.serving import Server, serving
 
 PAIRS = REPO / "tests" / "support" / "tatoeba_es_en.tsv"
 EVERYDAY = REPO / "tests" / "support" / "everyday.tsv"
@@ -97,30 +95,20 @@ def test_the_readmes_example(tmp_path: Path):
     refused(done, "tatoeba-es does not exist; the plugin's own models are ")
 
 
-def ask_page(address: str, sentence: str, system: str) -> str:
+def ask_page(demo: Server, sentence: str, system: str) -> str:
     """The text of a system's translation, asked for as the demo page's own script does."""
-    query = json.dumps({"sentence": sentence, "systems": [system]}).encode()
-    with urllib.request.urlopen(f"{address}/translate", query, timeout=120) as answer:
-        (text,) = (shown["text"] for shown in json.load(answer) if shown)
-        return text
+    answer = demo.ask("/translate", {"sentence": sentence, "systems": [system]})
+    (text,) = (shown["text"] for shown in answer.body if shown)
+    return text
 
 
 def test_the_demo_takes_bundles_and_needs_no_more(tmp_path: Path):
     """One by its name, as in the README, and one in an archive."""
     run("fairseq-ext", "bundle", "tatoeba-en-es", "-o", "mine.zip", cwd=tmp_path)
-    command = ["demo", "MUSE=tatoeba-es-en", "mine=mine.zip", "--port", "0"]
-    with subprocess.Popen(
-        [BIN / "fairseq-ext", *command],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
-    ) as process:
-        try:
-            address = process.stdout.readline().strip()
-            english = ask_page(address, "¿Dónde está la biblioteca?", "MUSE")
-            spanish = ask_page(address, "Where is the library?", "mine")
-        finally:
-            process.terminate()
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    models = ("MUSE=tatoeba-es-en", "mine=mine.zip")
+    with serving(tmp_path, *models, command="demo", **cache) as demo:
+        english = ask_page(demo, "¿Dónde está la biblioteca?", "MUSE")
+        spanish = ask_page(demo, "Where is the library?", "mine")
     assert english == "Where is the library?"
     assert spanish == "¿Dónde está la biblioteca?"

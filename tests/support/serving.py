@@ -1,4 +1,4 @@
-"""Run ``fairseq-ext serve`` as a process, and send it good and bad requests."""
+"""Run ``fairseq-ext serve`` or ``demo`` as a process, and send it good and bad requests."""
 
 import contextlib
 import http.client
@@ -26,13 +26,31 @@ class Answer(NamedTuple):
     body: Any
 
 
+def ask(
+    port: int, path: str, body: Any = None, *, method: str | None = None, **headers: str
+) -> Answer:
+    """Send a GET, or a POST of JSON, a form or bytes, over a new connection."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    with contextlib.closing(connection):
+        if isinstance(body, dict):
+            body, headers = json.dumps(body), {**JSON, **headers}
+        method = method or ("GET" if body is None else "POST")
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        is_json = answer.headers.get_content_type() == "application/json"
+        body = json.loads(text) if is_json and text else text
+        return Answer(answer.status, answer.headers, body)
+
+
 class Server:
-    """A running ``fairseq-ext serve``."""
+    """A running ``fairseq-ext serve`` or ``demo``."""
 
     def __init__(
         self,
         folder: Path,
         *words: object,
+        command: str = "serve",
         program: str | Path = BIN / "fairseq-ext",
         **environment: str,
     ) -> None:
@@ -40,28 +58,16 @@ class Server:
         variables = {**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1", **environment}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [str(program), "serve", *map(str, words), "--port", "0"],
+                [str(program), command, *map(str, words), "--port", "0"],
                 **{"stdout": subprocess.PIPE, "stderr": log, "text": True, "env": variables},
                 **{"cwd": folder, "start_new_session": True},
             )
         self.port = urlsplit(self.process.stdout.readline().strip()).port
         assert self.port, self.log.read_text()
 
-    def ask(
-        self, path: str, body: Any = None, *, method: str | None = None, **headers: str
-    ) -> Answer:
-        """Send a GET, or a POST of JSON, a form or bytes, over a new connection."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        with contextlib.closing(connection):
-            if isinstance(body, dict):
-                body, headers = json.dumps(body), {**JSON, **headers}
-            method = method or ("GET" if body is None else "POST")
-            connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            text = answer.read()
-            is_json = answer.headers.get_content_type() == "application/json"
-            body = json.loads(text) if is_json and text else text
-            return Answer(answer.status, answer.headers, body)
+    def ask(self, path: str, body: Any = None, **how: str) -> Answer:
+        """Send a request over a new connection."""
+        return ask(self.port, path, body, **how)
 
     def translate(self, q: Any, **options: object) -> Answer:
         """Ask for a translation."""
