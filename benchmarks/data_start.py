@@ -87,7 +87,7 @@ def measure(options: Namespace, folder: Path, pairs: int) -> dict[str, dict[str,
     """Measure both sides in turn on one corpus; return the figures of all rounds."""
     data = write(folder / str(pairs), pairs, options.vocabulary)
     rounds: dict[str, dict[str, list[float]]] = {side: defaultdict(list) for side in SIDES}
-    start(data, PLUGIN, options.tokens)  # files are in the cache, and the plugin has seen them
+    start(data, PLUGIN, options.tokens)  # so that the files are in the cache
     for number in range(options.repeats):
         for side in list(SIDES)[:: 1 if number % 2 else -1]:
             for name, value in start(data, side, options.tokens).items():

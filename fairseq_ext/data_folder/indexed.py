@@ -11,23 +11,16 @@ manifest. Unlisted files, and folders without a manifest, are loaded without che
 A dataset is an index (``.idx``) and its data (``.bin``). In the layout ``mmap``, fairseq's default,
 ``.idx`` has a header, the size of each sentence in tokens (int32) and the byte at which it starts
 in ``.bin`` (int64); ``.bin`` has the tokens one after another.
-
-What was read from a file is cached until the file's size, time or inode changes. The cache, called
-the notes, is a small file beside the data; without it, as in a read-only folder, every start reads
-the data again.
 """
 
-import hashlib
 import json
 import re
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fairseq_ext.utils.errors import DataError, EnvironmentProblem
+from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import atomic_write, is_name, require_file, sha256
 from fairseq_ext.utils.json_files import read_json
 
@@ -44,10 +37,8 @@ CURE = (
 TOKEN_TYPES = {1: "u1", 2: "u1", 3: "<u2", 4: "<u4", 5: "<u8", 8: "<u2", 9: "<u4", 10: "<u8"}
 HEADER = "S9,<u8,u1,<u8"  # magic, version, code of the tokens' type, number of sentences
 OTHER_LAYOUTS = (b"TNTIDX", b"HUFFIDX")
-BLOCK = 1 << 24  # bytes of data, or sentences of an index, to check at a time
+BLOCK = 1 << 24  # sentences of an index to check at a time
 AGAIN = "Run fairseq-preprocess again."
-NOTES = ".checked.json"
-MOST_NOTES_BYTES = 1 << 22  # anyone may have written the notes
 
 
 def write_manifest(stage: Path, folder: Path) -> None:
@@ -96,12 +87,12 @@ def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def require_as_listed(
-    path: Path, listed: dict[str, dict[str, Any]], checksum: str | None = None
+    path: Path, listed: dict[str, dict[str, Any]], *, contents: bool = True
 ) -> None:
     """Raise :class:`DataError` if a file differs from its entry in a manifest.
 
     ``listed`` has the manifest's entries (:func:`read_manifest`); an unlisted file passes. The size
-    is compared, and the SHA-256 if ``checksum`` is given.
+    is compared, and the SHA-256 unless ``contents`` is False.
     """
     entry = listed.get(path.name)
     if entry is None:
@@ -109,7 +100,7 @@ def require_as_listed(
     size = path.stat().st_size
     if size != entry["bytes"]:
         fault = f"{size:,} bytes, but {MANIFEST} lists {entry['bytes']:,}"
-    elif checksum not in (None, entry["sha256"]):
+    elif contents and sha256(path) != entry["sha256"]:
         fault = f"its checksum is not the one that {MANIFEST} lists"
     else:
         return
@@ -118,18 +109,16 @@ def require_as_listed(
 
 def check_dictionary(path: Path) -> None:
     """Raise :class:`DataError` if a dictionary differs from its entry in the manifest beside it."""
-    listed = read_manifest(path.parent)
-    require_as_listed(path, listed, sha256(path) if path.name in listed else None)
+    require_as_listed(path, read_manifest(path.parent))
 
 
 def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool = True) -> None:
     """Check that ``<prefix>.idx`` and ``<prefix>.bin`` are whole and belong together.
 
-    Every call compares the files' sizes with the folder's manifest, if any. The contents are read
-    only once (:func:`examine`) to check pointers against sizes, checksums against the manifest, and
-    the largest token against ``vocabulary``, if known. In layouts other than ``mmap``, only listed
-    files are checked. Without ``contents`` only sizes are compared: one process of a job is enough
-    to check the contents. If neither file exists, nothing is checked.
+    Pointers are checked against sizes, checksums and the files' sizes against the folder's
+    manifest, if any, and the largest token against ``vocabulary``, if known. In layouts other than
+    ``mmap``, only listed files are checked. Without ``contents`` only sizes are compared: one
+    process of a job is enough to check the contents. If neither file exists, nothing is checked.
 
     Raises:
         DataError: only one of the files exists, one is damaged, or a token is not in the
@@ -142,24 +131,20 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
     header = read_header(index)
     listed = read_manifest(index.parent)
     for path in (index, data):
-        require_as_listed(path, listed)
-        if contents and header is None and path.name in listed:
-            require_as_listed(path, listed, examine(path, lambda path: (sha256(path), 0))[0])
+        require_as_listed(path, listed, contents=contents and header is None)
     if not contents or header is None:
         return
     sentences, token_type = header
-    checksum, expected = examine(
-        index, lambda path: (sha256(path), bytes_of_data(path, sentences, token_type))
-    )
-    require_as_listed(index, listed, checksum)
+    expected = bytes_of_data(index, sentences, token_type)
+    require_as_listed(index, listed)
     size = data.stat().st_size
     if size != expected:
         raise DataError(
             f"{data} is damaged: {size:,} bytes, but its index {index.name} expects "
             f"{expected:,}. {AGAIN}"
         )
-    checksum, largest = examine(data, lambda path: read_data(path, token_type))
-    require_as_listed(data, listed, checksum)
+    require_as_listed(data, listed)
+    largest = int(np.memmap(data, token_type, "r").max()) if size else 0
     if vocabulary and largest >= vocabulary:
         raise DataError(
             f"{data} has the token number {largest:,}, but its dictionary has only "
@@ -230,41 +215,3 @@ def bytes_of_data(index: Path, sentences: int, token_type: str) -> int:
             )
         end = int(starts[-1] + lengths[-1])
     return end
-
-
-def read_data(path: Path, token_type: str) -> tuple[str, int]:
-    """Return the SHA-256 of a data file and the largest token id in it."""
-    digest, largest = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-            largest = max(largest, int(np.frombuffer(block, token_type).max()))
-    return digest.hexdigest(), largest
-
-
-def examine(path: Path, measure: Callable[[Path], tuple[str, int]]) -> tuple[str, int]:
-    """Return ``measure(path)``, a checksum and a number, from a cache if it is there.
-
-    A cached result is used only until the file changes; errors of ``measure`` are not cached.
-    """
-    status = path.stat()  # before the file is read, so the next call notices a change in between
-    stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
-    notes = path.parent / NOTES
-    match _read(notes).get(path.name):
-        case {"file": file, "sha256": str(checksum), "number": int(number)} if file == stamp:
-            return checksum, number
-    checksum, number = measure(path)
-    facts = {"file": stamp, "sha256": checksum, "number": number}
-    with suppress(OSError, EnvironmentProblem), atomic_write(notes) as out:
-        json.dump({**_read(notes), path.name: facts}, out)
-    return checksum, number
-
-
-def _read(notes: Path) -> dict[str, Any]:
-    """Read the notes on a folder's files, by file name; empty if they cannot be used."""
-    try:
-        with notes.open("rb") as file:
-            content = json.loads(file.read(MOST_NOTES_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}

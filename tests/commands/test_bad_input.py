@@ -19,7 +19,6 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 
-from fairseq_ext.data_folder import indexed
 from fairseq_ext.text import checks, reading
 from fairseq_ext.utils.error_messages import final_line
 from fairseq_ext.utils.errors import CheckpointError, DataError
@@ -45,14 +44,10 @@ PARTS = ("src", "tgt")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file and folder below ``folder``, hidden ones too; empty if there is none.
-
-    Without the notes on which data were read and found whole: they may come and go.
-    """
+    """Every file and folder below ``folder``, hidden ones too; empty if there is none."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
         for path in folder.rglob("*")
-        if path.name != indexed.NOTES
     }
 
 

@@ -173,83 +173,6 @@ def test_other_layouts_are_compared_with_the_manifest(tmp_path: Path) -> None:
         indexed.check(out / "train.src-tgt.src", 14)
 
 
-@pytest.fixture
-def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that records the names of data files and indexes as they are read."""
-    names: list[str] = []
-    for function in ("read_data", "bytes_of_data"):
-        original = getattr(indexed, function)
-
-        def count(path: Path, *rest: object, original=original, **options: object) -> object:
-            names.append(path.name)
-            return original(path, *rest, **options)
-
-        monkeypatch.setattr(indexed, function, count)
-    return names
-
-
-BOTH = ["train.src-tgt.src.idx", "train.src-tgt.src.bin"]
-
-
-@pytest.mark.parametrize("stock", [False, True])
-def test_a_file_is_read_once(data: Path, readings: list[str], stock: bool) -> None:
-    if stock:
-        (data / NAME).unlink()
-    prefix = data / "train.src-tgt.src"
-    for _ in range(3):
-        indexed.check(prefix, 14)
-    assert readings == BOTH
-    with pytest.raises(DataError, match="its dictionary has only 13 entries"):
-        indexed.check(prefix, 13)  # what is remembered is compared each time
-    assert readings == BOTH
-    os.utime(data / BOTH[1])
-    indexed.check(prefix, 14)
-    assert readings == [*BOTH, BOTH[1]]
-    copied = Path(shutil.copytree(data, data.parent / "copied"))
-    indexed.check(copied / prefix.name, 14)
-    assert readings == [*BOTH, BOTH[1], *BOTH]
-    assert not [path for path in data.iterdir() if path.suffix == ".tmp"]
-
-
-def test_a_manifest_that_comes_later_is_compared(data: Path, readings: list[str]) -> None:
-    """Checksums are noted even on a folder that lists none."""
-    (data / NAME).rename(data / "later")
-    indexed.check(data / "train.src-tgt.src", 14)
-    (data / "later").rename(data / NAME)
-    flip(data / BOTH[1])
-    with pytest.raises(DataError, match="its checksum"):
-        indexed.check(data / "train.src-tgt.src", 14)
-    assert readings == [*BOTH, BOTH[1]]
-
-
-def test_without_notes_the_data_are_read_again(data: Path, readings: list[str]) -> None:
-    (data / indexed.NOTES).mkdir()  # stands for a folder that cannot be written to
-    for _ in range(2):
-        indexed.check(data / "train.src-tgt.src", 14)
-    assert readings == BOTH * 2
-
-
-@pytest.mark.parametrize(
-    "notes", ["", "{", "[]", "null", "[" * 100_000, '{"train.src-tgt.src.bin": 1}', "1" * 5000]
-)
-def test_notes_that_make_no_sense_are_not_used(data: Path, readings: list[str], notes: str) -> None:
-    (data / indexed.NOTES).write_text(notes)
-    for _ in range(2):
-        indexed.check(data / "train.src-tgt.src", 14)
-    assert readings == BOTH
-
-
-def test_notes_of_the_wrong_types_are_not_used(data: Path, readings: list[str]) -> None:
-    prefix = data / "train.src-tgt.src"
-    indexed.check(prefix, 14)
-    notes = json.loads((data / indexed.NOTES).read_text())
-    for facts in notes.values():
-        facts.update(number="none", sha256=[])
-    (data / indexed.NOTES).write_text(json.dumps(notes))
-    indexed.check(prefix, 14)
-    assert readings == BOTH * 2
-
-
 def with_entry(name: str, size: object = 1, digest: object = "0" * 64) -> str:
     entry = {"bytes": size, "sha256": digest}
     return json.dumps({"format": "fairseq-ext data", "version": 1, "files": {name: entry}})
@@ -452,7 +375,6 @@ def test_generate_checks_the_files_that_it_reads(data: Path, copy_model: Path) -
     refused(fairseq(*command, ok=False), "is not a regular file")
     (data / NAME).unlink()  # as a folder of stock fairseq
     assert fairseq(*command).stdout.count("\nH-") == 50
-    assert (data / indexed.NOTES).is_file()
     # fairseq alone translates the wrong sentences, with exit status 0
     write_pointers(data / "test.src-tgt.src.idx", swap)
     done = fairseq(*command, ok=False)
