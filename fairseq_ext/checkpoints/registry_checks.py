@@ -158,17 +158,14 @@ def require_sizes(settings: Mapping[str, Any]) -> None:
             take more than :data:`MOST_TABLE_BYTES`, or a size is not a whole number.
     """
     largest = {"positions": (0, ""), "embed_dim": (0, "")}
-    for part in safe_load.walk(settings):
-        options = vars(part) if isinstance(part, Namespace) else part
-        for key, value in options.items() if isinstance(options, Mapping) else ():
-            name = str(key)
-            end = next((end for end in largest if name.endswith(end)), None)
-            refers = isinstance(value, str) and "${" in value  # to an option checked elsewhere
-            if end is None or name.endswith("ffn_embed_dim") or value is None or refers:
-                continue
-            if not isinstance(value, int):
-                raise CheckpointError(f"has `{name}` {value!r:.40}, which is not a whole number")
-            largest[end] = max(largest[end], (value, name))
+    for name, value in safe_load.entries(settings):
+        end = next((end for end in largest if name.endswith(end)), None)
+        refers = isinstance(value, str) and "${" in value  # to an option checked elsewhere
+        if end is None or name.endswith("ffn_embed_dim") or value is None or refers:
+            continue
+        if not isinstance(value, int):
+            raise CheckpointError(f"has `{name}` {value!r:.40}, which is not a whole number")
+        largest[end] = max(largest[end], (value, name))
     (positions, name), (channels, width) = largest.values()
     if positions > MOST_POSITIONS:
         raise CheckpointError(f"has `{name}` {positions:,}; at most {MOST_POSITIONS:,} are allowed")

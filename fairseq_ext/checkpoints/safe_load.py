@@ -56,8 +56,6 @@ DEEPEST = 50
 SPARE_BYTES = 64 << 20  # bytes that tensors may claim beyond four times the file
 # Files of torch before 1.6 begin with this pickle of a fixed number.
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-METERS = "train_meters"
-"""An entry of ``extra_state`` until 2019, with objects that nobody reads any more."""
 HYDRA = ("_target_", "_recursive_", "_partial_", "_convert_")
 
 # The errors that unpickling and torch's own checks raise on damaged data.
@@ -104,7 +102,7 @@ def read(path: str | Path) -> dict[str, Any]:
             )
     extra = state.get("extra_state")
     if isinstance(extra, dict):
-        extra.pop(METERS, None)
+        extra.pop("train_meters", None)  # until 2019: objects that nobody reads any more
     if isinstance(state.get("cfg"), Node):
         state["cfg"] = state["cfg"].plain
     require_harmless(state, path, size)
@@ -404,29 +402,25 @@ def scalar(kind: object, data: object) -> np.generic:
     return number
 
 
-_NUMPY = ("dtype", "ndarray", "core.multiarray._reconstruct", "_core.multiarray._reconstruct",
-          "core.multiarray.scalar", "_core.multiarray.scalar")  # fmt: skip
-_METERS = [
-    f"{module}.{name}Meter"
-    for module in ("fairseq.meters", "fairseq.logging.meters")
-    for name in ("Average", "Time", "Stopwatch")
-]
-_NODES = [
-    f"omegaconf.{name}"
-    for name in ("dictconfig.DictConfig", "listconfig.ListConfig", "nodes.AnyNode")
-]
-_UNREAD = [
-    *_METERS,
-    *(f"builtins.{name}" for name in ("dict", "list", "int")),
-    *("omegaconf.base.ContainerMetadata", "omegaconf.base.Metadata"),
-    *("typing.Any", "collections.defaultdict"),
-]
-_MAKERS = (NumberKind, NumberArray, reconstruct, reconstruct, scalar, scalar)
+_NAMES: dict[Any, tuple[str, ...]] = {
+    NumberKind: ("numpy.dtype",),
+    NumberArray: ("numpy.ndarray",),
+    reconstruct: ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct"),
+    scalar: ("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar"),
+    Unread: (
+        *(f"fairseq.meters.{name}Meter" for name in ("Average", "Time", "Stopwatch")),
+        *(f"fairseq.logging.meters.{name}Meter" for name in ("Average", "Time", "Stopwatch")),
+        *("builtins.dict", "builtins.list", "builtins.int", "collections.defaultdict"),
+        *("omegaconf.base.ContainerMetadata", "omegaconf.base.Metadata", "typing.Any"),
+    ),
+    Node: (
+        *("omegaconf.dictconfig.DictConfig", "omegaconf.listconfig.ListConfig"),
+        "omegaconf.nodes.AnyNode",
+    ),
+}
 CLASSES: list[Any] = [
     argparse.Namespace,
-    *zip(_MAKERS, (f"numpy.{name}" for name in _NUMPY), strict=True),
-    *((Unread, name) for name in _UNREAD),
-    *((Node, name) for name in _NODES),
+    *((kind, name) for kind, names in _NAMES.items() for name in names),
 ]
 """Classes for ``torch.load`` that stock fairseq stores beside tensors and plain values.
 
@@ -471,8 +465,6 @@ def parts(value: Any) -> list[Any]:
         value = vars(value)
     if isinstance(value, dict):  # its attributes, read from the file, may hide methods
         return [*dict.keys(value), *dict.values(value), *getattr(value, "__dict__", {}).values()]
-    if isinstance(value, Mapping):
-        return [*value.keys(), *value.values()]
     if isinstance(value, Tensor):
         return [*vars(value).values()]
     return list(value) if isinstance(value, list | tuple | set | frozenset) else []
@@ -487,6 +479,14 @@ def walk(value: Any) -> Iterator[Any]:
         yield part
 
 
+def entries(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name and value of every entry of the dictionaries and Namespaces in ``value``."""
+    for part in walk(value):
+        part = vars(part) if isinstance(part, Namespace) else part
+        if isinstance(part, dict):
+            yield from ((str(name), entry) for name, entry in part.items())
+
+
 def _bytes(value: Any) -> int:
     """Return the bytes that a tensor or array takes, or 0; refuse anything but plain data."""
     if isinstance(value, Tensor):
@@ -499,7 +499,7 @@ def _bytes(value: Any) -> int:
         return value.size * value.itemsize
     if isinstance(value, dict) and not getattr(value, "__dict__", {}).keys() <= {"_metadata"}:
         raise CheckpointError("has a dictionary with attributes")
-    if not isinstance(value, (*_LEAVES, Mapping, Namespace, list, tuple, set, frozenset)):
+    if not isinstance(value, (*_LEAVES, dict, Namespace, list, tuple, set, frozenset)):
         raise CheckpointError(f"has an object of type `{type(value).__name__}`")
     return 0
 

@@ -189,21 +189,13 @@ def _check_models(cfg: Any) -> None:
             saved = storage.peek(bundle.as_file(name)).get("cfg")
         if not isinstance(saved, Mapping) or isinstance(saved.get("model"), Namespace):
             return  # fairseq sets any option there
-        options.update(_names(saved))
+        options.update(name for name, _ in safe_load.entries(saved))
     for option in overrides:
         if option not in options:
             raise ConfigError(
                 f"`--model-overrides` must name options of {', '.join(paths)}, but has "
                 f"`{option}`{nearest(str(option), options)}"
             )
-
-
-def _names(options: Any) -> Iterator[str]:
-    """Yield the names of all options in a checkpoint's configuration."""
-    options = vars(options) if isinstance(options, Namespace) else options
-    for name, value in options.items() if isinstance(options, Mapping) else ():
-        yield str(name)
-        yield from _names(value)
 
 
 @around("fairseq_cli.generate:main", patch="complete result files")
