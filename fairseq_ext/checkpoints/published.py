@@ -118,16 +118,16 @@ def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[
         ConfigError: the model lacks a language, or files for it.
         EnvironmentProblem: the cache cannot be written to.
     """
-    path = downloaded(path)
-    if bundle.is_bundle(path):
-        return []
-    folder = path.parent if path.is_file() else path
-    if path.is_file() and path.name.endswith(ARCHIVES):
-        folder = unpacked_in_cache(path, f"{CACHE}/archives", _model_in)
-    voters = _voters(folder, path)
-    if not voters or (folder / pipeline.FILE).exists():
-        return []
     try:
+        path = downloaded(path)
+        if bundle.is_bundle(path):
+            return []
+        folder = path.parent if path.is_file() else path
+        if path.is_file() and path.name.endswith(ARCHIVES):
+            folder = unpacked_in_cache(path, f"{CACHE}/archives", _model_in)
+        voters = _voters(folder, path)
+        if not voters or (folder / pipeline.FILE).exists():
+            return []
         return _prepared(folder, voters, path, (src, tgt))
     except OSError as error:
         raise EnvironmentProblem(files.explain(error)) from error
@@ -156,10 +156,7 @@ def downloaded(path: Path) -> Path:
     from fairseq_ext.corpora import downloads
 
     cache = files.cache_folder() / CACHE / "downloads"
-    try:
-        return downloads.fetch(hub_models()[name]["path"], cache, os.environ.get(MIRROR) or None)
-    except OSError as error:
-        raise EnvironmentProblem(files.explain(error)) from error
+    return downloads.fetch(hub_models()[name]["path"], cache, os.environ.get(MIRROR) or None)
 
 
 def _voters(folder: Path, path: Path) -> list[Path]:
