@@ -45,10 +45,7 @@ def refuse(cfg: Any) -> None:
 
 def dictionary(option: str, text: str) -> dict[Any, Any]:
     """Read the value of an option such as ``--model-overrides``; else raise ConfigError."""
-    try:
-        values = literal(text)
-    except LiteralError:
-        values = None
+    values = _value(text)
     if not isinstance(values, dict):
         raise wrong_value(option, "a dictionary such as \"{'dropout': 0.1}\" (quote it)", text)
     return values
