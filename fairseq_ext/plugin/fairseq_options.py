@@ -6,7 +6,7 @@ from typing import Any
 
 
 def add(group: Any, options: Mapping[str, tuple[Any, Any, str]]) -> None:
-    """Add options to fairseq's commands and its configuration, unless they have been added before.
+    """Add options to fairseq's commands and its configuration.
 
     fairseq-hydra-train checks a YAML file before it loads the plugin, so it accepts such an option
     only on the command line, after a plus sign (``+optimization.bf16_products=True``). The
@@ -20,12 +20,10 @@ def add(group: Any, options: Mapping[str, tuple[Any, Any, str]]) -> None:
     """
     from fairseq.dataclass.initialize import hydra_init
 
-    if options.keys() <= group.__dataclass_fields__.keys():
-        return
     for name, (kind, default, text) in options.items():
         field = dataclasses.field(default=default, metadata={"help": text})
-        holder = dataclasses.make_dataclass("Holder", [(name, kind, field)])
-        (group.__dataclass_fields__[name],) = dataclasses.fields(holder)
-        group.__annotations__[name] = kind
+        holder: Any = dataclasses.make_dataclass("Holder", [(name, kind, field)])
+        group.__dataclass_fields__ |= holder.__dataclass_fields__
+        group.__annotations__ |= holder.__annotations__
         setattr(group, name, default)
     hydra_init()
