@@ -202,6 +202,19 @@ def test_both_versions_of_xliff(tmp_path: Path) -> None:
     assert segments[1].fault == "not translated"
 
 
+def test_the_language_of_a_text_in_xliff_goes_before_that_of_its_file(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.xlf",
+        '<xliff><file original="a.c" source-language="en" target-language="fr"><trans-unit id="1">'
+        '<source>Yes</source><target>Oui</target></trans-unit><trans-unit id="2"><source>No'
+        '</source><target xml:lang="de-AT">Nein</target></trans-unit><trans-unit id="3"><source '
+        'xml:lang="it">Si</source><target xml:lang="de">Ja</target></trans-unit></file></xliff>',
+    )
+    assert pairs(xml_files.xliff((path,), "en", "fr")) == [("Yes", "Oui")]
+    assert pairs(xml_files.xliff((path,), "en", "de")) == [("No", "Nein")]
+    assert pairs(xml_files.xliff((path,), "it", "de")) == [("Si", "Ja")]
+
+
 @pytest.mark.parametrize(
     ("code", "text"),
     [

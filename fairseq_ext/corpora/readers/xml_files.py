@@ -11,6 +11,8 @@ from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import require_file
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+OF_SOURCE = ("source-language", "srcLang")  # attributes of XLIFF 1.2 and 2
+OF_TARGET = ("target-language", "trgLang")
 CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})  # elements that hold code of the original file
 BREAK_TYPES = {"lb", "xlf:lb"}  # line breaks in TMX and XLIFF 1.2, and in XLIFF 2
 BREAK = re.compile(r"\s*<(?:br|/p|/div|/li)\b|\s*(?:\\[nr]|\n)+\s*\Z", re.IGNORECASE)
@@ -41,27 +43,24 @@ def xliff(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield the segments of an XLIFF file, version 1.2 or 2, that are in the two languages."""
     languages: dict[str, None] = {}
     for surroundings, unit in elements(paths[0], "trans-unit", "unit"):
-        codes = [_attribute(surroundings, "source-language", "srcLang")]
-        codes.append(_attribute(surroundings, "target-language", "trgLang"))
-        languages.update(dict.fromkeys(codes))
-        if not is_language(codes[0], src) or not is_language(codes[1] or tgt, tgt):
-            continue
         parent = [element for element in surroundings if element.tag == "file"]
         document = _attribute(parent, "original", "id")  # of the file, not of a group in it
-        segments = [unit] if unit.tag == "trans-unit" else list(unit.iter("segment"))
-        for segment in segments:
-            translate = _attribute([*surroundings, unit, segment], "translate")
-            yield _xliff_segment(segment, document, translate)
+        for segment in [unit] if unit.tag == "trans-unit" else unit.iter("segment"):
+            source, target = segment.find("source"), segment.find("target")
+            codes = [
+                ("" if side is None else side.get(LANGUAGE, "")) or _attribute(surroundings, *names)
+                for side, names in ((source, OF_SOURCE), (target, OF_TARGET))
+            ]
+            languages.update(dict.fromkeys(codes))
+            if not is_language(codes[0], src) or not is_language(codes[1] or tgt, tgt):
+                continue
+            texts = ["" if side is None else marked_text(side, CODES) for side in (source, target)]
+            state = segment.get("state") or ("" if target is None else target.get("state") or "")
+            is_fixed = _attribute([*surroundings, unit, segment], "translate") == "no"
+            unfinished = target is None or state in UNFINISHED or is_fixed
+            yield Segment(texts[0], texts[1], document, "not translated" if unfinished else "")
     if not any(is_language(code, src) for code in languages):
         _refuse(paths[0], languages, src, tgt)
-
-
-def _xliff_segment(segment: Element, document: str, translate: str) -> Segment:
-    source, target = segment.find("source"), segment.find("target")
-    texts = ["" if side is None else marked_text(side, CODES) for side in (source, target)]
-    state = segment.get("state") or ("" if target is None else target.get("state") or "")
-    unfinished = target is None or state in UNFINISHED or translate == "no"
-    return Segment(texts[0], texts[1], document, "not translated" if unfinished else "")
 
 
 def _attribute(surroundings: list[Element], *names: str) -> str:
