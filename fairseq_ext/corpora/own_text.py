@@ -67,6 +67,12 @@ def run(options: OwnTextOptions) -> str:
         )
     sides = (options.src, options.tgt)
     pairs = {split: [options.data / f"{split}.{side}" for side in sides] for split in SPLITS}
+    missing = [path.name for pair in pairs.values() for path in pair if not path.exists()]
+    if missing:
+        raise DataError(
+            f"{options.data} has no {', '.join(missing)}; a corpus has train, valid and test in "
+            "both languages. `fairseq-ext corpus pairs` splits sentence pairs into the three."
+        )
     sizes = {split: check_parallel(*pair) for split, pair in pairs.items()}
     copy_corpus(options.data, options.out, *sides, options.tokenize)
     counts = ", ".join(f"{split} {size:,} pairs" for split, size in sizes.items())

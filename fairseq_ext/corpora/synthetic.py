@@ -39,6 +39,7 @@ def run(options: MixOptions) -> str:
     train = train_files(options.data, sides)
     checks.check_parallel(*train, empty_lines=True, max_tokens=None)
     names = [f"{split}.{side}" for split in SPLITS for side in sides]
+    names = [name for name in names if (options.data / name).exists()]
     read = [options.source, options.target, *(options.data / name for name in names)]
     files.keep_inputs(read, [options.out / name for name in names])
     with files.staged_folder(options.out) as stage:

@@ -307,6 +307,9 @@ def test_bad_text_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     data, out = corpus(tmp_path / "data", test_de=["a", "", "c"]), tmp_path / "text"
     words = ("prepare", "--data", data, "--src", "en", "--tgt", "de", "--out", out)
     leaves_no_trace(tmp_path, "test.de, line 2: empty", *words)
+    for side in ("en", "de"):
+        (data / f"test.{side}").unlink()
+    leaves_no_trace(tmp_path, "has no test.en, test.de; a corpus has train, valid and test", *words)
 
 
 def test_text_is_copied_line_by_line_and_tokenized_only_on_request(tmp_path: Path) -> None:

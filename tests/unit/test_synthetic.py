@@ -109,6 +109,9 @@ def test_alone(corpus: Path, tmp_path: Path) -> None:
     output = refusal("mix", corpus, "--source", text, "--target", longer, *texts[4:], "--ratio", 1)
     assert "no pair is left to train on" in output
     assert not (tmp_path / "mixed" / "train.en").exists()
+    for side in ("en", "de"):
+        (corpus / f"test.{side}").unlink()
+    assert script("mix", corpus, *texts) == "2 of 2 synthetic pairs kept\n"
 
 
 def test_a_last_line_without_its_end(corpus: Path, tmp_path: Path) -> None:

@@ -422,7 +422,11 @@ OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "/etc/passwd">]><tmx><tu>&a;</tu></tmx
         ("a.po", b'msgid "a\nmsgstr "b"\n', "line 1: not gettext's syntax"),
         ("a.po", b'msgid "a"\n\nmsgid "b"\nmsgstr "c"\n', "line 3: a second `msgid`"),
         ("a.po", b'msgstr "b"\n', "an entry without `msgid`"),
-        ("a.po", WRONG_PLURALS.encode(), "plural forms"),
+        ("a.po", WRONG_PLURALS.encode(), "plural forms [0], but the header says nplurals=2"),
+        (
+            *("a.po", b'msgid "a"\nmsgid_plural "b"\nmsgstr[0] "c"\nmsgstr[2] "d"\n'),
+            "plural forms [0, 2], but none may be left out; repair it",
+        ),
         ("a.po", WRONG_PLURALS.replace("=2;", f"={10**12};").encode(), "plural forms"),
         ("a.po", b'msgid "a"\nmsgstr "%s"\n' % (b"x" * 200_000), "line 1: 200,000 characters"),
         ("a.mo", b"no catalogue at all, but long enough", "damaged or not a .mo file"),

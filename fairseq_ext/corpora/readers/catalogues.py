@@ -112,9 +112,10 @@ def _segments(messages: Iterator[Message], path: Path, tgt: str) -> Iterator[Seg
             yield Segment(singular, "", path.name, fault)
             continue
         if sorted(forms) != list(range(len(forms))) or (plurals or len(forms)) != len(forms):
+            number = f"the header says nplurals={plurals}" if plurals else "none may be left out"
             raise DataError(
-                f"{place}: plural forms {sorted(forms)}, but the header says "
-                f"nplurals={plurals}; repair it, `msgfmt --check` shows where."
+                f"{place}: plural forms {sorted(forms)}, but {number}; repair it, `msgfmt --check` "
+                "shows where."
             )
         if len(forms) == 2:  # with more forms, no form is only for the singular
             yield Segment(singular, forms[0], path.name, fault)
