@@ -107,6 +107,16 @@ def test_diverse_search_of_any_sentence(without: Callable[[str], None]) -> None:
         diverse_step()
 
 
+def test_samples_of_more_tokens_than_there_are(without: Callable[[str], None]) -> None:
+    words = Dictionary()
+    uniform = torch.zeros(1, 2, len(words)).log_softmax(dim=-1)
+    _, tokens, _ = Sampling(words, sampling_topk=1 + len(words)).step(0, uniform, None)
+    assert tokens.lt(len(words)).all()
+    without("sampling of many tokens")
+    with pytest.raises(RuntimeError, match="selected index k out of range"):
+        Sampling(words, sampling_topk=1 + len(words)).step(0, uniform, None)
+
+
 def attention_to_the_source(decoding: bool) -> torch.Tensor:
     """The weights ``[S, T]`` that align a translation, as searched or as trained."""
     flags = ["--arch", "transformer_align", *SMALL, "--decoder-layers", "3"]
