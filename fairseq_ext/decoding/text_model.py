@@ -149,6 +149,7 @@ class Model:
             attention=alignments,
         )
         _require_texts(lines, "lines")
+        _require_count(buffer, "buffer")
         keep = [*_strings(_listed(keep, "keep"), "keep")]
         require_compatible(
             self._search.constraints,
@@ -209,6 +210,11 @@ def _listed(texts: Iterable[str], argument: str) -> list[str]:
     return list(texts)
 
 
+def _require_count(number: int, argument: str) -> None:
+    if not isinstance(number, Integral) or number < 1:
+        raise wrong_value(argument, "a whole number of at least 1", number)
+
+
 def _require_texts(texts: Iterable[str], argument: str) -> None:
     """Refuse anything but several texts; a single string would be read letter by letter."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
@@ -265,8 +271,11 @@ def load(
     """
     if engine not in (FAIRSEQ, *ENGINES):
         raise wrong_value("engine", f"one of {', '.join((FAIRSEQ, *ENGINES))}", engine)
-    if threads is not None and (not isinstance(threads, Integral) or threads < 1):
-        raise wrong_value("threads", "a whole number of at least 1", threads)
+    for name, language in (("src", src), ("tgt", tgt)):
+        if not isinstance(language, str | None):
+            raise wrong_value(name, "the code of a language, such as de", language)
+    if threads is not None:
+        _require_count(threads, "threads")
     fixed = {"engine": engine, "max_tokens": max_tokens, "cpu": cpu, "constraints": constraints}
 
     def search(saved_options: Mapping[str, int | float]) -> Search:

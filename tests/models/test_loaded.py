@@ -268,6 +268,8 @@ def test_texts_of_other_types(loaded: dict[str, Model], kind: str):
         model.score(["w1", "w2"], "w1")
     with pytest.raises(ConfigError, match=r"`lines` must be a list .* of the type str"):
         model.stream("w1 w2")
+    with pytest.raises(ConfigError, match="`buffer` must be a whole number of at least 1"):
+        model.stream(["w1"], buffer="3")
     with pytest.raises(DataError, match=r"keep 1 must be a string, but is of the type int"):
         model.translate("w1", keep=[5])
     assert model.score(iter(["w1"]), iter(["w2"])) == model.score(["w1"], ["w2"])
@@ -284,6 +286,8 @@ def test_models_that_cannot_be_loaded(run: Path, tmp_path: Path):
         (run, {"engine": "fast"}, "`engine` must be one of"),
         (run, {"threads": 0}, "`threads` must be a whole number of at least 1, but is 0"),
         (run, {"threads": "2"}, "`threads` must be a whole number of at least 1, but is `2`"),
+        (run, {"src": 3}, "`src` must be the code of a language, such as de, but is 3 instead"),
+        (run, {"tgt": b"en"}, "`tgt` must be the code of a language, such as de, but is"),
         (empty, {}, "is a folder without a model: it has no average"),
         (run.parent, {}, f"but its .*{run.name}.* have a model; give one of them"),
         (compared.parents[1], {}, r", but its models/muse have a model; give one of them"),
