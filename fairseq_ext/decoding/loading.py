@@ -6,7 +6,7 @@ A bundle with a program needs neither torch nor fairseq; all other models need b
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,6 +60,7 @@ def open_model(
     Raises:
         CheckpointError: a file is missing, or cannot be used.
         ConfigError: a path names no model, options exclude each other, or models do not fit.
+        DataError: a ``text.json`` of an ensemble cannot be used.
     """
     models = chain.from_iterable(models_of(path, *languages) for path in paths)
     paths = [*map(find_model.require, models)]
@@ -69,7 +70,21 @@ def open_model(
         translator, folders = _for_the_engine(paths, languages, search, threads)
     else:
         translator, folders = _for_fairseq(paths, data, languages, search, threads)
+    if len(paths) > 1:
+        _require_same_text({*map(bundle.home, paths)}, translator.src, translator.tgt)
     return Opened(translator, search, folders, versions)
+
+
+def _require_same_text(folders: Iterable[Path], src: str, tgt: str) -> None:
+    """Refuse an ensemble whose models have different ``text.json``; some may have none."""
+    texts = [(folder, pipeline.find_towards([folder], src, tgt)) for folder in sorted(folders)]
+    existing = [(folder, text) for folder, text in texts if text is not None]
+    for (first, text), (second, other) in pairwise(existing):
+        if not pipeline.same(text, other):
+            raise ConfigError(
+                f"{first} and {second} cannot form an ensemble: their text.json turn text into "
+                "different tokens. Leave one of them out."
+            )
 
 
 def require_readers(

@@ -12,6 +12,8 @@ from fairseq_ext.checkpoints import bundle
 from fairseq_ext.decoding.loading import open_model
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.model import find_model
+from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.files import sha256
 from tests.support.harness import REPO, refused, run
 from tests.support.serving import Server, serving
 
@@ -76,6 +78,18 @@ def test_an_ensemble_reads_text_as_any_of_its_models_does(tmp_path: Path):
     (bare / bundle.MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
     model = open_model([bare, shipped], None, (None, None), lambda defaults: Search(**defaults))
     assert model.text().subwords == "subword-nmt"
+
+
+def test_models_that_read_text_in_different_ways_are_no_ensemble(tmp_path: Path):
+    shipped, other = find_model.resolved(Path("tatoeba-es-en")), tmp_path / "other"
+    shutil.copytree(shipped, other)
+    text = json.loads((other / "text.json").read_text(encoding="utf-8"))
+    (other / "text.json").write_text(json.dumps(text | {"lowercase": True}), encoding="utf-8")
+    manifest = json.loads((other / bundle.MANIFEST).read_text(encoding="utf-8"))
+    manifest["files"]["text.json"] = sha256(other / "text.json")
+    (other / bundle.MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(ConfigError, match="cannot form an ensemble: their text"):
+        open_model([shipped, other], None, (None, None), lambda defaults: Search(**defaults))
 
 
 def test_the_readmes_example(tmp_path: Path):
