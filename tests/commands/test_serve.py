@@ -275,7 +275,7 @@ def test_a_checkpoint(copy_model: Path, copy_data: Path, tmp_path: Path, alone: 
         (("--beam", 0), "`--beam` must be at least 1"),
         (("--host", "192.0.2.1"), "`--host` and `--port` must be"),
         (("--data", "none"), "`--data` has no effect on bundles, which have dictionaries"),
-        (("twin",), "each model must have a pair of languages of its own"),
+        (("twin",), "but twin translates from src to tgt as an earlier one does."),
         (("other",), "other"),
     ],
 )

@@ -204,16 +204,6 @@ def test_prefixes(names: str):
     assert [hypotheses[0].tokens.tolist()[:3] for hypotheses in ours] == prefixes
 
 
-@pytest.mark.parametrize("sentence", [[], [2] * 2000, [4, 40, 2], [-1, 2]])
-def test_sentences_that_cannot_be_read(sentence: list[int]):
-    worker = worker_of(*sharpened("transformer"))
-    with pytest.raises(DataError):
-        worker.translate([[4, 2], sentence], Rules())
-    with pytest.raises(DataError, match="prefix"):
-        worker.translate([[4, 2]], Rules(), [[40]])
-    assert worker.translate([], Rules()) == []
-
-
 # Several models that vote: what is theirs alone, and programs of them that cannot be
 MIXED = "transformer+gru"
 SHORT_SENTENCES = models.random_sentences([6, 1, 9, 4], size=SIZE)

@@ -269,13 +269,14 @@ def test_half_precision(name: str):
         assert halved_hypotheses[0].score != exact_hypotheses[0].score  # it is no fp32
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_sentences_that_cannot_be_read(device: str):
+@pytest.mark.parametrize("sentence", [[], [2] * 2000, [4, 40, 2], [-1, 2]])
+@pytest.mark.parametrize("device", ["the native engine", *DEVICES])
+def test_sentences_that_cannot_be_read(device: str, sentence: list[int]):
     model, task = models.build(ALL["transformer"], size=SIZE)
-    executor = executor_of(model, task, device)
-    for sentence in ([], [2] * 2000, [4, 40, 2], [-1, 2]):
-        with pytest.raises(DataError):
-            executor.translate([[4, 2], sentence], Rules())
+    of_native = device == "the native engine"
+    engine = worker_of(model, task) if of_native else executor_of(model, task, device)
+    with pytest.raises(DataError):
+        engine.translate([[4, 2], sentence], Rules())
     with pytest.raises(DataError, match="prefix"):
-        executor.translate([[4, 2]], Rules(), [[40]])
-    assert executor.translate([], Rules()) == []
+        engine.translate([[4, 2]], Rules(), [[40]])
+    assert engine.translate([], Rules()) == []

@@ -13,7 +13,6 @@ from tests.support.models import LINFORMER, build, configuration, padded, random
 from tests.support.trainings import TRAINING
 
 SOURCE = random_sentences([7, 3, 1, 5])
-TARGET = random_sentences([4, 6, 3, 2], seed=4)
 
 
 def parameters(flags: list[str], size: int = 30) -> int:

@@ -601,12 +601,6 @@ def test_a_process_that_only_watches_keeps_no_models(workers: int, monkeypatch: 
     assert serve.serve(request) == (workers == 1)
 
 
-def test_two_models_of_a_pair():
-    codec = TextCodec(str.strip, str.strip)
-    with pytest.raises(ConfigError, match="b translates from de to en as an earlier one does"):
-        Pairs({"a": Served(Model(), codec, 1), "b": Served(Model(), codec, 1)})
-
-
 @pytest.mark.parametrize(
     ("language", "code"),
     [
