@@ -57,19 +57,8 @@ CACHE = "published"  # a folder in the user's cache
 _VOTERS = re.compile(r"(\w+\.)?model\d*\.pt")
 _DICTIONARY = re.compile(r"dict\.([\w-]+)\.txt")
 
-_CONVOLUTIONS = "glu.wmt14.en-fr glu.wmt16.en-de glu.wmt17.en-de glu.wmt17.zh-en "
-_CONVOLUTIONS += "no_glu.iwslt14.de-en no_glu.wmt16.en-de"
-_HUB = {
-    "transformer": "wmt14.en-fr wmt16.en-de wmt18.en-de wmt19.de-en wmt19.de-en.single_model "
-    "wmt19.en-de wmt19.en-de.single_model wmt19.en-ru wmt19.en-ru.single_model wmt19.ru-en "
-    "wmt19.ru-en.single_model wmt20.en-iu.news wmt20.en-iu.nh wmt20.en-ta wmt20.iu-en.news "
-    "wmt20.iu-en.nh wmt20.ta-en flores101.mm100.175M flores101.mm100.615M",
-    "lightconv": _CONVOLUTIONS,
-    "dynamicconv": _CONVOLUTIONS,
-    "conv": "wmt14.en-de wmt14.en-fr wmt17.en-de",
-}
-NAMES = [f"{kind}.{name}" for kind, names in _HUB.items() for name in names.split()]
-"""The names of :func:`hub_models`, listed here because importing fairseq takes seconds."""
+KINDS = ("transformer", "lightconv", "dynamicconv", "conv")
+"""How the names of :func:`hub_models` begin."""
 OUTPUT = "decoder.output_projection.weight"
 EPOCHS, MBART = "translation_multi_simple_epoch", "translation_from_pretrained_bart"
 PAIRS = "multilingual_translation"
@@ -143,12 +132,13 @@ def downloaded(path: Path) -> Path:
     """
     name = str(path)
     kind = name.partition(".")[0]
-    if path.exists() or kind not in _HUB or kind == name or name != path.name:
+    if path.exists() or kind not in KINDS or kind == name or name != path.name:
         return path
     if name.endswith((".pt", *ARCHIVES)):
         return path
-    if name not in NAMES:
-        names = [other for other in NAMES if other.startswith(f"{kind}.")]
+    models = hub_models()
+    if name not in models:
+        names = sorted(other for other in models if other.startswith(f"{kind}."))
         raise CheckpointError(
             f"{name} does not exist, and fairseq's authors publish no model of this name. Names "
             f"like it are {', '.join(near_names(name, names) or names)}."
@@ -156,7 +146,7 @@ def downloaded(path: Path) -> Path:
     from fairseq_ext.corpora import downloads
 
     cache = files.cache_folder() / CACHE / "downloads"
-    return downloads.fetch(hub_models()[name]["path"], cache, os.environ.get(MIRROR) or None)
+    return downloads.fetch(models[name]["path"], cache, os.environ.get(MIRROR) or None)
 
 
 def _voters(folder: Path, path: Path) -> list[Path]:
