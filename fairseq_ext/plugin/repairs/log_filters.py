@@ -57,15 +57,7 @@ def _filter_harmless() -> None:
 
 
 @around("fairseq.logging.progress_bar:progress_bar", patch="log file")
-def _log_file_once(
-    original: Callable,
-    iterator: Any,
-    log_format: str | None = None,
-    log_interval: int = 100,
-    log_file: str | None = None,
-    *rest: Any,
-    **options: Any,
-) -> Any:
+def _log_file_once(original: Callable, *args: Any, **options: Any) -> Any:
     """Open ``--log-file`` only if the logger does not yet write to that file.
 
     Problem: fairseq opens --log-file again in each epoch and validation and never closes it, so
@@ -74,9 +66,10 @@ def _log_file_once(
     from fairseq.logging.progress_bar import logger
 
     files = {getattr(handler, "baseFilename", None) for handler in logger.handlers}
+    log_file = options.get("log_file")
     if log_file is not None and os.path.abspath(log_file) in files:  # noqa: PTH100  # as in logging
-        log_file = None
-    return original(iterator, log_format, log_interval, log_file, *rest, **options)
+        options["log_file"] = None
+    return original(*args, **options)
 
 
 _reported: set[object] = set()  # names of logs about which an error was printed
