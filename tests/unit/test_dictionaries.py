@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from fairseq.tasks.translation import TranslationTask
 
+from fairseq_ext import register
 from fairseq_ext.checkpoints import dictionaries, layout
 from fairseq_ext.checkpoints.dictionaries import difference
 from fairseq_ext.checkpoints.layout import DICTIONARIES as KEY
 from fairseq_ext.plugin.checks import commands
-from fairseq_ext.utils.errors import CheckpointError, DataError
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 from tests.support.harness import binarize, fairseq, python, refused, run, write_lines
 from tests.support.trainings import load
 
@@ -32,6 +34,15 @@ WORDS = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "c"]
 )
 def test_the_first_difference_is_named(ours: list[str], message: str | None) -> None:
     assert difference(ours, WORDS) == message
+
+
+@pytest.mark.parametrize("options", [{"threshold": 3}, {"nwords": 4}])
+def test_a_dictionary_without_words_is_not_made(options: dict[str, int], tmp_path: Path) -> None:
+    register()
+    path = str(write_lines(tmp_path / "train.de", ["a b", "a"]))
+    assert "a" in TranslationTask.build_dictionary([path], threshold=2)
+    with pytest.raises(ConfigError, match=r"train\.de would have no words; lower `--threshold"):
+        TranslationTask.build_dictionary([path], **options)
 
 
 def test_symbols_of_a_file(tmp_path: Path) -> None:

@@ -271,6 +271,18 @@ def _preprocess(original: Callable, args: Namespace) -> None:
         indexed.write_manifest(stage, Path(destdir))
 
 
+@around("fairseq.tasks.fairseq_task:FairseqTask.build_dictionary", patch="complete result files")
+def _build_dictionary(original: Callable, cls: type, filenames: Any, **options: Any) -> Any:
+    """Refuse to make a dictionary of nothing but fairseq's own symbols, which have the count 0."""
+    dictionary = original(cls, filenames, **options)
+    if not any(dictionary.count[dictionary.nspecial :]):
+        raise ConfigError(
+            f"the dictionary of {' and '.join(sorted(filenames))} would have no words; lower "
+            "`--thresholdsrc` or `--thresholdtgt`, or raise `--nwordssrc` or `--nwordstgt`."
+        )
+    return dictionary
+
+
 def _keep_pipeline(args: Namespace, stage: Path) -> None:
     """Copy the text's ``text.json`` into the data folder."""
     prefix = (args.trainpref or args.validpref or args.testpref or "").split(",")[0]
