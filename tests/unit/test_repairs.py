@@ -91,6 +91,18 @@ def test_fairseq_gives_no_advice_on_speech() -> None:
     assert logging.getLogger("fairseq.tasks.text_to_speech").level == logging.WARNING
 
 
+def test_online_back_translation_needs_an_output_layer_that_can_grow() -> None:
+    from fairseq.tasks.online_backtranslation import add_secial_tokens_to_dict_and_model as add
+
+    model, task = build(["--arch", "transformer", *SMALL])
+    add(task.source_dictionary, model, ["de", "en"])
+    assert len(model.decoder.output_projection.weight) == len(task.source_dictionary) == 33
+    for arch in ("gru_tiny", "lstm"):
+        model, task = build(["--arch", arch])
+        with pytest.raises(ConfigError, match=r"an `--arch` whose output layer .* `transformer`"):
+            add(task.source_dictionary, model, ["de", "en"])
+
+
 def diverse_step() -> None:
     """Two steps of two groups, for the sentence that is number 7 of its data."""
     words = Dictionary()

@@ -144,6 +144,22 @@ def _search(original: Callable, self: Any, models: list[Any], sample: Any, **opt
         ) from None
 
 
+@around(
+    "fairseq.tasks.online_backtranslation:add_secial_tokens_to_dict_and_model",
+    patch="options that do not work",
+)
+def _add_symbols(original: Callable, dictionary: Any, model: Any, languages: Any) -> None:
+    """Refuse a model to whose output layer online back-translation cannot add symbols."""
+    weight = getattr(getattr(model.decoder, "output_projection", None), "weight", None)
+    if weight is None or weight.size(1) != model.encoder.embed_tokens.embedding_dim:
+        raise ConfigError(
+            "`--task online_backtranslation` must have an `--arch` whose output layer reads as "
+            f"many features as an embedding has, such as `transformer`; {type(model).__name__} "
+            "has another output layer here."
+        )
+    original(dictionary, model, languages)
+
+
 def _check_input(path: str) -> None:
     """Check a file to translate before models are loaded; read standard input as strict UTF-8."""
     if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
