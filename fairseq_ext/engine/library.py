@@ -24,9 +24,9 @@ from fairseq_ext.engine.weights import Packed, pack_all
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 from fairseq_ext.utils.locks import ForkSafeLock
 
-PATHS = ("c", "avx2", "avx512", "amx")
+PATHS = ("c", "avx2", "avx512", "avx512-bf16", "amx")
 VARIABLE = "FAIRSEQ_EXT_ENGINE"
-INTERFACE = 8  # the version in interface.c
+INTERFACE = 9  # the version in interface.c
 COPIES = 1 << 26  # most bytes of the output layer to copy for sentences with shortlists
 
 

@@ -18,7 +18,7 @@ from fairseq_ext.utils.errors import ConfigError
 FP32, BF16, INT8 = range(len(NUMBERS))
 PANELS: dict[int, tuple[str, Callable[[int], float], tuple[str, ...]]] = {
     FP32: ("float32", lambda inputs: inputs, ()),
-    BF16: ("uint16", lambda inputs: inputs, ()),
+    BF16: ("uint16", lambda inputs: 2 * -(-inputs // 2), ()),
     INT8: ("int8", lambda inputs: 4 * -(-inputs // 4), ("scales", "sums")),
     SIGNS: ("int32", lambda inputs: 2 * -(-inputs // 64), ("scales",)),
     BITS8: ("uint8", lambda inputs: -(-inputs // 4) / 2, ("scales", "sums")),

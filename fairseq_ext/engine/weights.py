@@ -1,8 +1,9 @@
 """Arrange weights in memory for the machine's matrix products (numpy only).
 
-Weights lie in panels of 64 outputs: ``[panel][k][64]``, int8 ``[panel][k / 4][64][4]``. Signs are
-bits in the order of int8 or, for the binary kernels, ``[panel][k / 32][64][32]``. A ternary weight
-is the mean of two binary weights, which are stored: ``[panel][2][k / 32][64][32]``. See engine.h.
+Weights lie in panels of 64 outputs: ``[panel][k][64]``, bf16 ``[panel][k / 2][64][2]``, int8
+``[panel][k / 4][64][4]``. Signs are bits in the order of int8 or, for the binary kernels,
+``[panel][k / 32][64][32]``. A ternary weight is the mean of two binary weights, which are stored:
+``[panel][2][k / 32][64][32]``. See engine.h.
 """
 
 import math
@@ -88,7 +89,7 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None
     if numbers == "fp32":
         return Packed(0, outputs, inputs, _panels(values, pool))
     if numbers == "bf16":
-        return Packed(1, outputs, inputs, _panels(to_bf16(values), pool))
+        return Packed(1, outputs, inputs, _panels(to_bf16(values), pool, 2))
     return _pack_int8(*to_int8(values), pool)
 
 

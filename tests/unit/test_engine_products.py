@@ -88,6 +88,8 @@ def test_product(path: str, numbers: str, rows: int, inputs: int, outputs: int):
     if numbers == "int8":  # each row in units of its largest number / 127
         unit = np.abs(x).max(1, keepdims=True) / np.float32(127)
         used = np.rint(x * (np.float32(1) / unit)).clip(-127, 127) * unit
+    elif numbers == "bf16" and path in ("avx512-bf16", "amx"):
+        used = rounded(x, numbers).astype(np.float64)
     expected = used @ rounded(weight, numbers).astype(np.float64).T + bias
     close = {"rtol": 1e-4, "atol": 2e-4 if numbers != "int8" else 0.02}
     np.testing.assert_allclose(product(path, numbers, x, weight, bias), expected, **close)

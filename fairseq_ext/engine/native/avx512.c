@@ -1,4 +1,4 @@
-/* The arithmetic for AVX-512 (F, BW, DQ, VL, VNNI), and for AMX beside it. */
+/* The arithmetic for AVX-512 (F, BW, DQ, VL, VNNI), and beside it for AVX512-BF16 and for AMX. */
 #define _GNU_SOURCE 1 /* for syscall */
 #if defined(__x86_64__) && defined(__GNUC__)
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")
@@ -49,6 +49,59 @@ static inline __attribute__((always_inline)) void byte_sums(int rows, int bits, 
 
 #include "arithmetic.inc"
 
+#ifdef HAVE_BF16
+/* An instruction of AVX512-BF16 adds the products of two inputs with their weights, all in bf16, to
+ * the sums of 16 outputs. */
+#define PAIRWISE __attribute__((target("avx512bf16")))
+
+PAIRWISE static void round_to_bf16(const float *x, int64_t n, uint16_t *rounded) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        const vec v = n - i < LANES ? load_part(x + i, n - i, 0) : load(x + i);
+        const __m256bh halves = _mm512_cvtneps_pbh((__m512)v);
+        memcpy(rounded + i, &halves, sizeof halves);
+    }
+}
+
+PAIRWISE INLINE void pairs_tile(int rows, const task *job, int64_t row, int64_t column) {
+    const uint16_t *x = (const uint16_t *)job->x + row * job->x_stride;
+    const float *w = weights_of(job->w, column);
+    __m512 sums[ROWS][GROUP];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < GROUP; v++) sums[r][v] = _mm512_setzero_ps();
+    for (int64_t k = 0; k < job->w->inputs; k += 2, w += PANEL) {
+        __m512bh from[GROUP];
+        for (int v = 0; v < GROUP; v++) from[v] = (__m512bh)load(w + v * LANES);
+        if (row == 0) fetch(w, 4 * PANEL);
+        for (int r = 0; r < rows; r++) {
+            int32_t pair;
+            memcpy(&pair, x + r * job->x_stride + k, sizeof pair);
+            const __m512bh inputs = (__m512bh)_mm512_set1_epi32(pair);
+            for (int v = 0; v < GROUP; v++)
+                sums[r][v] = _mm512_dpbf16_ps(sums[r][v], inputs, from[v]);
+        }
+    }
+    for (int r = 0; r < rows; r++) finish((const vec *)sums[r], job->to, row + r, column);
+}
+
+#define PAIRS(n) PAIRWISE TILE(pairs, n, pairs_tile(n, job, row, column))
+PAIRS(1) PAIRS(2) PAIRS(3) PAIRS(4) PAIRS(5) PAIRS(6)
+
+static void by_pairs(const task *job, int64_t rows) {
+    static const tile pairs[ROWS + 1] = {NULL, pairs_1, pairs_2, pairs_3, pairs_4, pairs_5, pairs_6};
+    if (job->w->kind == BF16) tile_by_tile(pairs, job, rows, 0);
+    else all_tiles(job, rows);
+}
+
+static void product_by_pairs(const weight *w, const float *x, int64_t x_stride, int64_t rows,
+                             const float *bias, const float *added, int64_t added_stride, int act,
+                             float *y, int64_t y_stride, void *scratch) {
+    product_by(by_pairs, round_to_bf16, w, x, x_stride, rows, bias, added, added_stride, act, y,
+               y_stride, scratch);
+}
+
+const arithmetic avx512_bf16_arithmetic = ARITHMETIC(product_by_pairs);
+#endif
+
 #ifdef HAVE_AMX
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -95,7 +148,7 @@ AMX static void panel_sums(const int8_t *x, int64_t x_stride, const int8_t *w, i
 AMX static void by_tiles(const task *job, int64_t rows) {
     const weight *w = job->w;
     if (w->kind != INT8 || rows < LEAST_ROWS || w->inputs % TILE_INPUTS) {
-        all_tiles(job, rows);
+        by_pairs(job, rows);
         return;
     }
     struct {
@@ -125,7 +178,8 @@ AMX static void by_tiles(const task *job, int64_t rows) {
 static void product_by_tiles(const weight *w, const float *x, int64_t x_stride, int64_t rows,
                              const float *bias, const float *added, int64_t added_stride, int act,
                              float *y, int64_t y_stride, void *scratch) {
-    product_by(by_tiles, w, x, x_stride, rows, bias, added, added_stride, act, y, y_stride, scratch);
+    product_by(by_tiles, round_to_bf16, w, x, x_stride, rows, bias, added, added_stride, act, y,
+               y_stride, scratch);
 }
 
 const arithmetic amx_arithmetic = ARITHMETIC(product_by_tiles);

@@ -4,8 +4,9 @@
  * what a row stands for. Sentences lie one after another without padding, and no row of a product
  * depends on other rows. So a sentence's translation does not depend on its batch.
  *
- * Layout of a weight [N, K]: panels of 64 outputs, [panel][k][64]; int8 and BITS8 [panel][k /
- * 4][64][4], SIGNS as sign_kernels.h says. Outputs after the last one are zeros. */
+ * Layout of a weight [N, K]: panels of 64 outputs, [panel][k][64]; BF16 [panel][k / 2][64][2], int8
+ * and BITS8 [panel][k / 4][64][4], SIGNS as sign_kernels.h says. Outputs after the last one are
+ * zeros. */
 #ifndef FAIRSEQ_EXT_ENGINE_H
 #define FAIRSEQ_EXT_ENGINE_H
 
@@ -94,6 +95,10 @@ extern const arithmetic portable_arithmetic;
 #define HAVE_X86 1
 extern const arithmetic avx2_arithmetic;
 extern const arithmetic avx512_arithmetic;
+#if __GNUC__ >= 11
+#define HAVE_BF16 1
+extern const arithmetic avx512_bf16_arithmetic;
+#endif
 #if defined(__linux__) && __GNUC__ >= 11
 #define HAVE_AMX 1
 extern const arithmetic amx_arithmetic;

@@ -6,20 +6,25 @@
 #define EXPORT __attribute__((visibility("default")))
 
 /* Changes whenever a structure or operation does, so that Python refuses an old library. */
-EXPORT int engine_interface(void) { return 8; }
+EXPORT int engine_interface(void) { return 9; }
 
 /* Returns the fastest code path that this processor can run: 0 is for any processor, 1 for AVX2, 2
- * for AVX-512 with VNNI, 3 for AMX in addition. */
+ * for AVX-512 with VNNI, 3 for AVX512-BF16 in addition, 4 for AMX in addition. */
 EXPORT int engine_best_path(void) {
 #ifdef HAVE_X86
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512vnni")) {
+#ifdef HAVE_BF16
+        if (!__builtin_cpu_supports("avx512bf16")) return 2;
 #ifdef HAVE_AMX
-        if (amx_available()) return 3;
+        if (amx_available()) return 4;
 #endif
+        return 3;
+#else
         return 2;
+#endif
     }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
 #endif
@@ -28,7 +33,10 @@ EXPORT int engine_best_path(void) {
 
 static const arithmetic *chosen(int path) {
 #ifdef HAVE_AMX
-    if (path == 3) return &amx_arithmetic;
+    if (path == 4) return &amx_arithmetic;
+#endif
+#ifdef HAVE_BF16
+    if (path == 3) return &avx512_bf16_arithmetic;
 #endif
 #ifdef HAVE_X86
     if (path == 2) return &avx512_arithmetic;

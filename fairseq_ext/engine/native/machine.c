@@ -161,9 +161,9 @@ static void look_up(const weight *w, int32_t token, float factor, float *y) {
         break;
     }
     case BF16: {
-        const uint16_t *first = (const uint16_t *)w->values + panel * PANEL * K + lane;
+        const uint16_t *first = (const uint16_t *)w->values + (panel * PANEL * ((K + 1) / 2) + lane) * 2;
         for (int64_t k = 0; k < K; k++) {
-            const uint32_t bits = (uint32_t)first[k * PANEL] << 16;
+            const uint32_t bits = (uint32_t)first[k / 2 * 2 * PANEL + k % 2] << 16;
             float value;
             memcpy(&value, &bits, sizeof value);
             y[k] = factor * value;

@@ -3,41 +3,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How a kind of weight stores the inputs of an output: units of `bytes` bytes, [panel][unit][64]. */
-typedef struct {
-    int64_t bytes, units;
-} layout;
-
-static layout layout_of(const weight *w) {
-    const int64_t fours = (w->inputs + 3) / 4;
+/* Returns how many units store the inputs of an output, [panel][unit][64]. A unit has 32 bits, but
+ * in BITS8 4 bits. */
+static int64_t units_of(const weight *w) {
     switch (w->kind) {
-    case F32: return (layout){4, w->inputs};
-    case BF16: return (layout){2, w->inputs};
-    case INT8: return (layout){4, fours};
-    case SIGNS: return (layout){4, (w->inputs + 63) / 64 * 2};
-    case TERNARY: return (layout){4, (w->inputs + 63) / 64 * 4};
-    default: return (layout){0, fours}; /* BITS8: half a byte */
+    case F32: return w->inputs;
+    case BF16: return (w->inputs + 1) / 2;
+    case SIGNS: return (w->inputs + 63) / 64 * 2;
+    case TERNARY: return (w->inputs + 63) / 64 * 4;
+    default: return (w->inputs + 3) / 4;
     }
 }
 
 /* Copies the units of the listed outputs; memory after the last output stays 0. The inner loop runs
  * over outputs, because outputs next to each other in the vocabulary share a cache line. */
-#define COPY(name, type)                                                                          \
-    static void name(const void *from, const int32_t *tokens, int64_t count, int64_t units,       \
-                     void *to) {                                                                  \
-        for (int64_t first = 0; first < count; first += PANEL) {                                  \
-            const int64_t many = count - first < PANEL ? count - first : PANEL;                   \
-            type *y = (type *)to + first * units;                                                 \
-            const type *x[PANEL];                                                                 \
-            for (int64_t i = 0; i < many; i++)                                                    \
-                x[i] = (const type *)from + tokens[first + i] / PANEL * PANEL * units +           \
-                       tokens[first + i] % PANEL;                                                 \
-            for (int64_t u = 0; u < units; u++)                                                   \
-                for (int64_t i = 0; i < many; i++) y[u * PANEL + i] = x[i][u * PANEL];            \
-        }                                                                                         \
+static void copy_words(const void *from, const int32_t *tokens, int64_t count, int64_t units,
+                       void *to) {
+    for (int64_t first = 0; first < count; first += PANEL) {
+        const int64_t many = count - first < PANEL ? count - first : PANEL;
+        uint32_t *y = (uint32_t *)to + first * units;
+        const uint32_t *x[PANEL];
+        for (int64_t i = 0; i < many; i++)
+            x[i] = (const uint32_t *)from + tokens[first + i] / PANEL * PANEL * units +
+                   tokens[first + i] % PANEL;
+        for (int64_t u = 0; u < units; u++)
+            for (int64_t i = 0; i < many; i++) y[u * PANEL + i] = x[i][u * PANEL];
     }
-COPY(copy_words, uint32_t)
-COPY(copy_halves, uint16_t)
+}
 
 static void copy_nibbles(const void *from, const int32_t *tokens, int64_t count, int64_t units,
                          void *to) {
@@ -59,10 +51,9 @@ static int choose_one(const program *what, const output *layer, const int32_t *t
     const float *bias = layer->bias < 0 ? NULL : what->weights[layer->bias].values;
     *out = (choices){*whole, bias, tokens, NULL};
     if (!tokens) return 0;
-    const layout how = layout_of(whole);
+    const int64_t units = units_of(whole);
     const size_t padded = (size_t)((count + PANEL - 1) / PANEL * PANEL);
-    const size_t values = how.bytes ? padded * (size_t)(how.bytes * how.units)
-                                    : padded / 2 * (size_t)how.units;
+    const size_t values = whole->kind == BITS8 ? padded / 2 * (size_t)units : padded * 4 * (size_t)units;
     const size_t vector = padded * sizeof(float), all = values + 3 * vector;
     char *memory = aligned_alloc(64, (all + 63) / 64 * 64);
     if (!memory) return 1;
@@ -70,9 +61,7 @@ static int choose_one(const program *what, const output *layer, const int32_t *t
     float *scales = (float *)(memory + values), *biases = scales + 2 * padded;
     int32_t *sums = (int32_t *)(scales + padded);
     out->memory = memory, out->output.values = memory, out->output.outputs = count;
-    if (how.bytes == 4) copy_words(whole->values, tokens, count, how.units, memory);
-    if (how.bytes == 2) copy_halves(whole->values, tokens, count, how.units, memory);
-    if (how.bytes == 0) copy_nibbles(whole->values, tokens, count, how.units, memory);
+    (whole->kind == BITS8 ? copy_nibbles : copy_words)(whole->values, tokens, count, units, memory);
     for (int64_t i = 0; i < count; i++) {
         if (whole->scales) scales[i] = whole->scales[tokens[i]];
         if (whole->sums) sums[i] = whole->sums[tokens[i]];
