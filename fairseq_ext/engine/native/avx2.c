@@ -10,7 +10,11 @@
 enum { LANES = 8, GROUP = 2, ROWS = 5, OFFSET = 0, STORED = 2 };
 #define NAME avx2_arithmetic
 #define KERNELS 1
+#define LARGER(a, b) ((vec)_mm256_max_ps((__m256)(a), (__m256)(b)))
 #define FMA(a, b, c) ((vec)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
+#define FIRST(n) ((__m256i)(lanes() < (int32_t)(n)))
+#define LOAD_PART(p, n, rest)                                                                      \
+    ((vec)_mm256_blendv_ps(_mm256_set1_ps(rest), _mm256_maskload_ps(p, FIRST(n)), (__m256)FIRST(n)))
 typedef int32_t sums8 __attribute__((vector_size(LANES * 4)));
 
 static inline __attribute__((always_inline)) int any(sums8 v) {

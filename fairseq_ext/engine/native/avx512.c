@@ -11,7 +11,11 @@
 enum { LANES = 16, GROUP = 4, ROWS = 6, OFFSET = 128, STORED = 1 };
 #define NAME avx512_arithmetic
 #define KERNELS 3 /* lowered later to what the processor has */
+#define LARGER(a, b) ((vec)_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define FMA(a, b, c) ((vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
+#define FIRST(n) ((__mmask16)((1u << (n)) - 1))
+#define LOAD_PART(p, n, rest) ((vec)_mm512_mask_loadu_ps(_mm512_set1_ps(rest), FIRST(n), p))
+#define STORE_PART(p, n, v) _mm512_mask_storeu_ps(p, FIRST(n), (__m512)(v))
 typedef int32_t sums16 __attribute__((vector_size(LANES * 4)));
 
 static inline __attribute__((always_inline)) int any(sums16 v) {
@@ -56,8 +60,7 @@ static inline __attribute__((always_inline)) void byte_sums(int rows, int bits, 
 
 PAIRWISE static void round_to_bf16(const float *x, int64_t n, uint16_t *rounded) {
     for (int64_t i = 0; i < n; i += LANES) {
-        const vec v = n - i < LANES ? load_part(x + i, n - i, 0) : load(x + i);
-        const __m256bh halves = _mm512_cvtneps_pbh((__m512)v);
+        const __m256bh halves = _mm512_cvtneps_pbh((__m512)load_first(x + i, n - i, 0));
         memcpy(rounded + i, &halves, sizeof halves);
     }
 }

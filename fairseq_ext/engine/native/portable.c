@@ -4,6 +4,7 @@
 enum { LANES = 4, GROUP = 4, ROWS = 3, OFFSET = 0, STORED = 1 };
 #define NAME portable_arithmetic
 #define KERNELS 0
+#define LARGER(a, b) choose((a) > (b), a, b)
 #define FMA(a, b, c) ((a) * (b) + (c))
 typedef int32_t sums4 __attribute__((vector_size(LANES * 4)));
 
