@@ -122,7 +122,7 @@ static inline __attribute__((always_inline)) void fetch(const void *weights, int
 
 /* Bytes of scratch memory that `product` needs for this many inputs: for quantized rows, or for a
  * panel in fp32. */
-enum { SCRATCH_ROWS = 96 };
-#define SCRATCH(inputs) ((size_t)(PANEL * 4) * (((size_t)(inputs) + 67) / 4 * 4 + 64))
+enum { SCRATCH_ROWS = 192 };
+#define SCRATCH(inputs) ((size_t)(PANEL * 8) * (((size_t)(inputs) + 67) / 4 * 4 + 64))
 
 #endif

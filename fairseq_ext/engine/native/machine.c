@@ -312,6 +312,15 @@ static void show(const workspace *space, int64_t heads, const float *weights, in
     space->math->add(1, seen, share, weights, n, seen);
 }
 
+/* Tokens whose keys and values are fetched into the cache while the head before is computed. The
+ * processor itself fetches ahead only within a page of memory. */
+enum { SOON = 64 };
+
+static inline void fetch_rows(const float *rows, int64_t stride, int64_t count, int64_t width) {
+    for (int64_t j = 0; j < count; j++)
+        for (int64_t i = 0; i < width; i += CACHE_LINE / 4) __builtin_prefetch(rows + j * stride + i);
+}
+
 /* Queries that are computed together, while the keys and values that they share are in the cache. */
 enum { QUERIES = 4 * TOGETHER };
 
@@ -322,12 +331,15 @@ static void attend(workspace *space, const operation *op, const memory *from, in
                    int64_t queries, float *seen) {
     const int64_t heads = op->ints[0], dim = op->in[0].width / heads, read = op->in[2].width / heads;
     const int64_t q_stride = stride_of(space, op->in[0]), y_stride = stride_of(space, op->out);
-    const int64_t n = from->count, room = from->blocks * BLOCK;
+    const int64_t n = from->count, room = from->blocks * BLOCK, soon = n < SOON ? n : SOON;
     const float *query = rows_of(space, op->in[0]) + row * q_stride;
     float *y = rows_of(space, op->out) + row * y_stride, *scores = space->scores;
     for (int64_t h = 0; h < heads; h++, query += dim, y += read) {
         const float *values = from->values + h * read;
-        space->math->block_dots(queries, query, q_stride, from->keys + h * room * dim, n, dim,
+        const float *keys = from->keys + h * room * dim;
+        fetch_rows(keys + room * dim, 0, 1, soon * dim);
+        fetch_rows(values + read, from->values_stride, soon, read);
+        space->math->block_dots(queries, query, q_stride, keys, n, dim,
                                 op->reals[0], scores, room);
         for (int64_t i = 0; i < queries; i++) {
             space->math->softmax(scores + i * room, n);
@@ -397,7 +409,12 @@ static int attend_past(workspace *space, const operation *op) {
         float *y = rows_of(space, op->out) + r * stride_of(space, op->out);
         for (int64_t t = 0; t < steps; t++)
             space->pointers[t] = space->caches[op->ints[1]][t] + 2 * width * (t < space->step ? line[t] : r);
+        /* What the next hypothesis reads is fetched, unless this one reads it too. */
+        const int32_t *next = r + 1 < space->hypotheses ? line + space->ancestor_stride : line;
         for (int64_t h = 0; h < heads; h++) {
+            for (int64_t t = 0; t < space->step; t++)
+                if (next[t] != line[t])
+                    fetch_rows(space->caches[op->ints[1]][t] + 2 * width * next[t] + h * dim, width, 2, dim);
             space->math->dots(query + h * dim, space->pointers, steps, dim, op->reals[0], space->scores);
             space->math->softmax(space->scores, steps);
             for (int64_t t = 0; t < steps; t++) space->pointers[t] += width;
