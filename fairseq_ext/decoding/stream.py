@@ -103,9 +103,24 @@ def translations(
     def translate(
         sentences: Sequence[str], line_numbers: Sequence[int], search: Search | None = search
     ) -> list[Ranked]:
-        tokens = _fit_to_translate(
-            sentences, line_numbers, codec.encode, translator, name, skip_long
-        )
+        """Translate the sentences that are neither empty nor too long."""
+        encoded = enumerate(map(codec.encode, sentences))
+        tokens = {place: line for place, line in encoded if line.strip()}  # no lines of only blanks
+        lengths = translator.lengths(list(tokens.values()))
+        for place, length in zip(list(tokens), lengths, strict=True):
+            if length <= translator.limit:
+                continue
+            fact = (
+                f"{name}, line {line_numbers[place]}: {length:,} source tokens, but "
+                f"{translator.limit_name} at most {translator.limit:,}"
+            )
+            if not skip_long:
+                raise DataError(
+                    f"{fact}. Split the line into sentences, or leave such lines empty with "
+                    "`--skip-long`."
+                )
+            print(f"warning: {fact}; left empty", file=sys.stderr)
+            del tokens[place]
         numbers = [before + line_numbers[place] - 1 for place in tokens]
         results = translator.translate(list(tokens.values()), numbers, search)
         by_place = dict(zip(tokens, results, strict=True))
@@ -218,32 +233,3 @@ def _concatenated(candidates: Sequence[Candidate]) -> Candidate:
     scores = [candidate.score * n for candidate, n in zip(candidates, lengths, strict=True)]
     tokens = " ".join(candidate.tokens for candidate in candidates)
     return Candidate(tokens, sum(scores) / sum(lengths))
-
-
-def _fit_to_translate(
-    sentences: Sequence[str],
-    line_numbers: Sequence[int],
-    encode: Step,
-    translator: Translates,
-    name: str,
-    skip_long: bool,
-) -> dict[int, str]:
-    """Encode the sentences that are neither empty nor too long; return their tokens by index."""
-    encoded = enumerate(map(encode, sentences))
-    tokens = {place: line for place, line in encoded if line.strip()}  # skip lines of only blanks
-    lengths = translator.lengths(list(tokens.values()))
-    for place, length in zip(list(tokens), lengths, strict=True):
-        if length <= translator.limit:
-            continue
-        fact = (
-            f"{name}, line {line_numbers[place]}: {length:,} source tokens, but "
-            f"{translator.limit_name} at most {translator.limit:,}"
-        )
-        if not skip_long:
-            raise DataError(
-                f"{fact}. Split the line into sentences, or leave such lines empty with "
-                "`--skip-long`."
-            )
-        print(f"warning: {fact}; left empty", file=sys.stderr)
-        del tokens[place]
-    return tokens
