@@ -66,12 +66,36 @@ def open_model(
     paths = [*map(find_model.require, models)]
     versions = FileVersions(chain(*map(files_of, paths)))
     search = make_search(_defaults(paths))
-    if _run_by_engine(paths, search.engine, search.fp16):
-        translator, folders = _for_the_engine(paths, languages, search, threads)
+    homes = [*map(bundle.home, paths)]
+    if _run_by_engine(paths, search.engine, search.fp16):  # without torch and fairseq
+        from fairseq_ext.decoding.engine_translator import EngineTranslator
+
+        numbers = None if search.engine == DEFAULT else NATIVE[search.engine]
+        model = voting([program_file.read(path, numbers) for path in paths])
+        trained = (model.src, model.tgt)
+        wished = (languages[0] or trained[0], languages[1] or trained[1])
+        if wished != trained:
+            raise ConfigError(
+                f"`--src` and `--tgt` must be {' and '.join(trained)} for {model.path}, but are "
+                f"{' and '.join(wished)}."
+            )
+        translator: Translates = EngineTranslator(model, search, threads)
+        folders = homes
     else:
-        translator, folders = _for_fairseq(paths, data, languages, search, threads)
+        logging.basicConfig(level=logging.WARNING)  # as in cli.py, for callers in Python
+        from fairseq_ext import register
+
+        register()
+        import torch
+
+        from fairseq_ext.decoding.translator import Translator
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        data = data or data_of(paths[0])
+        translator, folders = Translator(data, paths, *languages, search), [*homes, data]
     if len(paths) > 1:
-        _require_same_text({*map(bundle.home, paths)}, translator.src, translator.tgt)
+        _require_same_text({*homes}, translator.src, translator.tgt)
     return Opened(translator, search, folders, versions)
 
 
@@ -176,46 +200,6 @@ def in_run(path: Path) -> Path:
     raise ConfigError(
         f"{path} is a folder without a model: it has no {', '.join(published.RUN)}{hint}."
     )
-
-
-def _for_the_engine(
-    paths: Sequence[Path], languages: Languages, search: Search, threads: int | None
-) -> tuple[Translates, Sequence[Path]]:
-    """Load models that the engine runs, without importing torch or fairseq."""
-    from fairseq_ext.decoding.engine_translator import EngineTranslator
-
-    numbers = None if search.engine == DEFAULT else NATIVE[search.engine]
-    model = voting([program_file.read(path, numbers) for path in paths])
-    trained = (model.src, model.tgt)
-    wished = (languages[0] or trained[0], languages[1] or trained[1])
-    if wished != trained:
-        raise ConfigError(
-            f"`--src` and `--tgt` must be {' and '.join(trained)} for {model.path}, but are "
-            f"{' and '.join(wished)}."
-        )
-    return EngineTranslator(model, search, threads), [*map(bundle.home, paths)]
-
-
-def _for_fairseq(
-    paths: Sequence[Path],
-    data: Path | None,
-    languages: Languages,
-    search: Search,
-    threads: int | None,
-) -> tuple[Translates, Sequence[Path]]:
-    """Load models with fairseq; ``data`` has the dictionaries, None stands for :func:`data_of`."""
-    logging.basicConfig(level=logging.WARNING)  # as in cli.py, for callers in Python
-    from fairseq_ext import register
-
-    register()
-    import torch
-
-    from fairseq_ext.decoding.translator import Translator
-
-    if threads is not None:
-        torch.set_num_threads(threads)
-    folder = data or data_of(paths[0])
-    return Translator(folder, paths, *languages, search), (*map(bundle.home, paths), folder)
 
 
 def data_of(path: Path) -> Path:
