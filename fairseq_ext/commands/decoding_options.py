@@ -22,7 +22,6 @@ from fairseq_ext.utils.option_fields import add_options, flag, option, require_a
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.stream import TextCodec
-    from fairseq_ext.text.pipeline import Pipeline
 
 OF_A_MODEL = ("beam", "lenpen", "max_len_a", "max_len_b")
 """Options for which a model may have defaults."""
@@ -206,7 +205,8 @@ def chosen_codec(
 ) -> TextCodec:
     """Make the functions that turn text into tokens and back.
 
-    The first ``text.json`` in ``folders`` is used. ``codes`` replaces ``--bpe-codes``. With
+    The first ``text.json`` in ``folders`` is used, except where ``options`` replace its steps. If
+    no folder has one, the options alone decide. ``codes`` replaces ``--bpe-codes``. With
     ``constraints``, a line may have target text after the source, separated by tabs.
 
     Raises:
@@ -216,37 +216,24 @@ def chosen_codec(
     from fairseq_ext.text import pipeline
 
     saved = pipeline.find_towards(folders, src, tgt)
-    steps = _overridden(options, saved, pipeline.Pipeline(src, tgt), codes or options.bpe_codes)
-    if options.keep_tokens and not steps.tokenize:
-        raise ConfigError("`--keep-tokens` goes with `--tokenize`, which is missing.")
-    codec = TextCodec(steps.encoder(), steps.joiner() if options.keep_tokens else steps.decoder())
-    return codec.with_constraints(steps.encoder(tgt)) if constraints else codec
-
-
-def _overridden(
-    options: TextOptions, saved: Pipeline | None, plain: Pipeline, codes: Path | None
-) -> Pipeline:
-    """Return the steps from text to tokens: the saved ones, except where options replace them.
-
-    If no steps are saved, ``plain`` is changed instead. ``codes`` is a file of merges, which
-    replaces the saved subwords.
-    """
     overrides: dict[str, Any] = {
         name: value for name in TEXT_FLAGS if (value := getattr(options, name)) is not None
     }
-    if codes is not None:
+    if codes := codes or options.bpe_codes:
         from fairseq_ext.text.subwords import kind_of_merges
 
         overrides |= {"subwords": kind_of_merges(codes), "files": (codes,)}
     elif options.remove_bpe:
         overrides |= {"subwords": "joined", "files": ()}
-    base = saved or plain
     if overrides.get("tokenize") is False:
         overrides = {"escape": False, "aggressive": False, **overrides}
-    steps = replace(base, **overrides)
+    steps = replace(saved or pipeline.Pipeline(src, tgt), **overrides)
     if saved is not None and steps != saved:
         print(
             f"options replace steps of text.json ({saved.describe()}): {steps.describe()}",
             file=sys.stderr,
         )
-    return steps
+    if options.keep_tokens and not steps.tokenize:
+        raise ConfigError("`--keep-tokens` goes with `--tokenize`, which is missing.")
+    codec = TextCodec(steps.encoder(), steps.joiner() if options.keep_tokens else steps.decoder())
+    return codec.with_constraints(steps.encoder(tgt)) if constraints else codec
