@@ -31,12 +31,7 @@ def add(commands: options.Subparsers) -> None:
         help="checkpoint, folder of a run, published model, or bundle; a bundle is copied with its "
         "card, and options change the copy",
     )
-    option(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help=DATA_HELP,
-    )
+    option("--data", type=Path, metavar="DIR", help=DATA_HELP)
     option("--src", metavar="LANG", help="source language, if the model has many")
     option("--tgt", metavar="LANG", help="target language, if the model has many")
     option(

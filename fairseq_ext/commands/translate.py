@@ -18,13 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from fairseq_ext.commands import decoding_options, options
 from fairseq_ext.commands.decoding_options import SearchOptions, TextOptions
-from fairseq_ext.decoding.search import (
-    BUFFER,
-    DATA_HELP,
-    KEEP_HELP,
-    Candidate,
-    require_compatible,
-)
+from fairseq_ext.decoding.search import BUFFER, DATA_HELP, KEEP_HELP, Candidate, require_compatible
 from fairseq_ext.utils.errors import ConfigError, printable, wrong_value
 from fairseq_ext.utils.files import FileVersions, atomic_write, require_file, sha256
 from fairseq_ext.utils.option_fields import add_options, flag, from_args, option, require_at_least
