@@ -7,7 +7,6 @@ pass are made for one chunk of words at a time: no matrix is larger than the log
 N: words, R: words of a chunk, C: features, V: vocabulary.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK = 2**22  # logits in a chunk: 16 MiB in fp32, a size with fast products
+CHUNK = 2**22  # logits in a chunk, but at least one word's: 16 MiB in fp32, with fast products
 BLOCK = 2**18  # logits whose loss is computed at a time: few enough for a core's own cache
 
 
@@ -50,11 +49,7 @@ overwrites ``z``, with ``∂L/∂z`` if a gradient is needed."""
 
 
 def smoothed_nll(
-    output: OutputLayer,
-    target: Tensor,
-    epsilon: float = 0.0,
-    padding_idx: int | None = None,
-    chunk: int = CHUNK,
+    output: OutputLayer, target: Tensor, epsilon: float = 0.0, padding_idx: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Compute label-smoothed cross-entropy, summed over words, as fairseq defines it.
 
@@ -71,15 +66,28 @@ def smoothed_nll(
         target: ``[...]``.
         epsilon: ε, the probability taken from the target and shared by all other words.
         padding_idx: words with this target do not count.
-        chunk: how many logits to compute at a time, but at least one word's.
 
     Returns:
         The loss, and the negative log-likelihood of the targets (without gradient); in nats, in at
         least fp32.
     """
     words, target = _counted(target, padding_idx)
-    chunk_loss = functools.partial(_smoothed, target=target, epsilon=epsilon)
-    return _summed(output.of_words(words), chunk_loss, chunk)
+
+    def chunk_loss(z: Tensor, place: slice, backward: bool) -> Tensor:
+        t = target[place].unsqueeze(1)
+        smoothing = epsilon / (z.size(1) - 1)  # ε'
+        z_target, z_sum = z.gather(1, t), z.sum(dim=1, keepdim=True) if epsilon else 0
+        p, normalizer = _softmax_(z)
+        nll = normalizer - z_target  # -log p_t
+        smooth = p.size(1) * normalizer - z_sum  # Σ_v -log p_v
+        loss = (1 - epsilon - smoothing) * nll + smoothing * smooth
+        if backward:
+            p.scatter_add_(1, t, torch.full_like(nll, epsilon + smoothing - 1))
+            if epsilon:
+                p.sub_(smoothing)
+        return torch.stack((loss.sum(), nll.sum()))
+
+    return _summed(output.of_words(words), chunk_loss)
 
 
 def distilled_nll(
@@ -89,7 +97,6 @@ def distilled_nll(
     temperature: float = 1.0,
     teacher_weight: float = 1.0,
     padding_idx: int | None = None,
-    chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """Compute a mean of two cross-entropies: with the teacher's probabilities and with the targets.
 
@@ -104,20 +111,31 @@ def distilled_nll(
         target: ``[...]``.
         temperature: τ.
         teacher_weight: w.
-        padding_idx, chunk: as for :func:`smoothed_nll`.
+        padding_idx: as for :func:`smoothed_nll`.
 
     Returns:
         Loss and negative log-likelihood, as for :func:`smoothed_nll`.
     """
     words, target = _counted(target, padding_idx)
-    chunk_loss = functools.partial(
-        _distilled,
-        target=target,
-        teacher=teacher.of_words(words),
-        temperature=temperature,
-        teacher_weight=teacher_weight,
-    )
-    return _summed(output.of_words(words), chunk_loss, chunk)
+    teacher = teacher.of_words(words)
+
+    def chunk_loss(z: Tensor, place: slice, backward: bool) -> Tensor:
+        t = target[place].unsqueeze(1)
+        p = torch.softmax(teacher.of_words(place).logits().to(z) / temperature, dim=1)
+        scaled = z / temperature
+        fit = (p * scaled).sum(dim=1, keepdim=True)  # Σ_v p_v z_v / τ
+        q, of_scaled = _softmax_(scaled)
+        z_target = z.gather(1, t)
+        softmax, normalizer = _softmax_(z)
+        nll = normalizer - z_target
+        distilled = temperature**2 * (of_scaled - fit)  # Σ_v p_v = 1
+        loss = torch.lerp(nll, distilled, teacher_weight)
+        if backward:
+            softmax.scatter_add_(1, t, torch.full_like(nll, -1))
+            softmax.mul_(1 - teacher_weight).add_(q.sub_(p), alpha=teacher_weight * temperature)
+        return torch.stack((loss.sum(), nll.sum()))
+
+    return _summed(output.of_words(words), chunk_loss)
 
 
 def _counted(target: Tensor, padding_idx: int | None) -> tuple[Tensor | slice, Tensor]:
@@ -129,19 +147,15 @@ def _counted(target: Tensor, padding_idx: int | None) -> tuple[Tensor | slice, T
     return words, target[words]
 
 
-def _places(output: OutputLayer, chunk: int) -> Sequence[slice]:
-    rows = max(1, chunk // output.weight.size(0))
-    return [slice(i, i + rows) for i in range(0, max(1, len(output.features)), rows)]
-
-
 def _blocks(z: Tensor) -> Sequence[slice]:
     rows = max(1, BLOCK // z.size(1)) if z.device.type == "cpu" else len(z)
     return [slice(i, min(i + rows, len(z))) for i in range(0, len(z), rows)]
 
 
-def _summed(output: OutputLayer, chunk_loss: ChunkLoss, chunk: int) -> tuple[Tensor, Tensor]:
+def _summed(output: OutputLayer, chunk_loss: ChunkLoss) -> tuple[Tensor, Tensor]:
     features, weight, bias = output
-    places = _places(output, chunk)
+    rows = max(1, CHUNK // weight.size(0))
+    places = [slice(i, i + rows) for i in range(0, max(1, len(features)), rows)]
     if not torch.is_grad_enabled():  # `requires_grad` would still ask for gradients
         features, weight = features.detach(), weight.detach()
         bias = None if bias is None else bias.detach()
@@ -219,44 +233,3 @@ def _softmax_(z: Tensor) -> tuple[Tensor, Tensor]:
     highest = z.amax(dim=1, keepdim=True)
     p = torch.softmax(z, dim=1, out=z)
     return p, highest - p.amax(dim=1, keepdim=True).log()  # the largest p is at least 1/V
-
-
-def _smoothed(z: Tensor, place: slice, backward: bool, *, target: Tensor, epsilon: float) -> Tensor:
-    t = target[place].unsqueeze(1)
-    smoothing = epsilon / (z.size(1) - 1)  # ε'
-    z_target, z_sum = z.gather(1, t), z.sum(dim=1, keepdim=True) if epsilon else 0
-    p, normalizer = _softmax_(z)
-    nll = normalizer - z_target  # -log p_t
-    smooth = p.size(1) * normalizer - z_sum  # Σ_v -log p_v
-    loss = (1 - epsilon - smoothing) * nll + smoothing * smooth
-    if backward:
-        p.scatter_add_(1, t, torch.full_like(nll, epsilon + smoothing - 1))
-        if epsilon:
-            p.sub_(smoothing)
-    return torch.stack((loss.sum(), nll.sum()))
-
-
-def _distilled(
-    z: Tensor,
-    place: slice,
-    backward: bool,
-    *,
-    target: Tensor,
-    teacher: OutputLayer,
-    temperature: float,
-    teacher_weight: float,
-) -> Tensor:
-    t = target[place].unsqueeze(1)
-    p = torch.softmax(teacher.of_words(place).logits().to(z) / temperature, dim=1)
-    scaled = z / temperature
-    fit = (p * scaled).sum(dim=1, keepdim=True)  # Σ_v p_v z_v / τ
-    q, of_scaled = _softmax_(scaled)
-    z_target = z.gather(1, t)
-    softmax, normalizer = _softmax_(z)
-    nll = normalizer - z_target
-    distilled = temperature**2 * (of_scaled - fit)  # Σ_v p_v = 1
-    loss = torch.lerp(nll, distilled, teacher_weight)
-    if backward:
-        softmax.scatter_add_(1, t, torch.full_like(nll, -1))
-        softmax.mul_(1 - teacher_weight).add_(q.sub_(p), alpha=teacher_weight * temperature)
-    return torch.stack((loss.sum(), nll.sum()))

@@ -119,8 +119,8 @@ def test_chunks_of_any_size(words, size, chunk, block, epsilon, bias):
     output = OutputLayer(*inputs)
     logits = output.logits()
     expected = label_smoothed_nll_loss(logits.log_softmax(-1), target, epsilon, ignore_index=PAD)
-    with mock.patch.object(loss, "BLOCK", block):
-        actual = loss.smoothed_nll(output, target, epsilon, PAD, chunk)
+    with mock.patch.multiple(loss, BLOCK=block, CHUNK=chunk):
+        actual = loss.smoothed_nll(output, target, epsilon, PAD)
     for ours, theirs in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, theirs.detach() if ours is actual[1] else theirs)
     gradients = torch.autograd.grad(expected[0] * 0.7, inputs)
@@ -132,6 +132,7 @@ def test_chunks_of_any_size(words, size, chunk, block, epsilon, bias):
 @pytest.mark.parametrize("block", [1, 40, 60])
 def test_distillation_in_chunks(temperature, weight, block, monkeypatch):
     monkeypatch.setattr(loss, "BLOCK", block)
+    monkeypatch.setattr(loss, "CHUNK", 60)
     draw = torch.Generator().manual_seed(1)
     student, teacher = (
         OutputLayer(
@@ -146,7 +147,7 @@ def test_distillation_in_chunks(temperature, weight, block, monkeypatch):
     hard = torch.nn.functional.cross_entropy(logits, target[words], reduction="sum")
     soft = distillation_loss(student.logits(), teacher.logits(), temperature)[words].sum()
     expected = torch.lerp(hard, soft, weight)
-    actual, nll = loss.distilled_nll(student, teacher, target, temperature, weight, PAD, chunk=60)
+    actual, nll = loss.distilled_nll(student, teacher, target, temperature, weight, PAD)
     torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(nll, hard.detach())
     inputs = student[:2]
@@ -189,14 +190,15 @@ def test_a_word_that_is_all_but_impossible() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
-def test_half_precision_sums_in_fp32(kind: torch.dtype) -> None:
+def test_half_precision_sums_in_fp32(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss, "CHUNK", 200)
     draw = torch.Generator().manual_seed(1)
     features = torch.randn(64, 8, generator=draw).to(kind).requires_grad_()
     weight = torch.randn(50, 8, generator=draw).to(kind).requires_grad_()
     target = torch.randint(50, (64,), generator=draw)
     output = OutputLayer(features, weight)
     expected, _ = label_smoothed_nll_loss(output.logits().log_softmax(-1), target, 0.1)
-    actual, _ = loss.smoothed_nll(output, target, 0.1, chunk=200)
+    actual, _ = loss.smoothed_nll(output, target, 0.1)
     assert actual.dtype == torch.float32
     torch.testing.assert_close(actual, expected.sum())
     ours = torch.autograd.grad(actual, (features, weight))
