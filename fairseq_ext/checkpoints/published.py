@@ -466,9 +466,7 @@ def _require_language(folder: Path, option: str, code: str | None, codes: Sequen
     """Refuse a language that the model lacks, or a missing language that the model needs."""
     if code in codes or (code is not None and not codes):
         return
-    import difflib  # here, so that a valid language does not wait for this import
-
-    near = difflib.get_close_matches(str(code), codes, 3, 0.5) if code else []
+    near = near_names(code, codes) if code else []
     near = near or [other for other in codes if code and other.startswith(code[:2])][:3]
     listed = ", ".join(codes[:6]) + (f" and {len(codes) - 6} more" if len(codes) > 6 else "")
     if code is None:

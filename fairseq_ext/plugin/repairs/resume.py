@@ -166,10 +166,9 @@ def early_stopping_state() -> dict[str, Any]:
     ``best`` is the best value that a validation has given so far (None at first), and ``num_runs``
     the number of validations since that one.
     """
-    for command in running("fairseq_cli.train"):
-        counter = command.should_stop_early
-        return {"best": getattr(counter, "best", None), "num_runs": getattr(counter, "num_runs", 0)}
-    return {"best": None, "num_runs": 0}
+    command = next(running("fairseq_cli.train"), None)
+    counter = getattr(command, "should_stop_early", None)
+    return {"best": getattr(counter, "best", None), "num_runs": getattr(counter, "num_runs", 0)}
 
 
 @around("fairseq.trainer:Trainer.save_checkpoint", patch="validation after resume")
