@@ -439,20 +439,3 @@ def test_sizes_are_kept_once():
     np.testing.assert_array_equal(pairs.src_sizes, src)
     np.testing.assert_array_equal(pairs.tgt_sizes, tgt)
     assert pairs.size(3) == (src[3], tgt[3])
-
-
-@pytest.mark.parametrize("part", [64, 101, 500])
-@pytest.mark.parametrize("multiple", [1, 3, 8])
-@pytest.mark.parametrize(
-    "limits", [{"max_tokens": 61}, {"max_tokens": 400}, {"max_sentences": 5}, {}]
-)
-@pytest.mark.parametrize("by_length", [True, False])
-def test_batches_of_parts_are_those_of_the_whole(part, multiple, limits, by_length, monkeypatch):
-    pairs = pairs_of(sizes_up_to(50), sizes_up_to(60, 2))
-    indices = pairs.ordered_indices() if by_length else np.random.permutation(SENTENCES)
-    options = {**limits, "required_batch_size_multiple": multiple}
-    batches = pairs.batch_by_size(indices, **options)
-    monkeypatch.setattr(fast_start, "PART", part)
-    parts = pairs.batch_by_size(indices, **options)
-    assert list(map(list, parts)) == list(map(list, batches))
-    assert sorted(np.concatenate(parts)) == list(range(SENTENCES))

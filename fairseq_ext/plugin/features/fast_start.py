@@ -11,19 +11,14 @@ from fairseq_ext.plugin.patching import around
 
 PAIRS = "fairseq.data.language_pair_dataset:LanguagePairDataset"
 LONGEST = (1 << 16) - 1  # greatest length in tokens that fits in a sort key of 16 bits
-PART = 1 << 18  # number of sentences to divide into batches at a time
-OPEN = 3
-"""Number of batches at the end of a part that are made again together with the next part, because
-they may not be full: a batch cut to a multiple of ``--required-batch-size-multiple`` sentences, the
-batch of the sentences cut off, and the batch that the patch "last batch" adds."""
 
 
 @around("fairseq.data.indexed_dataset:_warmup_mmap_file", patch="fast start on large corpora")
 def read_ahead(original: Callable, path: str) -> None:
     """Let the system read a file in the background; fairseq would read it and discard the data.
 
-    Problem: fairseq stores the lengths of sentences twice, sorts them twice as 32-bit numbers,
-    copies them as 64-bit numbers, and reads all data once for nothing.
+    Problem: fairseq stores the lengths of sentences twice, sorts them twice as 32-bit numbers, and
+    reads all data once for nothing.
     """
     with Path(path).open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
@@ -45,28 +40,6 @@ def order_by_radix(original: Callable, self: Any) -> np.ndarray:
     if self.buckets is not None or longest > LONGEST:
         return original(self)
     return random_by_length(sizes, self.shuffle)
-
-
-@around(f"{PAIRS}.batch_by_size", patch="fast start on large corpora")
-def batch_in_parts(
-    original: Callable, self: Any, indices: Any, *args: Any, **kwargs: Any
-) -> list[Any]:
-    """Make batches of :data:`PART` sentences at a time, instead of all at once.
-
-    A batch depends only on its first sentence and the sentences that follow. So the batches of a
-    part equal fairseq's, except the last few, which may also need sentences of the next part.
-    """
-    if self.buckets is not None:
-        return original(self, indices, *args, **kwargs)
-    batches: list[Any] = []
-    start = 0
-    while len(indices) - start > PART:
-        part = original(self, indices[start : start + PART], *args, **kwargs)
-        if len(part) <= OPEN:  # a batch holds hundreds of thousands of sentences
-            break
-        batches += part[:-OPEN]
-        start += sum(map(len, part[:-OPEN]))
-    return batches + original(self, indices[start:], *args, **kwargs)
 
 
 def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
