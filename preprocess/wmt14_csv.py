@@ -327,7 +327,7 @@ def run(args: argparse.Namespace) -> str:
         origins = [fetch(f"{args.url}/{name}", args.download) for name in FILES]
     elif args.download or not all(origins):
         raise ConfigError("give both `--vocabulary` and `--merges`, or `--download` alone.")
-    bpe = ByteBPE.load(*origins)
+    bpe = ByteBPE(*origins)
     total, splits = convert(args, bpe, origins)
     write_manifest(args, total, splits, origins)
     return summary(args, total, splits, bpe)

@@ -182,7 +182,9 @@ def _attempt(url: str, part: Part) -> None:
     with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
         if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
             start = 0
-            part.restart(_version(answer))
+            tag = answer.headers.get("ETag", "W/")
+            # A weak ETag does not promise the same bytes.
+            part.restart(answer.headers.get("Last-Modified") if tag.startswith("W/") else tag)
         elif not (sent := answer.headers.get("Content-Range", "")).startswith(f"bytes {start}-"):
             part.remove()
             raise Broken(f"the server answered `{sent}` when asked for bytes {start}-")
@@ -198,13 +200,6 @@ def _attempt(url: str, part: Part) -> None:
             os.fsync(file.fileno())
     if total is not None and part.size != total:
         raise Broken(f"broke off after {part.size:,} of {total:,} bytes")
-
-
-def _version(answer: http.client.HTTPResponse) -> str | None:
-    tag = answer.headers.get("ETag")
-    if tag and not tag.startswith("W/"):  # a weak ETag does not promise the same bytes
-        return tag
-    return answer.headers.get("Last-Modified")
 
 
 def unpack(archive: Path, folder: Path, max_bytes: int = MAX_BYTES) -> None:

@@ -1,6 +1,6 @@
 """Turn a user's own text into tokens: check and copy it, or split it into subwords."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -49,12 +49,10 @@ def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> 
     text_pipeline = chosen_pipeline(folder, src, tgt, tokenize)
     names = [f"{split}.{side}" for split in SPLITS for side in (src, tgt)]
     files.keep_inputs([folder / name for name in names], [out / name for name in names])
-    words: dict[str, Callable[[str], str]] = dict.fromkeys((src, tgt), str)
-    if tokenize:
-        words = {side: Pipeline(src, tgt, tokenize=True).words(side) for side in (src, tgt)}
+    tokens = Pipeline(src, tgt, tokenize=True)
     with files.staged_folder(out, last=pipeline.FILE) as stage:
         for name in names:
-            encode = words[name.rpartition(".")[2]]
+            encode = tokens.words(name.rpartition(".")[2]) if tokenize else str
             encode_file(folder / name, stage / name, encode, refuse_empty=True)
         text_pipeline.save(stage)
 

@@ -103,11 +103,6 @@ class PairPart:
     text: int  # number of the text, from 0
     parts: tuple[reading.Part, ...]  # the part of each of the text's files
 
-    @property
-    def lines(self) -> int:
-        """The number of pairs."""
-        return self.parts[0].lines
-
 
 def unpacked_name(text: int, file: int) -> str:
     """Return the name of a text's unpacked file in the folder of a job."""

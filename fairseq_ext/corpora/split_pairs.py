@@ -379,7 +379,7 @@ def prepare(
     shared = SharedFolder(folder, HEAD)
     shared.work([*packed], lambda name: pair_texts.unpack(*packed[name], folder / name))
     parts = pair_texts.cut_texts(texts, folder, options.part_lines)
-    total = sum(part.lines for part in parts)
+    total = sum(part.parts[0].lines for part in parts)
     return SplitJob(options, texts, folder, tuple(parts), max(1, -(-total // range_size)))
 
 

@@ -26,28 +26,25 @@ class ByteBPE:
     Decoding replaces each run of white space with one space, and strips the ends.
 
     Args:
-        vocabulary: the id of each piece; pieces are spelt in GPT-2's printable stand-ins for bytes.
-        merges: pairs of pieces, the most important first.
+        vocabulary: the id of each piece, in GPT-2's ``encoder.json`` or a ``vocab.json``; pieces
+            are spelt in GPT-2's printable stand-ins for bytes.
+        merges: pairs of pieces, the most important first, in ``vocab.bpe`` or ``merges.txt``.
     """
 
-    def __init__(self, vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> None:
-        self.ids = sorted(id_ for piece, id_ in vocabulary.items() if not RESERVED.match(piece))
-        self._known = frozenset(self.ids)
-        self._tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-        self._tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        self._tokenizer.decoder = decoders.ByteLevel()
-
-    @classmethod
-    def load(cls, vocabulary: Path, merges: Path) -> "ByteBPE":
-        """Read GPT-2's ``encoder.json`` and ``vocab.bpe``, or ``vocab.json`` and ``merges.txt``."""
+    def __init__(self, vocabulary: Path, merges: Path) -> None:
         ids = _read_vocabulary(vocabulary)
+        self.ids = sorted(id_ for piece, id_ in ids.items() if not RESERVED.match(piece))
+        self._known = frozenset(self.ids)
         try:
-            return cls(ids, models.BPE.read_file(str(vocabulary), str(merges))[1])
+            pairs = models.BPE.read_file(str(vocabulary), str(merges))[1]
+            self._tokenizer = Tokenizer(models.BPE(vocab=ids, merges=pairs))
         except Exception as error:  # the library raises Exception itself
             raise DataError(
                 f"`{merges}` must be the merges of `{vocabulary}`, but is not ({error!s:.100}); "
                 "take both files from one model."
             ) from None
+        self._tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        self._tokenizer.decoder = decoders.ByteLevel()
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of each line."""

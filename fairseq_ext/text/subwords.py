@@ -84,9 +84,8 @@ class Merges:
     def __init__(self, codes: Path, counts: bool = False) -> None:
         version, merges = ("0.2", check_fastbpe(codes)) if counts else check_merges(codes)
         self._ends_apart = version == "0.1"  # the end of a word is a symbol of its own
-        self._ranks: dict[tuple[str, str], int] = {}
-        for rank, (first, second) in enumerate(merges):
-            self._ranks.setdefault((first, second), rank)
+        # If a pair is there twice, the first counts.
+        self._ranks = {pair: rank for rank, pair in reversed([*enumerate(merges)])}
         self._cache: dict[str, str] = {}
 
     def __call__(self, line: str) -> str:
@@ -110,8 +109,9 @@ class Merges:
 def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
     """Apply merges like subword-nmt, but in time nearly linear in the number of symbols.
 
-    Each round merges all occurrences of the pair with the lowest rank, from left to right. A
-    merged symbol takes the place of its left half; the place of its right half becomes empty.
+    The pairs with the lowest rank are merged first, from left to right. A merged symbol takes the
+    place of its left half; the place of its right half becomes empty. Its pairs have higher ranks,
+    because they were learnt after it.
     """
     merged, count = list(symbols), len(symbols)
     left, right = list(range(-1, count - 1)), list(range(1, count + 1))
@@ -126,20 +126,16 @@ def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) ->
     for place in range(count):
         push(place)
     while queue:
-        rank, changed = queue[0][0], []
-        while queue and queue[0][0] == rank:
-            _, place, first, second = heapq.heappop(queue)
-            after = right[place]
-            if merged[place] != first or after == count or merged[after] != second:
-                continue  # an earlier merge has taken one of the two symbols
-            merged[place], merged[after] = first + second, ""
-            right[place] = right[after]
-            if right[place] < count:
-                left[right[place]] = place
-            changed.append(place)
-        for place in changed:
-            push(left[place])
-            push(place)
+        _, place, first, second = heapq.heappop(queue)
+        after = right[place]
+        if merged[place] != first or after == count or merged[after] != second:
+            continue  # an earlier merge has taken one of the two symbols
+        merged[place], merged[after] = first + second, ""
+        right[place] = right[after]
+        if right[place] < count:
+            left[right[place]] = place
+        push(left[place])
+        push(place)
     return [symbol for symbol in merged if symbol]
 
 
@@ -194,7 +190,7 @@ def _byte_level(vocabulary: Path, merges: Path) -> Subwords:
     extras.need("tokenizers")
     from fairseq_ext.text.byte_level import ByteBPE
 
-    bpe = ByteBPE.load(vocabulary, merges)
+    bpe = ByteBPE(vocabulary, merges)
     return Subwords(
         lambda line: " ".join(map(str, bpe.encode([line])[0])),
         lambda line: bpe.decode(line.split()),

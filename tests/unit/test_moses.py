@@ -194,7 +194,7 @@ def odd_texts() -> list[str]:
 
 
 def test_ids_and_text_are_those_of_fairseqs_own_encoder(files: Path) -> None:
-    ours = ByteBPE.load(files / FILES[0], files / FILES[1])
+    ours = ByteBPE(files / FILES[0], files / FILES[1])
     theirs = get_encoder(str(files / FILES[0]), str(files / FILES[1]))
     texts = odd_texts()
     encoded = ours.encode(texts)
@@ -206,7 +206,7 @@ def test_ids_and_text_are_those_of_fairseqs_own_encoder(files: Path) -> None:
 
 
 def test_what_a_model_may_write_becomes_one_line(files: Path) -> None:
-    bpe = ByteBPE.load(files / FILES[0], files / FILES[1])
+    bpe = ByteBPE(files / FILES[0], files / FILES[1])
     broken = " ".join(map(str, bpe.encode(["a\n\nb\u2028c"])[0]))
     written = f"<unk> {broken} madeupword0002 <mask> 99999"
     assert [bpe.decode(line.split()) for line in (written, "", "<unk>")] == ["a b c", "", ""]
@@ -219,7 +219,7 @@ def vocabulary(folder: Path, *options: str) -> ByteBPE:
     for piece in (*(f"piece{n}" for n in range(50_257 - len(ids))), *options):
         ids[piece] = len(ids)
     (folder / FILES[0]).write_text(json.dumps(ids), encoding="utf-8")
-    return ByteBPE.load(folder / FILES[0], folder / FILES[1])
+    return ByteBPE(folder / FILES[0], folder / FILES[1])
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_gpt2_and_bart_both_give_the_papers_dictionary(tmp_path: Path, options) 
 
 @pytest.mark.parametrize("multiple", [1, 8, 64])
 def test_a_dictionary_is_filled_up_to_the_multiple(files: Path, multiple: int) -> None:
-    bpe = ByteBPE.load(files / FILES[0], files / FILES[1])
+    bpe = ByteBPE(files / FILES[0], files / FILES[1])
     size = len(dictionary_of(bpe.ids, multiple)) + 4
     assert size % multiple == 0
     assert 0 <= size - (len(bpe.ids) + 5) < 2 * multiple
@@ -260,7 +260,7 @@ def test_files_that_are_no_encoding_are_refused(tmp_path, files, name, text, mes
         (tmp_path / file).write_text((files / file).read_text("utf-8"), encoding="utf-8")
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message) as caught:
-        ByteBPE.load(tmp_path / FILES[0], tmp_path / FILES[1])
+        ByteBPE(tmp_path / FILES[0], tmp_path / FILES[1])
     assert str(tmp_path / name) in str(caught.value)
 
 
