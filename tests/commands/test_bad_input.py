@@ -22,7 +22,6 @@ import torch
 from fairseq_ext.text import checks, reading
 from fairseq_ext.utils.error_messages import final_line
 from fairseq_ext.utils.errors import CheckpointError, DataError
-from tests.hostile.pickles import Calls
 from tests.support.harness import (
     BIN,
     USER_DIR,
@@ -411,27 +410,6 @@ def flipped(checkpoint: Path, copy: Path) -> Path:
     return copy
 
 
-@pytest.fixture
-def malicious(copy_model: Path, tmp_path: Path) -> Path:
-    state = torch.load(copy_model, weights_only=True)
-    trap = Calls(os.mkdir, "made_by_malicious_code")
-    torch.save({**state, "task_state": trap}, tmp_path / "malicious.pt")
-    return tmp_path / "malicious.pt"
-
-
-@pytest.mark.parametrize("command", ["interactive", "validate", "train"])
-def test_malicious_checkpoint_in_every_command(copy_data, malicious, command, tmp_path):
-    """Refused, named, and its code not run; fairseq-generate reads many more in test_soak.py."""
-    options = {
-        "interactive": ("--path", malicious),
-        "validate": ("--path", malicious, "--task", "translation", "--batch-size", 9),
-        "train": (*TINY, "--restore-file", malicious, "--save-dir", tmp_path / "save"),
-    }[command]
-    done = fairseq(command, copy_data, *options, "--cpu", ok=False, cwd=tmp_path, stdin="1 2\n")
-    refused(done, malicious, "contains the object `posix.mkdir`", "nothing was run")
-    assert list(contents(tmp_path)) == ["malicious.pt"]
-
-
 def test_generate_leaves_earlier_results_alone(copy_data: Path, copy_model: Path, tmp_path: Path):
     results = tmp_path / "results"
     options = (copy_data, "--cpu", "--beam", 1, "--max-len-b", 5, "--results-path", results)
@@ -446,7 +424,7 @@ def test_generate_leaves_earlier_results_alone(copy_data: Path, copy_model: Path
     assert contents(results) == before
 
 
-def test_generate_without_a_checkpoint_or_with_other_dictionaries(data: Path, copy_model: Path):
+def test_generate_without_a_checkpoint_or_with_a_changed_dictionary(data: Path, copy_model: Path):
     before = contents(data)
     refused(fairseq("generate", data, ok=False), "`--path`")
     none = data / "none.pt"
@@ -456,9 +434,6 @@ def test_generate_without_a_checkpoint_or_with_other_dictionaries(data: Path, co
         dictionary.writelines(f"new{number} 1\n" for number in range(8))
     done = fairseq("generate", data, "--path", copy_model, ok=False)
     refused(done, "dict.tgt.txt", "data-manifest.json")
-    (data / "data-manifest.json").unlink()  # as of a folder that stock fairseq wrote
-    done = fairseq("generate", data, "--path", copy_model, ok=False)
-    refused(done, copy_model, "line 13 is `new0`", "dictionaries")
 
 
 def test_eval_lm_with_another_dictionary(tmp_path: Path):

@@ -8,9 +8,11 @@ import json
 import re
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
+from tests.hostile.commands import BUNDLES_ALONE, COMMANDS
 from tests.soak import kills
 from tests.soak.report import RESULTS, table
 from tests.support.harness import REPO, forked, run
@@ -88,10 +90,14 @@ SINGING = (
 )
 
 
-def outcome(tmp_path: Path, data: Path, *options: object) -> dict:
-    """The counts of a grid."""
+def attack(data: Path, *options: object) -> CompletedProcess[str]:
     words = (forked("python"), HOSTILE / "grid.py", "--data", data, *options)
-    done = run(*words, timeout=7200, cwd=REPO)
+    return run(*words, timeout=7200, cwd=REPO)
+
+
+def outcome(data: Path, *options: object) -> dict:
+    """The counts of a grid."""
+    done = attack(data, *options)
     return json.loads(done.stdout[done.stdout.index("{\n") :])  # behind what was logged
 
 
@@ -101,17 +107,26 @@ def check(result: dict) -> None:
     assert result["runs"] == result["refused"] + result["used"]
 
 
-def test_each_way_of_reading(tmp_path: Path, copy_data: Path):
+def test_each_way_of_reading(copy_data: Path):
     """Without bombs, which the long grid gives to each command."""
-    result = outcome(tmp_path, copy_data, "--no-bombs", "--commands", *WAYS)
+    result = outcome(copy_data, "--no-bombs", "--commands", *WAYS)
     check(result)
     assert result["refused"] > 150
     assert result["by command"][WAYS[1]]["refused"] > 10
 
 
+def test_malicious_checkpoint_in_every_command(copy_data: Path):
+    """Two of the commands read text; they ask which member of the archive it is."""
+    lines = attack(copy_data, "--files", "pickle os.system").stderr.splitlines()
+    lines = [line for line in lines if "| pickle os.system |" in line]
+    assert len(lines) == len(COMMANDS) - len(BUNDLES_ALONE)
+    assert all(line.startswith("refused ") for line in lines)
+    assert sum("contains the object `posix.system`" in line for line in lines) == len(lines) - 2
+
+
 @pytest.mark.long
-def test_every_command(tmp_path: Path, copy_data: Path):
-    check(outcome(tmp_path, copy_data))
+def test_every_command(copy_data: Path):
+    check(outcome(copy_data))
 
 
 @pytest.mark.long

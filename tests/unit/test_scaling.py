@@ -283,6 +283,5 @@ def test_command_refuses_with_one_line_and_writes_nothing(tmp_path: Path) -> Non
     for options, message in (
         ((), "error: The losses of `Train Subset, float` do not"),
         (("--bootstrap", 5), "`--bootstrap` must be at least 100, but is 5 instead."),
-        (("--json", tmp_path / "law.json"), "`--json` must be another file"),
     ):
         leaves_no_trace(tmp_path, message, *words, *options)
