@@ -21,8 +21,8 @@ from torch import Tensor
 
 from fairseq_ext.checkpoints import bundle, layout
 from fairseq_ext.engine import compilers
+from fairseq_ext.generation.translation_ext import Affixes
 from fairseq_ext.model import trained
-from fairseq_ext.model.trim import AFFIXES
 from fairseq_ext.text import pipeline
 from fairseq_ext.utils import extras, files
 from fairseq_ext.utils.errors import ConfigError
@@ -123,7 +123,7 @@ def _foreign_feature(model: Any, task: TranslationTask, architecture: str) -> st
         return f"activation `{cfg.activation_fn}`"
     if getattr(task.cfg, "source_bos", False):
         return "`<s>` before each source (--source-bos)"
-    for option in AFFIXES:  # both tools would translate without these symbols, and not warn
+    for option in Affixes._fields:  # both tools would translate without these symbols, and not warn
         if getattr(task.cfg, option, ""):
             return f"`{getattr(task.cfg, option)}` at each sentence (--{option.replace('_', '-')})"
     return None

@@ -18,14 +18,12 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext.checkpoints import bundle, dictionaries, layout
 from fairseq_ext.engine import shortlist
+from fairseq_ext.generation.translation_ext import Affixes
 from fairseq_ext.model import write
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import lines
 from fairseq_ext.utils.errors import ConfigError, DataError
-
-AFFIXES = ("source_prefix", "source_suffix", "target_prefix", "target_suffix")
-"""Options of the task that name symbols, such as language tokens."""
 
 
 class Trimmed(NamedTuple):
@@ -58,7 +56,7 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
     is_joint = before[0] == before[1]
     tokens = _tokens(texts, text, before)
     task = layout.section(bundle.configuration(source).get("cfg"), "task")
-    common = {str(task[name]) for name in AFFIXES if task.get(name)}
+    common = {str(task[name]) for name in Affixes._fields if task.get(name)}
     listed = None
     if (source.folder / bundle.SHORTLIST).is_file():
         listed = shortlist.read(source.folder / bundle.SHORTLIST, *before)
