@@ -291,15 +291,14 @@ def _models(args: argparse.Namespace) -> None:
     from fairseq_ext.model import find_model
 
     rows: list[dict[str, Any]] = []
+    shown = []
     for name in find_model.shipped():
         model = bundle.read(find_model.SHIPPED / name)
         size = sum(path.stat().st_size for path in model.folder.iterdir() if path.is_file())
         rows.append({"name": name, "src": model.src, "tgt": model.tgt})
         rows[-1] |= {"architecture": model.architecture, "bytes": size}
+        languages, megabytes = f"{model.src} → {model.tgt}", f"{size / 1e6:.1f} MB"
+        shown.append([name, languages, f"{megabytes:>8}", model.architecture])
     options.write_json(args.json, rows)
-    shown = []
-    for row in rows:
-        languages, megabytes = f"{row['src']} → {row['tgt']}", f"{row['bytes'] / 1e6:.1f} MB"
-        shown.append([row["name"], languages, f"{megabytes:>8}", row["architecture"]])
     none = "none: this installation was built without models (FAIRSEQ_EXT_WITHOUT_MODELS)"
     print(tables.aligned(shown) or none)
