@@ -14,7 +14,6 @@ pictures for ``plot`` in ``PICTURES``.
 import argparse
 import importlib
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 from fairseq_ext.base import wings
@@ -91,12 +90,9 @@ class Command:
         """The subcommand's module, such as ``fairseq_ext.commands.doctor``."""
         return f"{self.package}.{MODULES.get(self.name, self.name).replace('-', '_')}"
 
-    def load(self) -> ModuleType:
-        return importlib.import_module(self.module)
-
     def add(self, subparsers: Any) -> None:
         function = f"add_{self.name.replace('-', '_')}" if self.name in MODULES else "add"
-        getattr(self.load(), function)(subparsers)
+        getattr(importlib.import_module(self.module), function)(subparsers)
 
 
 def all_commands() -> list[Command]:
