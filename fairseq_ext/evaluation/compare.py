@@ -258,7 +258,7 @@ def compare(
     tokens = {name: runs for name, (_, runs, _) in translations.items() if runs is not None}
     languages = {name: undo.made.tgt for name, undo in undoing.items() if undo.made.tokenize}
     sources = next((lines for *_, lines in translations.values() if lines), None)
-    facts = [_facts(system) for system in systems]  # read early, before any long work
+    facts = {system.name: _facts(system) for system in systems}  # read early, before any long work
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
     segments = {}
     if metrics:
@@ -295,10 +295,10 @@ def compare(
                 name,
                 measured.estimates[name],
                 on_tokens.get(name),
-                **facts_of_system,
+                **facts[name],
                 latency=(latencies or {}).get(name),
             )
-            for name, facts_of_system in zip(names, facts, strict=True)
+            for name in names
         ],
         baseline,
         len(references),
