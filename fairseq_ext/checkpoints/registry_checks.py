@@ -6,6 +6,7 @@ must not ask for a far larger model than the file holds. Only functions that nee
 registries import fairseq.
 """
 
+import functools
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -92,23 +93,18 @@ def misfit(task: type, model: type) -> str | None:
     from fairseq.tasks.translation import TranslationTask
     from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 
-    has_one_side = issubclass(model, (FairseqLanguageModel, FairseqEncoderModel))
-    for family, fits, needed in (
-        (TranslationTask, not has_one_side, "a model with an encoder and a decoder"),
-        (LanguageModelingTask, issubclass(model, FairseqLanguageModel), "a language model"),
-        (MaskedLMTask, issubclass(model, FairseqEncoderModel), "an encoder"),
-        (
-            SentencePredictionTask,
-            hasattr(model, "register_classification_head"),
-            "a model that classifies sentences",
-        ),
-        (MultilingualTranslationTask, issubclass(model, FairseqMultiModel), "a multilingual model"),
-        (
-            TranslationLevenshteinTask,
-            issubclass(model, FairseqNATModel),
-            "a non-autoregressive model",
-        ),
-    ):
+    is_a = functools.partial(issubclass, model)
+    has_one_side = is_a((FairseqLanguageModel, FairseqEncoderModel))
+    classifies = hasattr(model, "register_classification_head")
+    families = {
+        TranslationTask: (not has_one_side, "a model with an encoder and a decoder"),
+        LanguageModelingTask: (is_a(FairseqLanguageModel), "a language model"),
+        MaskedLMTask: (is_a(FairseqEncoderModel), "an encoder"),
+        SentencePredictionTask: (classifies, "a model that classifies sentences"),
+        MultilingualTranslationTask: (is_a(FairseqMultiModel), "a multilingual model"),
+        TranslationLevenshteinTask: (is_a(FairseqNATModel), "a non-autoregressive model"),
+    }
+    for family, (fits, needed) in families.items():
         if issubclass(task, family) and not fits:
             return needed
     return None
