@@ -26,8 +26,11 @@ from tests.support.harness import (
     BIN,
     USER_DIR,
     after,
+    contents,
+    contents_below,
     digits_corpus,
     fairseq,
+    names,
     preprocess,
     refused,
     run,
@@ -36,14 +39,6 @@ from tests.support.harness import (
 
 TINY = ("--arch", "gru_tiny", "--optimizer", "adam", "--max-update", 2, "--batch-size", 50, "--cpu")
 PARTS = ("src", "tgt")
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file and folder below ``folder``, hidden ones too; empty if there is none."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
-        for path in folder.rglob("*")
-    }
 
 
 def sentences(prefix: Path) -> int:
@@ -205,9 +200,9 @@ def test_preprocess_refuses_a_text(tmp_path: Path, case: str):
     damage(folder)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "notes").write_text("mine")
-    before = contents(tmp_path)
+    before = contents_below(tmp_path)
     refused(preprocess(folder, tmp_path / "bin", ok=False), *output)
-    assert contents(tmp_path) == before
+    assert contents_below(tmp_path) == before
 
 
 def test_preprocess_keeps_every_line_and_earlier_results(tmp_path: Path):
@@ -244,7 +239,7 @@ def test_preprocess_refuses_a_dictionary(tmp_path: Path, copy_data: Path):
     options = ("--srcdict", tmp_path / "none", "--joined-dictionary")
     done = preprocess(folder, tmp_path / "bin", *options, ok=False)
     refused(done, "dictionary", "none does not exist")
-    assert list(contents(tmp_path)) == ["dict"]
+    assert names(tmp_path) == ["dict"]
 
 
 def test_preprocess_goes_on_where_it_was_killed_while_its_files_were_moved(tmp_path, copy_data):
@@ -280,14 +275,14 @@ def test_preprocess_on_a_full_disk(tmp_path: Path, copy_data: Path, workers: int
     if earlier:
         shutil.copytree(copy_data, destination)
         options = ("--srcdict", destination / "dict.src.txt", "--joined-dictionary")
-    before = contents(tmp_path)
+    before = contents_below(tmp_path)
     done = on_full_disk(
         *(3, "preprocess", "--user-dir", USER_DIR, "--source-lang", "src", "--target-lang", "tgt"),
         *("--trainpref", folder / "train", "--destdir", destination),
         *("--workers", workers, *options),
     )
     refused(done, destination, "Free some space")
-    assert contents(tmp_path) == before
+    assert contents_below(tmp_path) == before
 
 
 @pytest.fixture
@@ -326,10 +321,10 @@ BAD_DATA = {
 def test_train_refuses_data(data: Path, case: str):
     damage, output = BAD_DATA[case]
     damage(data)
-    before = contents(data.parent)
+    before = contents_below(data.parent)
     options = ("--save-dir", data.parent / "new" / "save")
     refused(fairseq("train", data, *TINY, *options, ok=False), output)
-    assert contents(data.parent) == before
+    assert contents_below(data.parent) == before
 
 
 def test_train_into_an_unwritable_or_full_folder(copy_data: Path, tmp_path: Path):

@@ -10,8 +10,7 @@ from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageMode
 
 from fairseq_ext.plugin.checks import training_options
 from fairseq_ext.utils.errors import ConfigError, DataError
-from tests.commands.test_bad_input import contents, refused
-from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
+from tests.support.harness import contents, fairseq, hypotheses, refused
 from tests.support.models import build, configuration
 
 LIMIT = 7
@@ -130,34 +129,27 @@ def test_alignments_without_attention_are_refused(flags: list[str]) -> None:
         task.build_generator([model], generation)
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Digit copy; sources and targets have 2 to 10 tokens, end of sentence included."""
-    folder = tmp_path_factory.mktemp("long")
-    return binarize(digits_corpus(folder / "text", test=20), folder / "bin")
-
-
 def sizes(data: Path, split: str) -> list[int]:
     lines = (data.parent / "text" / f"{split}.src").read_text().splitlines()
     return [len(line.split()) + 1 for line in lines]
 
 
 @pytest.fixture(scope="module")
-def training(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def training(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A checkpoint of a model that takes 7 source tokens, and the log of its training."""
     folder = tmp_path_factory.mktemp("long") / "run"
-    done = fairseq("train", data, *TRAINING, SKIP, "--save-dir", folder)
+    done = fairseq("train", copy_data, *TRAINING, SKIP, "--save-dir", folder)
     return folder / "checkpoint_last.pt", done.stdout + done.stderr
 
 
-def test_train_warns_of_what_it_leaves_out(data: Path, training: tuple[Path, str]) -> None:
-    long = [size for size in sizes(data, "train") if size > LIMIT]
+def test_train_warns_of_what_it_leaves_out(copy_data: Path, training: tuple[Path, str]) -> None:
+    long = [size for size in sizes(copy_data, "train") if size > LIMIT]
     warning = f"{len(long)} samples have invalid sizes and will be skipped, max_positions=({LIMIT},"
     assert warning in training[1]
 
 
 @pytest.mark.parametrize("command", ["generate", "validate", "train"])
-def test_commands_name_the_sentence_and_the_smaller_limit(data, training, command, tmp_path):
+def test_commands_name_the_sentence_and_the_smaller_limit(copy_data, training, command, tmp_path):
     if command == "train":
         options = (*TRAINING, "--save-dir", tmp_path / "save")
     else:
@@ -165,16 +157,16 @@ def test_commands_name_the_sentence_and_the_smaller_limit(data, training, comman
     if command == "validate":
         options += ("--task", "translation")
     limit = LIMIT - 2  # that of the model is larger
-    done = fairseq(command, data, *options, "--max-source-positions", limit, ok=False)
+    done = fairseq(command, copy_data, *options, "--max-source-positions", limit, ok=False)
     split = "test" if command == "generate" else "valid"
-    number, size = next((n, s) for n, s in enumerate(sizes(data, split), 1) if s > limit)
+    number, size = next((n, s) for n, s in enumerate(sizes(copy_data, split), 1) if s > limit)
     refused(done, f"sentence {number} has [{size}, ", f" at most ({limit}, ", SKIP)
     assert "H-" not in done.stdout
 
 
-def test_interactive_names_the_limit(data: Path, training: tuple[Path, str]) -> None:
+def test_interactive_names_the_limit(copy_data: Path, training: tuple[Path, str]) -> None:
     lines = ["1 2", "3", "4 5 6", "1 2 3 4 5 6 7 8", "9"]
-    command = ("interactive", data, "--path", training[0], "--cpu", "--buffer-size", 2)
+    command = ("interactive", copy_data, "--path", training[0], "--cpu", "--buffer-size", 2)
     done = fairseq(*command, ok=False, stdin="\n".join(lines) + "\n")
     refused(done, f" tokens, but at most ({LIMIT}, 1024) are allowed")
     done = fairseq(*command, SKIP, stdin="\n".join(lines) + "\n")
@@ -185,9 +177,9 @@ def test_interactive_names_the_limit(data: Path, training: tuple[Path, str]) -> 
     assert len(hypotheses(done.stdout)) == 5
 
 
-def test_no_alignment_of_a_linformer(data, training, tmp_path):
-    options = ("--path", training[0], "--cpu", SKIP, "--print-alignment", "hard")
-    done = fairseq("generate", data, *options, "--results-path", tmp_path / "results", ok=False)
+def test_no_alignment_of_a_linformer(copy_data, training, tmp_path):
+    options = ("--path", training[0], "--cpu", SKIP, "--results-path", tmp_path / "results")
+    done = fairseq("generate", copy_data, *options, "--print-alignment", "hard", ok=False)
     refused(done, "`--print-alignment`", "mixtures of source tokens")
     assert "H-" not in done.stdout
     assert contents(tmp_path) == {}

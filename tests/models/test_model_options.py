@@ -29,6 +29,7 @@ from fairseq_ext.utils.errors import ConfigError
 from tests.models.test_linformer_encoder import HEAD, TASK
 from tests.models.test_linformer_encoder import MODELS as CLASSIFIERS
 from tests.support.models import ARCHITECTURES, batch, build, configuration, dictionary
+from tests.support.trainings import same_state
 
 VARIANTS = {**ARCHITECTURES, **{f"classifier-{name}": CLASSIFIERS[name] for name in CLASSIFIERS}}
 OF_STOCK = {*TransformerModelConfig.__dataclass_fields__} - {*BinaryOptions.__dataclass_fields__}
@@ -140,16 +141,6 @@ def traits(model: str, words: list[str]) -> list[Any]:
     return [built.max_positions(), sum(kept), output.detach(), state, gradients]
 
 
-def same(left: Any, right: Any) -> bool:
-    if isinstance(left, Tensor) and isinstance(right, Tensor):
-        return left.shape == right.shape and torch.equal(left, right)
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(left[name], right[name]) for name in left)
-    if isinstance(left, list):
-        return all(map(same, left, right))
-    return left == right
-
-
 def test_every_model_of_ours_has_a_variant() -> None:
     ours = {n for n, c in models.MODEL_REGISTRY.items() if c.__module__.startswith("fairseq_ext.")}
     assert ours == FIRST.keys()
@@ -167,7 +158,7 @@ QUICK |= {"bmt-float", "bmt-8", "xnor-base", "ternary-transformer"}
 def test_every_option_has_an_effect_or_is_named(variant, monkeypatch, capsys) -> None:
     model, flags = model_of(variant), VARIANTS[variant]
     plain = traits(model, flags)
-    assert same(plain, traits(model, flags))
+    assert same_state(plain, traits(model, flags))
     for action in parser_of(model)._actions:
         is_set = action.nargs == 0 and action.option_strings[-1] in flags
         is_so = is_set or {model, *flags} & {*SO_ANYWAY.get(action.dest, ())}
@@ -181,7 +172,7 @@ def test_every_option_has_an_effect_or_is_named(variant, monkeypatch, capsys) ->
             arguments.name_ignored(parser_of(model), parsed(model, [*flags, *words]))
             is_named = f"`{words[0]}` has no effect without" in capsys.readouterr().err
             try:
-                has_effect = not same(plain, traits(model, [*flags, *words]))
+                has_effect = not same_state(plain, traits(model, [*flags, *words]))
             except ConfigError:
                 has_effect = True
             assert not (is_named and has_effect), words
@@ -207,8 +198,8 @@ def test_every_option_of_the_loss_has_an_effect(monkeypatch) -> None:
         return [*criterion(student, batch())]
 
     for name, value in values.items():
-        assert not same(loss(), loss(**{name: value})), name
-    assert same(loss(), loss())
+        assert not same_state(loss(), loss(**{name: value})), name
+    assert same_state(loss(), loss())
 
 
 def test_every_option_of_the_schedule_has_an_effect(monkeypatch) -> None:

@@ -28,7 +28,7 @@ from fairseq_ext.text.reading import table_rows
 from fairseq_ext.utils.archives import safe_extract
 from tests.support import damages, fuzz_engine, models
 from tests.support.bundles import save_run
-from tests.support.fuzz_readers import read_all_pairs
+from tests.support.fuzz_readers import pairs_of
 from tests.support.fuzzing import NASTY, Data, Reader, damaged, files
 from tests.support.trainings import same_state
 
@@ -186,7 +186,7 @@ def unpack(folder: Path, name: str) -> None:
 def read_zipped_pairs(folder: Path) -> None:
     path = folder / "a.zip"
     list(table_rows(path))
-    read_all_pairs(folder, path)
+    pairs_of(folder, path)
 
 
 def read_bundle(folder: Path) -> None:
@@ -211,5 +211,5 @@ def readers() -> list[Reader]:
         Reader("tar archives", tar, lambda folder: unpack(folder, "a.tar")),
         Reader("zip archives", zips, lambda folder: unpack(folder, "a.zip")),
         Reader("pairs in zip archives", zips, read_zipped_pairs),
-        Reader("compressed pairs", gz, lambda folder: read_all_pairs(folder, folder / "a.gz")),
+        Reader("compressed pairs", gz, lambda folder: pairs_of(folder, folder / "a.gz")),
     ]

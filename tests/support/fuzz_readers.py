@@ -4,6 +4,7 @@ import json
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from fairseq_ext.binary import scaling_law
 from fairseq_ext.corpora import downloads, official, pair_texts, streams
@@ -87,18 +88,18 @@ def read_bytes(folder: Path) -> None:
 
 
 def read_pairs(folder: Path) -> None:
-    read_all_pairs(folder, folder / "a")
-    read_all_pairs(folder, folder / "a", folder / "b")
+    pairs_of(folder, folder / "a")
+    pairs_of(folder, folder / "a", folder / "b")
 
 
-def read_all_pairs(folder: Path, *paths: Path) -> None:
-    """Read pairs in parts, as `corpus pairs` does: tab-separated lines, or two aligned files."""
-    text = pair_texts.Text("fuzzed", paths)
-    for place, path in enumerate(paths):
+def pairs_of(folder: Path, *files: Path, **how: Any) -> list[tuple[str, str]]:
+    """Read the pairs of a text, or of two aligned ones, in parts of two lines."""
+    text = pair_texts.Text("pairs", files, **how)
+    for place, path in enumerate(files):
         if pair_texts.is_packed(text, path):
             pair_texts.unpack(text, place, folder / pair_texts.unpacked_name(0, place))
-    for part in pair_texts.cut_texts([text], folder, 3):
-        list(pair_texts.read(text, part))
+    parts = pair_texts.cut_texts([text], folder, 2)
+    return [pair for part in parts for pair in pair_texts.read(text, part)]
 
 
 def read_raw(folder: Path) -> None:

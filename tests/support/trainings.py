@@ -83,7 +83,7 @@ def training_state(path: Path) -> dict[str, Any]:
 
 def same_state(left: Any, right: Any) -> bool:
     """Return whether two nested states are equal bit for bit."""
-    if torch.is_tensor(left):
+    if torch.is_tensor(left) and torch.is_tensor(right):
         return left.dtype == right.dtype and torch.equal(left, right)
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(

@@ -21,8 +21,7 @@ from fairseq_ext.generation.option_checks import check_gnmt_lenpen, check_sampli
 from fairseq_ext.generation.translation_ext import TranslationExtConfig, TranslationExtTask
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.utils.errors import ConfigError
-from tests.commands.test_bad_input import refused
-from tests.support.harness import command, fairseq
+from tests.support.harness import command, fairseq, refused
 from tests.support.models import dictionary
 
 EOS, WORDS, LONGEST, SIZE = 2, (4, 5, 6), 3, 64

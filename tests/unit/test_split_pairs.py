@@ -27,6 +27,7 @@ from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import cells, lines, table_rows
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import DataError
+from tests.support.fuzz_readers import pairs_of
 from tests.support.harness import contents, ended, leaves_no_trace, read_lines, write_lines
 
 Pairs = list[tuple[str, str]]
@@ -247,16 +248,6 @@ def test_cleaning(tmp_path):
 def test_nothing_left_is_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"no pairs are left of 2 read; nothing to write\. Check"):
         split([("", "a"), ("b", "")], tmp_path)
-
-
-def pairs_of(folder: Path, *files: Path, **how: object) -> Pairs:
-    """Read the pairs of a text in parts of two lines."""
-    text = Text("pairs", files, **how)
-    for number, path in enumerate(files):
-        if pair_texts.is_packed(text, path):
-            pair_texts.unpack(text, number, folder / pair_texts.unpacked_name(0, number))
-    parts = pair_texts.cut_texts([text], folder, 2)
-    return [pair for part in parts for pair in pair_texts.read(text, part)]
 
 
 def packed(folder: Path, form: str, content: bytes) -> Path:

@@ -12,8 +12,7 @@ from fairseq.tasks.translation import TranslationConfig
 
 from fairseq_ext.generation.translation_ext import TranslationExtConfig, TranslationExtTask
 from fairseq_ext.utils.errors import ConfigError
-from tests.commands.test_bad_input import refused
-from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
+from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses, refused
 from tests.support.models import configuration
 from tests.support.trainings import same_state, training_state
 
