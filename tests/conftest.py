@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import gc
 import random
 import signal
 import zlib
@@ -35,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         hydra_parser.remember()
         register()
+        gc.freeze()  # or each collection goes through the 400,000 objects of torch and fairseq
         torch.set_num_threads(1)  # some tests fork; a child without OpenMP's threads waits for them
 
 
