@@ -340,6 +340,7 @@ HTML_TEXTS = {
     "<style>p { a: b }</style><!-- a -->a": "<style>p { a: b }</style><!-- a -->A",
     "a\nb <i></i> &lt;c&gt;": "A B <i></i> &lt;C&gt;",
     "<pre>a\nb</pre> <p> </p>": "<pre>a\nb</pre> <p> </p>",
+    "<P>a</P >b<script>c": "<P>A</P >B<script>c",
     "a < b &c <d": "A &lt; B &amp;C &lt;D",
 }
 
