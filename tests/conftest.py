@@ -2,6 +2,7 @@
 
 import gc
 import random
+import shutil
 import signal
 import zlib
 from pathlib import Path
@@ -113,6 +114,12 @@ def copy_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A binarized digit-copy corpus (500 / 50 / 50 lines) that tests only read."""
     folder = tmp_path_factory.mktemp("copy")
     return binarize(digits_corpus(folder / "text"), folder / "bin")
+
+
+@pytest.fixture
+def data(copy_data: Path, tmp_path: Path) -> Path:
+    """A copy of `copy_data` that a test may damage."""
+    return Path(shutil.copytree(copy_data, tmp_path / "data"))
 
 
 @pytest.fixture(scope="session")

@@ -285,12 +285,6 @@ def test_preprocess_on_a_full_disk(tmp_path: Path, copy_data: Path, workers: int
     assert contents_below(tmp_path) == before
 
 
-@pytest.fixture
-def data(copy_data: Path, tmp_path: Path) -> Path:
-    """A copy of the binarized corpus that a test may damage."""
-    return Path(shutil.copytree(copy_data, tmp_path / "data"))
-
-
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-2])
 

@@ -4,13 +4,9 @@ import pytest
 import torch
 
 from fairseq_ext.utils.errors import ConfigError
-from tests.support.models import build, configuration, padded, previous, random_sentences
+from tests.support.models import build, configuration, count, padded, previous, random_sentences
 
 PAPER_PARAMETERS = 43_564_519  # Saleem & Uprety, section 5
-
-
-def count(module: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def test_parameters_of_the_paper() -> None:

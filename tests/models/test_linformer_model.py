@@ -9,7 +9,7 @@ from torch import Tensor
 from fairseq_ext.linformer.model import SourceAttention, slots_of_layers
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support.harness import fairseq
-from tests.support.models import LINFORMER, build, configuration, padded, random_sentences
+from tests.support.models import LINFORMER, build, configuration, count, padded, random_sentences
 from tests.support.trainings import TRAINING
 
 SOURCE = random_sentences([7, 3, 1, 5])
@@ -19,7 +19,7 @@ def parameters(flags: list[str], size: int = 30) -> int:
     """Parameters of a model, built without its memory."""
     with torch.device("meta"):
         model, _ = build(flags, size=size)
-    return sum(parameter.numel() for parameter in model.parameters())
+    return count(model)
 
 
 def encode(model, source: Tensor) -> dict[str, list[Tensor]]:

@@ -13,10 +13,6 @@ DE_EN = {"size": 8848, "target_size": 6632}  # dictionaries of the authors' log
 DEAD_NORM = 2 * 384 * 12  # their decoder's unused layer norms, which their counts include
 
 
-def count(module: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 @pytest.mark.parametrize(
     ("arch", "dictionaries", "expected"),
     [
@@ -32,7 +28,7 @@ def test_parameters_of_the_authors_runs(arch: str, dictionaries: dict, expected:
     for flags in ([], ["--muse-fused"]):
         with torch.device("meta"):
             model, _ = models.build(["--arch", arch, *flags], **dictionaries)
-        assert count(model) == expected
+        assert models.count(model) == expected
 
 
 def test_parameters_of_a_layer_by_option() -> None:
@@ -49,7 +45,7 @@ def test_parameters_of_a_layer_by_option() -> None:
     }
     for (kernels, *flags), expected in convolution.items():
         model, _ = models.build([*models.MUSE, "--muse-kernels", kernels, *flags])
-        assert count(model.encoder.layers[0]) == simple + expected
+        assert models.count(model.encoder.layers[0]) == simple + expected
 
 
 def test_large_is_large() -> None:

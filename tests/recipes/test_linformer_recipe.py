@@ -21,7 +21,7 @@ from fairseq_ext.generation.translation_ext import TranslationExtTask
 from fairseq_ext.text import pipeline
 from fairseq_ext.utils.errors import DataError
 from tests.support.harness import REPO, fairseq, run, write_lines
-from tests.support.models import build, configuration
+from tests.support.models import build, configuration, count
 from tests.support.recipes import RECIPES, bash, dry_run, learning_rates, library
 
 RECIPE = RECIPES / "linformer" / "wmt14_en_de.sh"
@@ -178,7 +178,7 @@ def test_the_flags_give_models_of_the_papers_size(tmp_path: Path, options, param
     train = shlex.split(shown(tmp_path, *options)["fairseq-train"])
     flags = [word for word in train[train.index("--task") :] if word != "<schedule.txt>"]
     model, _ = build([*flags, "--cpu"], size=50_272)
-    assert sum(weights.numel() for weights in model.parameters()) == parameters
+    assert count(model) == parameters
     # fairseq-generate takes one step less than that and then writes </s>.
     assert model.max_decoder_positions() == 256
 

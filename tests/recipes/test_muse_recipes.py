@@ -10,7 +10,7 @@ import pytest
 
 from fairseq_ext.evaluation import score
 from tests.support.harness import REPO, command, write_lines
-from tests.support.models import build
+from tests.support.models import build, count
 from tests.support.recipes import RECIPES, bash, dry_run, learning_rates, settings, value
 
 MUSE = RECIPES / "muse"
@@ -100,7 +100,7 @@ def test_another_length_of_training_is_another_cosine(task: str, tmp_path: Path)
 def test_the_flags_give_the_papers_model(tmp_path: Path) -> None:
     train = shown("iwslt14_de_en", tmp_path)["fairseq-train"]
     model, _ = build([*train[train.index("--arch") :], "--cpu"], size=8848, target_size=6632)
-    assert sum(weights.numel() for weights in model.parameters()) == 48_184_368
+    assert count(model) == 48_184_368
 
 
 def test_options_reach_the_commands(tmp_path: Path) -> None:

@@ -203,6 +203,11 @@ def build(
     return task.build_model(cfg.model).eval(), task
 
 
+def count(module: torch.nn.Module) -> int:
+    """Count a module's parameters."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
 def padded(sentences: list[list[int]], *, left: bool, extra: int = 0) -> Tensor:
     """Pad sentences to ``[B, S]``, with ``extra`` more columns of padding."""
     width = max(map(len, sentences)) + extra

@@ -38,13 +38,6 @@ NAME = "data-manifest.json"
 LANGUAGES = ("--source-lang", "src", "--target-lang", "tgt")
 
 
-@pytest.fixture
-def data(copy_data: Path, tmp_path: Path) -> Path:
-    """Return a copy of the binarized corpus that a test may damage."""
-    copied = shutil.copytree(copy_data, tmp_path / "data", ignore=shutil.ignore_patterns(".*"))
-    return Path(copied)
-
-
 def flip(path: Path) -> None:
     """Flip the lowest bit of one byte; size and time stay, as when a disk fails."""
     status = path.stat()
