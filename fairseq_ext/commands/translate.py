@@ -448,7 +448,7 @@ def translate_parts(request: Request) -> None:
     from tqdm import tqdm
 
     from fairseq_ext.decoding import parts
-    from fairseq_ext.decoding.loading import files_of, in_run
+    from fairseq_ext.decoding.loading import files_of
     from fairseq_ext.text.reading import cut
 
     details = request.json is not None
@@ -457,7 +457,7 @@ def translate_parts(request: Request) -> None:
     inputs = [require_file(path, "text file") for path in request.input or ()]
     files = _files(request)
     # For a bundle, only bundle.json is listed, because it has the checksums of the other files.
-    versions = FileVersions([*inputs, *files, *chain(*map(files_of, map(in_run, request.path)))])
+    versions = FileVersions([*inputs, *files, *chain(*map(files_of, request.path))])
     all_parts, texts = cut(inputs, size)
     nbest = request.search.nbest or 1
     path = request.parts.parts or Path()
@@ -507,9 +507,9 @@ def _shard(text: str | None) -> tuple[int, int]:
 def _files(request: Request) -> list[Path]:
     """List the files on which translations depend, except the input."""
     from fairseq_ext.checkpoints import bundle
-    from fairseq_ext.decoding.loading import data_of, in_run
+    from fairseq_ext.decoding.loading import data_of
 
-    models = [require_file(bundle.as_file(in_run(path)), "model") for path in request.path]
+    models = [require_file(bundle.as_file(path), "model") for path in request.path]
     data = request.data or data_of(models[0])
     folders = [path.parent for path in models] + ([] if data is None else [data])
     files = [*models] + ([] if data is None else sorted(data.glob("dict.*.txt")))

@@ -51,7 +51,7 @@ def open_model(
     """Open a model of any format, to translate with it.
 
     Args:
-        paths: bundles, checkpoints, runs, published models or Hub names; several are an ensemble.
+        paths: bundles or checkpoints, as :func:`models_of` finds them; several are an ensemble.
         data: folder with the dictionaries; None for the model's own, or those of its training.
         languages: source and target; None for the model's own.
         make_search: turns the model's own search defaults into the search options of all calls.
@@ -62,8 +62,7 @@ def open_model(
         ConfigError: a path names no model, options exclude each other, or models do not fit.
         DataError: a ``text.json`` of an ensemble cannot be used.
     """
-    models = chain.from_iterable(models_of(path, *languages) for path in paths)
-    paths = [*map(find_model.require, models)]
+    paths = [*map(find_model.require, paths)]
     versions = FileVersions(chain(*map(files_of, paths)))
     search = make_search(_defaults(paths))
     homes = [*map(bundle.home, paths)]
