@@ -6,7 +6,6 @@ count or index something, are taken from the last checkpoint.
 """
 
 import logging
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from fairseq_ext.checkpoints import layout, safe_load, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES, difference, recorded
+from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, wrong_value
 from fairseq_ext.utils.option_fields import flag
 
@@ -88,9 +88,8 @@ def average_checkpoints(
     ties: set[tuple[str, str]] = set()
     words: dict[str, str] | None = None
     seeds: set[int] = set()
-    places = [os.path.realpath(path) for path in paths]
-    if repeated := [path for path in paths if places.count(os.path.realpath(path)) > 1]:
-        logger.warning(f"{repeated[-1]} is given twice, and counts twice in the mean")
+    if (repeated := files.twice(paths)) is not None:
+        logger.warning(f"{repeated} is given twice, and counts twice in the mean")
     for number, path in enumerate(paths):
         with safe_load.about(path):
             checkpoint = load(path)

@@ -105,9 +105,8 @@ class Preparation:
                 text[kind] |= entries
         bpe = self._pieces(test_names) if self.corpus.merges else None
         self._save_pipeline()
-        manifest = describe(
-            self.name, self.corpus, self._libraries, text, bpe, self._checksums(test_names)
-        )
+        manifest = describe(self.name, self.corpus, text, bpe)
+        manifest |= {"libraries": self._libraries, "sha256": self._checksums(test_names)}
         if self.corpus.merges and self.subwords != "bpe":
             manifest["subwords"] = self.subwords
         content = json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=True)
@@ -311,18 +310,11 @@ def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
 # ---- the report ----------------------------------------------------------------------------------
 
 
-def describe(
-    name: str,
-    corpus: Corpus,
-    libraries: dict[str, str],
-    text: Report,
-    bpe: Report | None,
-    checksums: dict[str, str],
-) -> Report:
-    """Build the manifest, which is equal for equal runs: it has no paths or times.
+def describe(name: str, corpus: Corpus, text: Report, bpe: Report | None) -> Report:
+    """Describe a prepared corpus for its manifest: what it is made of, and what is left.
 
-    ``text`` has the reports on the sources and the counts of the splits. ``bpe`` is the report on
-    the subwords, or None if there are none.
+    It is equal for equal runs: it has no paths or times. ``text`` has the reports on the sources
+    and the counts of the splits. ``bpe`` is the report on the subwords, or None if there are none.
     """
     parts, splits = text["parts"], {}
     for split, counts in text["splits"].items():
@@ -341,7 +333,6 @@ def describe(
     return {
         "corpus": name,
         "protocol": dataclasses.asdict(corpus),
-        "libraries": libraries,
         "archives": {k: v for part in parts.values() for k, v in part["origin"].items()},
         "fates": fates,
         "splits": splits,
@@ -352,7 +343,6 @@ def describe(
             if label in pair_counts  # further tests may be missing
         },
         "fairseq-preprocess": [*("--source-lang", corpus.src, "--target-lang", corpus.tgt), *flags],
-        "sha256": checksums,
     }
 
 

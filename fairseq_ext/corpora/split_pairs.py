@@ -578,7 +578,7 @@ def run(options: PairOptions) -> str:
     """Read, clean, split and write as the options say; return the summary."""
     texts = _checked_texts(options)
     _check_folder(options, texts)
-    if options.parts is not None and options.parts.resolve() == options.out.resolve():
+    if options.parts is not None and files.twice([options.parts, options.out]):
         raise ConfigError("`--parts` and `--output` are the same; name two folders.")
     record = _record(options, texts)
     job_record = {**record, "part_lines": options.part_lines}

@@ -117,6 +117,17 @@ def keep_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> 
             raise DataError(f"{path} would be overwritten by the output; choose another output.")
 
 
+def twice(paths: Iterable[str | Path]) -> Path | None:
+    """Return the first path that names the same file as an earlier path; None if there is none."""
+    earlier: set[str] = set()
+    for path in paths:
+        place = os.path.realpath(path)
+        if place in earlier:
+            return Path(path)
+        earlier.add(place)
+    return None
+
+
 def is_special(path: str | Path) -> bool:
     """Return whether a path must not be replaced by a file: a folder, a pipe, or in ``/dev``."""
     is_no_file = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113  # any text

@@ -191,7 +191,7 @@ def test_known_numbers(counts: tuple[int, ...], wrong: int) -> None:
             for name, size in zip(("train", "valid", "test"), counts[:3], strict=True)
         },
     }
-    manifest = official.describe("iwslt14_de_en", corpus, {}, text, None, {})
+    manifest = official.describe("iwslt14_de_en", corpus, text, None)
     assert len(official.wrong_counts(manifest)) == wrong
     assert "known" in official.summary(manifest, Path("text"))
 
