@@ -149,12 +149,25 @@ def resident_memory() -> int:
     return pages * resource.getpagesize()
 
 
+def rounded(content: Any) -> Any:
+    """Round all fractions in JSON's content to six digits; a measurement has no more of them."""
+    match content:
+        case float():
+            return float(f"{content:.6g}")
+        case list() | tuple():
+            return [rounded(value) for value in content]
+        case dict():
+            return {key: rounded(value) for key, value in content.items()}
+    return content
+
+
 def save(destination: Path | None, *, title: str, **content: object) -> None:
     """Write figures and a description of this machine as JSON; do nothing without a path."""
     if destination is None:
         return
     destination.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"title": title, "machine": machine(), **content}, indent=2) + "\n"
+    content = rounded({"title": title, "machine": machine(), **content})
+    text = json.dumps(content, indent=2) + "\n"
     with files.atomic_write(destination) as file:
         file.write(text)
     print(f"written: {destination}")
