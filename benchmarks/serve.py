@@ -222,7 +222,7 @@ def main() -> None:
         }
         from fairseq_ext.model.program_file import read
 
-        about = read(folder / f"{ENGINE}-fp32").settings
+        about = read(folder / f"{ENGINE}-fp32")
         requests = [request(sentence, about.src, about.tgt) for sentence in sentences]
         model = f"trained {about.architecture}" if options.checkpoint else "random weights"
         cells.note(
