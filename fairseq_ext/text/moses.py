@@ -18,6 +18,9 @@ Punctuation is normalized by the rules of sacremoses, which we change in three p
   language but English and Czech.
 - These two rules also move a full stop at the end of a line, because the script sees the line feed.
 - Only ASCII digits count as digits.
+
+The rules are some seventy regular expressions. Most of them can match only lines with a certain
+rare character, and are tried only on such lines.
 """
 
 import functools
@@ -62,6 +65,9 @@ with _without_package():
     from sacremoses.corpus import NonbreakingPrefixes
     from sacremoses.normalize import MosesPunctNormalizer
 
+GROUP = re.compile(r"(?<!\\)\((?:\\.|\[[^]]*\]|[^()\\])*\)")  # a group without groups inside
+UNCERTAIN = re.compile(r"(?<!\\)[|?*^$.\[\]{}()]|\\[^\W_]")  # syntax that can match various texts
+
 TETUM = "tdt"
 INSIDE_WORDS = {"fi": ":", "sv": ":", TETUM: "'"}
 """Signs that are part of a word before a small letter, as in Finnish ``EU:n``."""
@@ -103,6 +109,22 @@ ESCAPES = {
 }
 UNESCAPES = {**{entity: sign for sign, entity in ESCAPES.items() if sign != "&"}}
 UNESCAPES |= {"&bar;": "|", "&bra;": "[", "&ket;": "]", "&amp;": "&"}  # `&amp;` must be last
+
+
+def needed(pattern: str, replacement: str) -> str:
+    """Return a substring that a text must contain for a rule to change it; "" if none is known.
+
+    It is a character of ``pattern`` outside all groups, provided that nothing outside them is
+    optional or has alternatives. If ``pattern`` matches repetitions of ``replacement``, the
+    substring is ``replacement`` twice, because replacing a single one would change nothing.
+    """
+    if pattern == f"{replacement}+":  # replacing a single one would change nothing
+        return 2 * replacement
+    outside = GROUP.sub("", pattern).replace(r"\r", "\r")
+    if UNCERTAIN.search(outside):
+        return ""
+    letters = outside.replace("\\", "").replace("+", "")
+    return max(letters, key=lambda c: (not c.isspace(), ord(c)), default="")
 
 
 def rules_of(language: str) -> list[tuple[str, str]]:
@@ -282,12 +304,15 @@ def _is_dashed(word: str, after: list[str]) -> bool:
 def normalizer(language: str) -> Callable[[str], str]:
     """Return a function that normalizes a line like ``normalize-punctuation.perl -l language``."""
     # The script reads bytes, so it knows only the digits of ASCII.
-    rules = [(re.compile(p, re.ASCII), new) for p, new in rules_of(short_code(language))]
+    rules = [
+        (re.compile(p, re.ASCII), needed(p, new), new) for p, new in rules_of(short_code(language))
+    ]
 
     def normalize(text: str) -> str:
         text += "\n"  # the script sees the line feed
-        for pattern, replacement in rules:
-            text = pattern.sub(replacement, text)
+        for pattern, need, replacement in rules:
+            if need in text:
+                text = pattern.sub(replacement, text)
         return text.strip()
 
     return normalize

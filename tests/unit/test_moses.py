@@ -121,6 +121,28 @@ def test_where_the_library_differs_the_scripts_are_followed(language, step, line
         assert moses.tokenizer(language).tokenize(line) == expected
 
 
+@pytest.mark.parametrize("language", ["en", "de", "fr", "cs", "vi"])
+def test_every_rule_of_the_normalizer_has_its_character(language: str) -> None:
+    rules = moses.rules_of(language)
+    assert all(moses.needed(pattern, new) for pattern, new in rules)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "need"),
+    [
+        *((always, "") for always in ("a|b", "ab?", "x*", r"\d", "[ab]", "^", "a{0}", "(a|b)")),
+        ("((a)b)", ""),
+        (r"\(", "("),
+        (r"\(a\)", "a"),
+        (r"(a|b)\?", "?"),
+        ("y+", "y"),
+        ("z+", "zz"),  # replaced by z
+    ],
+)
+def test_doubtful_rules_are_always_tried(pattern: str, need: str) -> None:
+    assert moses.needed(pattern, "z") == need
+
+
 @pytest.mark.parametrize("language", ["en", "en-GB", "EN_us", "eng", "eng_Latn"])
 def test_a_region_has_the_rules_of_its_language(language: str) -> None:
     line = "I don't know John's car."
