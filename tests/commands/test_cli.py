@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import importlib
 import os
 import re
 import shlex
@@ -82,7 +83,10 @@ def test_every_module_of_a_command_is_in_the_help_below_its_group():
     folders = (REPO / "fairseq_ext").glob("**/commands/")
     modules = {path for folder in folders for path in folder.glob("*.py")}
     adding = {path for path in modules if "def add(commands: " in path.read_text(encoding="utf-8")}
-    command_files = {Path(command.load().__file__): command for command in commands.all_commands()}
+    command_files = {
+        Path(importlib.import_module(command.module).__file__): command
+        for command in commands.all_commands()
+    }
     assert command_files.keys() == adding
     for command in command_files.values():
         assert re.search(rf"^{command.group}:\n(  .*\n)*  {command.name} ", shown, re.MULTILINE)
