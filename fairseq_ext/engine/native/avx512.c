@@ -95,13 +95,7 @@ static void by_pairs(const task *job, int64_t rows) {
     else all_tiles(job, rows);
 }
 
-static void product_by_pairs(const weight *w, const float *x, int64_t x_stride, int64_t rows,
-                             const float *bias, const float *added, int64_t added_stride, int act,
-                             float *y, int64_t y_stride, void *scratch) {
-    product_by(by_pairs, round_to_bf16, w, x, x_stride, rows, bias, added, added_stride, act, y,
-               y_stride, scratch);
-}
-
+PRODUCT(product_by_pairs, by_pairs, round_to_bf16)
 const arithmetic avx512_bf16_arithmetic = ARITHMETIC(product_by_pairs);
 #endif
 
@@ -178,13 +172,7 @@ AMX static void by_tiles(const task *job, int64_t rows) {
     _tile_release();
 }
 
-static void product_by_tiles(const weight *w, const float *x, int64_t x_stride, int64_t rows,
-                             const float *bias, const float *added, int64_t added_stride, int act,
-                             float *y, int64_t y_stride, void *scratch) {
-    product_by(by_tiles, round_to_bf16, w, x, x_stride, rows, bias, added, added_stride, act, y,
-               y_stride, scratch);
-}
-
+PRODUCT(product_by_tiles, by_tiles, round_to_bf16)
 const arithmetic amx_arithmetic = ARITHMETIC(product_by_tiles);
 #endif
 #endif
