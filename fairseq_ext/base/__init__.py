@@ -1,1 +1,4 @@
-"""Code that the papers' folders share; it imports none of them."""
+"""Code that several wings (the folders of the papers) use: options, models, dropout, padding.
+
+This code imports no wing.
+"""

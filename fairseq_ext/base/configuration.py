@@ -14,15 +14,18 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def option(default: Any, help: str) -> Any:
-    """Return a dataclass field, which becomes an option of the same name in fairseq's commands."""
+    """Return a field of a configuration, with its default and the help text of its option.
+
+    fairseq's commands turn each field into an option: ``encoder_layers`` into ``--encoder-layers``.
+    """
     return field(default=default, metadata={"help": help})
 
 
 @dataclass
 class ModelConfig(FairseqDataclass):
-    """The flags of fairseq that all our architectures obey.
+    """The options of fairseq's models that all our architectures have.
 
-    The parser refuses every model flag that the configuration of an architecture does not declare.
+    fairseq's commands refuse a model option that the architecture's configuration does not declare.
     """
 
     dropout: float = option(0.1, "dropout probability")
@@ -31,7 +34,7 @@ class ModelConfig(FairseqDataclass):
 
 @dataclass
 class TranslationModelConfig(ModelConfig):
-    """The flags of fairseq for every architecture that translates."""
+    """The options of fairseq's models that all our translation architectures have."""
 
     decoder_embed_dim: int = option(256, "decoder embedding dimension")
     share_decoder_input_output_embed: bool = option(
@@ -48,7 +51,7 @@ class TranslationModelConfig(ModelConfig):
 
 @dataclass
 class EncoderConfig(ModelConfig):
-    """The flags of fairseq for an encoder made of Transformer layers."""
+    """The options of fairseq for an encoder made of Transformer layers."""
 
     activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
         "relu", "activation function of the feed-forward layers"
@@ -77,7 +80,7 @@ class EncoderConfig(ModelConfig):
 
 @dataclass
 class BinaryOptions(FairseqDataclass):
-    """Options that choose the parts of a Transformer for :mod:`fairseq_ext.binary` to binarize."""
+    """Options that say which parts of a Transformer are binarized (:mod:`fairseq_ext.binary`)."""
 
     binary_weights: str = option(
         "",
@@ -119,7 +122,7 @@ class BinaryOptions(FairseqDataclass):
 
 @dataclass
 class TransformerModelConfig(EncoderConfig, TranslationModelConfig, BinaryOptions):
-    """The flags of fairseq for Transformers that translate, and the options of binarization."""
+    """The options of a Transformer that translates: fairseq's own, and those of binarization."""
 
     decoder_embed_dim: int = option(512, "decoder embedding dimension")
     decoder_ffn_embed_dim: int = option(2048, "size of the decoder's feed-forward layers")
@@ -134,7 +137,10 @@ class TransformerModelConfig(EncoderConfig, TranslationModelConfig, BinaryOption
 
 
 def namespace(cfg: FairseqDataclass | DictConfig | Namespace, **values: Any) -> Namespace:
-    """Copy a configuration, in any of fairseq's forms, into a Namespace, and add ``values``."""
+    """Copy a configuration of any of these types into a Namespace.
+
+    ``values`` are further options; an option that ``cfg`` already has gets the new value.
+    """
     if isinstance(cfg, DictConfig):
         cfg = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
     return Namespace(**{**vars(cfg), **values})
@@ -145,9 +151,10 @@ def with_defaults(
     config: type[FairseqDataclass],
     task: FairseqTask,
 ) -> Namespace:
-    """Copy a model's configuration, and add options that did not exist when it was saved.
+    """Copy a model's configuration, and add the default of each option that it lacks.
 
-    ``config`` is the dataclass with the present options and their defaults. Defaults such as
+    The configuration in an old checkpoint lacks all options that are newer than the checkpoint.
+    ``config`` is the dataclass with all options and their defaults. Defaults such as
     ``${task.max_source_positions}`` are read from the configuration of ``task``.
     """
     present = namespace(cfg)
@@ -160,7 +167,11 @@ def with_defaults(
 
 
 def transformer_config(cfg: EncoderConfig) -> TransformerConfig:
-    """Turn our flat configuration into the nested one that fairseq's Transformer classes read."""
+    """Turn our flat configuration into the nested one that fairseq's Transformer classes read.
+
+    Raises:
+        ConfigError: the number of attention heads does not divide the embedding dimension.
+    """
     cfg = namespace(cfg)
     sides = [side for side in ("encoder", "decoder") if hasattr(cfg, f"{side}_embed_dim")]
     for side in sides:

@@ -1,7 +1,7 @@
 """Dropout that is fast on a CPU, because it draws only 16 random bits for each value.
 
-torch draws a random float for each value, which takes longer than the rest of a dropout. Here one
-64-bit random number serves four values. Small tensors are left to torch.
+torch draws a random float for each value, which takes longer than all other work of a dropout. Here
+one 64-bit random number serves four values. For small tensors torch is faster, so it does those.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 STEPS = 2**16
-LEAST = 2**14  # fewest values for which our dropout is faster than torch's, despite its Python code
+LEAST = 2**14  # in tensors with fewer values torch's dropout is faster, because it has no Python
 
 
 def is_active(dropout: nn.Module) -> bool:
@@ -22,10 +22,11 @@ def is_active(dropout: nn.Module) -> bool:
 
 
 def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
-    """Choose the values of ``x`` that a dropout keeps, each with probability ``1 - p``.
+    """Draw the dropout mask of ``x``: each value is kept with probability ``1 - p``.
 
-    ``p`` is rounded to a multiple of 1/65,536. Return a mask (int8), 1 where a value is kept, and
-    the factor ``1 / (1 - p)`` by which kept values are multiplied (0 if all are dropped).
+    ``p`` is rounded to a multiple of 1/65,536. Return the mask, int8 and shaped like ``x``, with 1
+    for each kept value. Also return the factor ``1 / (1 - p)`` for the kept values; it is 0 if
+    ``p`` is 1.
     """
     dropped = round(p * STEPS)
     if dropped >= STEPS:  # `lowest` would be 2^15, which is not an int16
@@ -40,9 +41,10 @@ def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """Return a copy of ``x``: each value is 0 with probability ``p``, else divided by ``1 - p``.
+    """Apply dropout to ``x``: a value becomes 0 with probability ``p``, else is divided by 1 - p.
 
-    ``p`` is rounded as in :func:`draw`, except for small tensors, which are left to torch.
+    The result is a new tensor. ``p`` is rounded as in :func:`draw`, unless ``x`` is small: then
+    torch computes the dropout.
     """
     if x.numel() < LEAST:
         return functional.dropout(x, p)

@@ -28,7 +28,10 @@ Model = TypeVar("Model", bound=type)
 
 
 def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Model], Model]:
-    """Make a class decorator that registers a model as ``name`` and sets its ``Config``.
+    """Return a class decorator that registers a model with fairseq under the name ``name``.
+
+    ``dataclass`` declares the model's options. The decorator also stores it as ``Config`` in the
+    class.
 
     Raises:
         EnvironmentProblem: another model or architecture has this name.
@@ -43,7 +46,12 @@ def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Mo
 
 
 def register_architecture(model_name: str, name: str, **defaults: Any) -> None:
-    """Register the architecture ``name``: the model ``model_name`` with other default options."""
+    """Register the architecture ``name``: the model ``model_name`` with other ``defaults``.
+
+    Raises:
+        EnvironmentProblem: another model or architecture has this name.
+        TypeError: the model has no option of a name in ``defaults``.
+    """
     unknown = defaults.keys() - models.MODEL_DATACLASS_REGISTRY[model_name].__dataclass_fields__
     if unknown:
         raise TypeError(f"{name}: {sorted(unknown)} are not options of {model_name}")
@@ -58,7 +66,7 @@ def register_architecture(model_name: str, name: str, **defaults: Any) -> None:
 
 
 def both_sides(embed_dim: int, ffn_embed_dim: int, heads: int, **extra: int) -> dict[str, int]:
-    """Return the options that give encoder and decoder the same sizes.
+    """Return options that give encoder and decoder the same sizes, such as ``encoder_embed_dim``.
 
     ``extra`` has further sizes: ``layers=6`` sets ``encoder_layers`` and ``decoder_layers``.
     """
@@ -68,7 +76,10 @@ def both_sides(embed_dim: int, ffn_embed_dim: int, heads: int, **extra: int) -> 
 
 
 def refuse_taken(name: str, cls: type) -> None:
-    """Raise :class:`EnvironmentProblem` if a model or architecture already has this name."""
+    """Raise :class:`EnvironmentProblem` if a model or architecture is already called ``name``.
+
+    ``cls`` is the class that was to be registered; the message names its module.
+    """
     registered = models.MODEL_REGISTRY.get(name) or models.ARCH_MODEL_REGISTRY.get(name)
     if registered is not None:
         raise EnvironmentProblem(
@@ -79,7 +90,7 @@ def refuse_taken(name: str, cls: type) -> None:
 
 
 def models_with(option: str) -> list[str]:
-    """Return our models that have an option such as ``binary_weights``, in alphabetical order."""
+    """Return the names of our models that have an option, such as ``binary_weights``, sorted."""
     return sorted(
         name
         for name, config in models.MODEL_DATACLASS_REGISTRY.items()
@@ -89,10 +100,11 @@ def models_with(option: str) -> list[str]:
 
 
 def options_without_effect(args: Namespace) -> dict[str, str]:
-    """Find the options of our models that the other options in ``args`` leave without effect.
+    """Find the model's options that have no effect, because of the other options in ``args``.
 
-    Map the name of each such option to a phrase that says what it needs: ``attention_dim`` to
-    `--attention-type mlp`, for instance. The result is empty for architectures that are not ours.
+    Return ``{option: need}``. The need is a phrase that says what would give the option an effect:
+    for ``attention_dim`` it is `--attention-type mlp`. For other people's architectures the result
+    is empty.
     """
     model = models.ARCH_MODEL_REGISTRY.get(getattr(args, "arch", None))
     if not hasattr(model, "without_effect"):
@@ -102,7 +114,7 @@ def options_without_effect(args: Namespace) -> dict[str, str]:
 
 
 def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:
-    """Build an embedding table ``[V, E]``: Xavier-uniform, and 0 for the pad symbol."""
+    """Build an embedding table ``[symbols, embed_dim]``: Xavier-uniform, 0 for the pad symbol."""
     embedding = nn.Embedding(len(dictionary), embed_dim, padding_idx=dictionary.pad())
     nn.init.xavier_uniform_(embedding.weight)
     with torch.no_grad():
@@ -111,12 +123,15 @@ def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:
 
 
 def require_shareable(cfg: TranslationModelConfig, source: Dictionary, target: Dictionary) -> None:
-    """Raise :class:`ConfigError` if the languages cannot share one embedding table."""
+    """Raise :class:`ConfigError` if encoder and decoder cannot share one embedding table.
+
+    They can if both languages have the same dictionary and both sides the same embedding dimension.
+    """
     if source != target:
         raise ConfigError(
-            "`--share-all-embeddings` must have one dictionary for both languages, but "
-            f"{len(source)} source and {len(target)} target symbols differ instead. "
-            "Run fairseq-preprocess with --joined-dictionary."
+            "`--share-all-embeddings` must have one dictionary for both languages, but the "
+            f"dictionaries of source ({len(source)} symbols) and target ({len(target)} symbols) "
+            "differ. Run fairseq-preprocess with --joined-dictionary."
         )
     if cfg.encoder_embed_dim != cfg.decoder_embed_dim:
         raise ConfigError(
@@ -127,14 +142,17 @@ def require_shareable(cfg: TranslationModelConfig, source: Dictionary, target: D
 
 
 def init_linear_(linear: nn.Linear) -> None:
-    """Initialize a layer: Xavier-uniform weight (Glorot & Bengio 2010), bias 0."""
+    """Initialize a linear layer: Xavier-uniform weight (Glorot & Bengio 2010), bias 0."""
     nn.init.xavier_uniform_(linear.weight)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
 
 
 class TranslationTransformer(TransformerModelBase):
-    """Base class of our architectures that are built on fairseq's Transformer."""
+    """Base class of our models that are fairseq's Transformer with other layers.
+
+    A subclass sets the classes of encoder and decoder, or changes the model in :meth:`complete`.
+    """
 
     Config: type[TransformerModelConfig]
     encoder_class: type[TransformerEncoderBase] = TransformerEncoderBase
@@ -148,10 +166,10 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def build_model(cls, cfg: TransformerModelConfig, task: FairseqTask) -> TransformerModelBase:
-        """Build the model for a task's dictionaries.
+        """Build the model for a task's dictionaries; fairseq calls this.
 
         Raises:
-            ConfigError: options do not fit each other.
+            ConfigError: two options contradict each other.
         """
         options: Any = configuration.with_defaults(cfg, cls.Config, task)
         if options.share_all_embeddings:
@@ -165,9 +183,9 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield each option that other options turn off, with what it needs to have an effect.
+        """Yield ``(option, need)`` for each option that has no effect, because of other options.
 
-        The need is a phrase, such as `--attention-type mlp`.
+        The need is a phrase that says what would give it an effect, such as `--attention-type mlp`.
         """
         if cls.binarization is not None:
             yield from cls.binarization.without_effect(cfg)
@@ -188,9 +206,15 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def prepare(cls, cfg: TransformerModelConfig) -> TransformerModelConfig | Namespace:
-        """Return the configuration for fairseq's classes: ``cfg``, which subclasses may change."""
+        """Return the configuration from which fairseq's classes build the model: here, ``cfg``.
+
+        Subclasses override this to change options.
+        """
         return cfg
 
     @classmethod
     def complete(cls, model: TransformerModelBase, cfg: TransformerModelConfig) -> None:
-        """Change ``model`` after fairseq's classes have built it; subclasses override this."""
+        """Change the model that fairseq's classes have built: here, not at all.
+
+        Subclasses override this, for instance to replace layers.
+        """

@@ -1,9 +1,10 @@
-"""Reorder the columns of padded batches, and the rows of beam search.
+"""Move pads to the right of padded batches, and reorder tensors as beam search reorders its rows.
 
 fairseq pads sources on the left by default, and always in interactive use. Beam search turns each
 sentence into several rows, one for each hypothesis.
 
-Letters: ``B`` sentences, ``S`` columns, ``R`` rows.
+Letters: ``B`` sentences, ``S`` columns (positions, with pads), ``R`` rows before a reordering and
+``R'`` rows after it, ``B'`` sentences after it.
 """
 
 from collections.abc import Mapping
@@ -24,29 +25,34 @@ AXES = {
 def real_first(padding_mask: Tensor) -> Tensor:
     """Return column indices ``[B, S]`` that move each sentence's words to the left of its pads.
 
-    The mask ``[B, S]`` is true on pads. :func:`gather_columns` moves columns by these indices; with
-    the ``argsort`` of the indices, it moves the columns back.
+    The mask ``[B, S]`` is true on pads. Pass the indices to :func:`gather_columns` to move columns,
+    and the ``argsort`` of the indices to move them back.
     """
     return padding_mask.to(torch.uint8).argsort(dim=1, stable=True)
 
 
 def gather_columns(values: Tensor, columns: Tensor) -> Tensor:
-    """Select columns of each sentence in ``values`` ``[B, S, ...]`` by indices ``[B, S]``."""
+    """Return ``values`` ``[B, S, ...]`` with each sentence's columns in the order ``columns``.
+
+    ``columns`` ``[B, S']`` are indices of columns; the result is ``[B, S', ...]``.
+    """
     index = columns.view(*columns.shape, *[1] * (values.dim() - 2)).expand_as(values)
     return values.gather(1, index)
 
 
 def select_sentences(order: Tensor, rows_per_sentence: int) -> Tensor:
-    """Find the sentences ``[B']`` that remain when beam search reorders its rows.
+    """Return the indices ``[B']`` of the sentences that still have rows after a reordering.
 
-    Tensors that are equal for all rows of a sentence (such as its keys) can be stored once per
-    sentence, which takes ``beam`` times less memory. They need no copying while beam search
-    reorders rows only within sentences, as it nearly always does. If sentences keep different
-    numbers of rows, the result is the sentence of each row, ``[R']``: the tensors are then stored
-    once per row.
+    With these indices :func:`keep_sentences` reorders tensors that have one item per sentence
+    instead of one per row. A sentence's keys, for instance, are equal for all its hypotheses, and
+    stored once they take ``beam`` times less memory. While beam search reorders rows only within
+    sentences, as it nearly always does, such tensors are not even copied.
+
+    If sentences keep different numbers of rows, the result is ``[R']``, the sentence of each row.
+    The reordered tensors then have one item per row.
 
     Args:
-        order: ``[R']``, the rows to take.
+        order: ``[R']``, the indices of the rows that beam search keeps.
         rows_per_sentence: number of neighbouring rows that belong to each sentence.
     """
     sentences = order.div(rows_per_sentence, rounding_mode="floor")
@@ -55,9 +61,9 @@ def select_sentences(order: Tensor, rows_per_sentence: int) -> Tensor:
 
 
 def keep_sentences(values: Tensor, axis: int, sentences: Tensor) -> Tensor:
-    """Return the items of ``values`` along ``axis`` that the indices ``sentences`` ``[B']`` select.
+    """Select the items of ``values`` along ``axis`` whose indices are ``sentences`` ``[B']``.
 
-    If these are all sentences in order, ``values`` itself is returned, without a copy.
+    If the indices are those of all items in order, return ``values`` itself instead of a copy.
     """
     count = values.size(axis)
     if sentences.numel() == count and bool(
@@ -70,10 +76,10 @@ def keep_sentences(values: Tensor, axis: int, sentences: Tensor) -> Tensor:
 def reorder_rows(
     encoder_out: Mapping[str, list[Tensor]], order: Tensor, by_row: str
 ) -> dict[str, list[Tensor]]:
-    """Return an encoder's output for the rows ``order`` ``[R']`` of beam search.
+    """Reorder an encoder's output when beam search keeps the rows ``order`` ``[R']``.
 
-    ``by_row`` names the entry of ``encoder_out`` that has an item for each row. All other entries
-    have an item for each sentence, and keep one for each sentence that remains.
+    All entries of ``encoder_out`` have one item per sentence, except the entry ``by_row``, which
+    has one per row. Return a new dictionary, with the sentences of :func:`select_sentences`.
     """
     rows, count = encoder_out[by_row][0], encoder_out["encoder_out"][0].size(1)
     reordered = {**encoder_out, by_row: [rows.index_select(0, order)]}

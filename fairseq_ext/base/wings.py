@@ -1,10 +1,10 @@
-"""Find the wings of this package, which are the folders of papers, such as ``gru/``.
+"""Find the wings of this package. A wing is the folder of a paper, such as ``gru/``.
 
-A wing is a subpackage with a ``model.py``, whose import registers its architectures. Its
-``__init__.py`` may set ``REGISTERS``, a list of other modules that register something (a criterion,
-a schedule, a second model), and ``BITS``, the name of a module whose ``binary_weights`` returns the
-weights that a bundle stores as bits. The folder ``commands`` has the wing's subcommands of
-``fairseq-ext`` (see :mod:`fairseq_ext.commands`).
+Each wing has a ``model.py``, whose import registers the paper's architectures with fairseq. The
+wing's ``__init__.py`` may set ``REGISTERS``, the names of other modules that register something (a
+criterion, a schedule, a second model), and ``BITS``, the name of a module whose function
+``binary_weights`` returns the weights that a bundle stores as bits. The folder ``commands`` has the
+wing's subcommands of ``fairseq-ext`` (see :mod:`fairseq_ext.commands`).
 """
 
 import importlib
@@ -17,7 +17,7 @@ USER_DIR = PACKAGE / "plugin" / "fairseq_ext_plugin"  # the folder to give to fa
 
 
 def names(with_module: str = "model") -> tuple[str, ...]:
-    """Return the names of the wings that have a module ``with_module``, in alphabetical order."""
+    """Return the names of the wings with a file ``{with_module}.py``, in alphabetical order."""
     wings = sorted(path.parent.name for path in PACKAGE.glob("*/model.py"))
     return tuple(wing for wing in wings if (PACKAGE / wing / f"{with_module}.py").is_file())
 
@@ -25,7 +25,8 @@ def names(with_module: str = "model") -> tuple[str, ...]:
 def declared(attribute: str) -> Iterator[tuple[str, Any]]:
     """Yield ``(package, value)`` for each wing whose ``__init__.py`` defines ``attribute``.
 
-    ``package`` is the wing's full name, such as ``fairseq_ext.gru``.
+    ``package`` is the name of the wing's package, such as ``fairseq_ext.gru``, and ``value`` the
+    attribute's value.
     """
     for wing in names():
         package = importlib.import_module(f"fairseq_ext.{wing}")
@@ -34,7 +35,7 @@ def declared(attribute: str) -> Iterator[tuple[str, Any]]:
 
 
 def load() -> None:
-    """Import the modules that register architectures, criterions and schedules with fairseq."""
+    """Import all wings' modules that register architectures, criterions and schedules."""
     for wing in names():
         importlib.import_module(f"fairseq_ext.{wing}.model")
     for package, modules in declared("REGISTERS"):
