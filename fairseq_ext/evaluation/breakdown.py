@@ -1,6 +1,7 @@
-"""Score sentences by kind, count faulty translations, and find where two systems differ most.
+"""Score kinds of sentences, count faulty translations, and find where two systems differ most.
 
-:class:`Overlap` has the scores without the sentences whose reference is in the training text.
+A kind is, for example, the sentences of 11 to 20 words, or the sentences with a number.
+:class:`Overlap` has the scores on the test sentences whose reference is not in the training text.
 """
 
 import re
@@ -25,7 +26,7 @@ _REPEATED = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){2,}(?!\S)")
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of test sentences, such as "11 to 20 words": their number, and each system's chrF2."""
+    """A kind of test sentence, such as "11 to 20 words": how many there are, and their chrF2."""
 
     name: str  # the kind, such as "11 to 20 words"
     sentences: int  # number of test sentences of this kind
@@ -34,7 +35,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Scores by kind of sentence, and the percentage of translations with each kind of fault."""
+    """Each system's chrF2 by kind of sentence, and its percentage of faulty translations."""
 
     kinds: Sequence[Kind]  # kinds that have sentences; a sentence may be of several kinds
     faults: Mapping[str, Mapping[str, float]]  # percentage of translations, by fault and system
@@ -46,11 +47,12 @@ def break_down(
     sources: Sequence[str] | None = None,
     training: Iterable[str] | None = None,
 ) -> Breakdown:
-    """Score the sentences of each kind, and count the faults of translations.
+    """Compute each system's chrF2 by kind of sentence, and its percentage of faulty translations.
 
-    ``texts`` has the translations of each run, by system. Without sources, names are looked up in
-    the references alone, and copies of the source are not counted. Without training text, there are
-    no kinds by rarity.
+    ``texts[system]`` has a list of translations for each run (training) of the system. A name is a
+    capitalized word of the reference, not its first, that the source has, too. Without sources,
+    every such word of the reference counts as a name, and copies of the source are not counted.
+    Without training text, sentences are not grouped by their rarest word.
     """
     from sacrebleu import CHRF
 
@@ -81,7 +83,7 @@ def break_down(
 def _faults(
     runs: Sequence[Sequence[str]], references: Sequence[str], sources: Sequence[str] | None
 ) -> dict[str, int]:
-    """Count the translations with each fault; count copies only if sources are given."""
+    """Count a system's faulty translations in all runs, by fault; copies need ``sources``."""
     faults = {"unknown words": 0, "words three times in a row": 0}
     if sources is not None:
         faults["copies of the source"] = 0
@@ -104,7 +106,10 @@ def kinds_of(
     sources: Sequence[str] | None = None,
     training: Iterable[str] | None = None,
 ) -> dict[str, list[int]]:
-    """Return the sentence numbers of each kind; the arguments are those of :func:`break_down`."""
+    """Return the numbers (from 0) of the sentences of each kind, by the kind's name.
+
+    The arguments are as for :func:`break_down`.
+    """
     spaceless = is_spaceless(references)
     unit, factor = ("characters", 2) if spaceless else ("words", 1)
     lengths = count_units(references)
@@ -127,10 +132,10 @@ def _names(sentence: str) -> set[str]:
 
 
 def _by_bounds(values: Sequence[int], bounds: Sequence[int], form: str) -> dict[str, list[int]]:
-    """Group sentence numbers by the sentences' ``values``: a group for each range of values.
+    """Group sentences by their ``values``, such as lengths; return sentence numbers by group name.
 
-    Each of the ``bounds`` is the end of a range; the last range has no end. ``form`` is the name of
-    a group, with ``{}`` in place of the range.
+    Each group is a range of values. ``bounds`` has the largest value of every range but the last,
+    which is open. ``form`` is a group's name with ``{}`` in place of the range: ``{} words``.
     """
     firsts = [0, *(bound + 1 for bound in bounds)]
     labels = [
@@ -147,7 +152,7 @@ def _by_bounds(values: Sequence[int], bounds: Sequence[int], form: str) -> dict[
 
 
 def _rarities(references: Sequence[str], training: Iterable[str]) -> list[int]:
-    """Count the training lines that have the rarest word of each reference, ignoring case."""
+    """Return, for each reference, how many training lines have its rarest word, ignoring case."""
     words = [set(re.findall(r"\w+", line.lower())) for line in references]
     vocabulary = set().union(*words)
     counts: Counter[str] = Counter()
@@ -159,10 +164,11 @@ def _rarities(references: Sequence[str], training: Iterable[str]) -> list[int]:
 def most_different(
     first: Sequence[str], second: Sequence[str], references: Sequence[str], count: int = DIFFERING
 ) -> list[tuple[int, float, float]]:
-    """Return the ``count`` sentences whose two chrF2 scores differ most, largest difference first.
+    """Find the sentences in which two systems differ most in chrF2, largest difference first.
 
-    ``first`` and ``second`` are the translations of two systems. A sentence is given by its number,
-    from 0, and both scores. Sentences with equal translations are left out.
+    ``first`` and ``second`` are the translations of the two systems. Return at most ``count``
+    tuples: the number of the sentence, from 0, and the two scores. Sentences with equal
+    translations are left out.
     """
     from sacrebleu import CHRF
 
@@ -178,7 +184,7 @@ def most_different(
 
 @dataclass(frozen=True)
 class Overlap:
-    """The test sentences found in training text, and the systems' scores without them."""
+    """The references that the training text has, and the scores on all other test sentences."""
 
     matches: Sequence[contamination.Match]
     # Mean score of the runs, by system and metric; empty if no sentence is left.
@@ -186,7 +192,7 @@ class Overlap:
 
     @property
     def exact(self) -> int:
-        """The number of sentences equal to a training sentence, ignoring case and punctuation."""
+        """The number of references equal to a training sentence, ignoring case and punctuation."""
         return sum(match.kind == contamination.EXACT for match in self.matches)
 
 
@@ -197,7 +203,11 @@ def measure_overlap(
     tokenizer: str,
     extra_metrics: Sequence[str] = (),
 ) -> Overlap:
-    """Find references in files of training text, and score the systems on the other sentences."""
+    """Find references in files of training text, and score the systems on the other sentences.
+
+    ``translations[system]`` has a list of translations for each run of the system. If the training
+    text has every reference, there are no scores.
+    """
     matches = contamination.find(references, contamination.texts(training))
     numbers = {match.sentence for match in matches}
     rest = [number for number in range(len(references)) if number not in numbers]

@@ -1,7 +1,8 @@
 """Compare several systems on one test set: quality with its uncertainty, size, speed.
 
-A system is the output of ``fairseq-generate``, optionally with the checkpoint that it used and the
-log of the training. Figures that need a missing file stay empty.
+A system is given by its translations (output of ``fairseq-generate``, plain text, or columns of a
+table) and, optionally, by the checkpoint that made them and the log of the training. A figure whose
+file is not given stays empty.
 """
 
 import re
@@ -51,7 +52,7 @@ CLOSING = re.compile(
 
 @dataclass(frozen=True)
 class System:
-    """A system's files; ``checkpoint`` and ``log`` come from one of its training runs."""
+    """The files of a system: each run's translations, and the checkpoint and log of one run."""
 
     name: str
     generated: tuple[Path, ...]  # the translations, one file for each run (training)
@@ -63,7 +64,7 @@ class System:
 
 @dataclass(frozen=True)
 class Latency:
-    """The time, in milliseconds, and energy of a model for a single sentence on one thread."""
+    """How long, in milliseconds, and how much energy a model takes for a sentence on one thread."""
 
     sentences: int  # number of sentences measured
     median: float
@@ -75,7 +76,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of a system, a row of the comparison."""
+    """The scores, size and speed of a system: a row of the comparison."""
 
     name: str
     scores: Mapping[str, Estimate]  # `BLEU`, `chrF` and neural metrics of the detokenized text
@@ -122,25 +123,25 @@ class Result:
 
     @property
     def several_runs(self) -> bool:
-        """Whether some system was trained several times."""
+        """Whether at least one system was trained several times."""
         return any(row.scores["BLEU"].runs > 1 for row in self.systems)
 
     @property
     def tests(self) -> dict[str, str]:
-        """The significance tests behind the p values, with a description of each."""
+        """The significance tests behind the p values, keys of :data:`TESTS`, with descriptions."""
         differences = [row.scores["BLEU"].difference for row in self.systems]
         used = {difference.test for difference in differences if difference is not None}
         return {test: text for test, text in TESTS.items() if test in used}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result for JSON, without the translations of the whole test set."""
+        """Return a dict for JSON; of the translations, it has only those in the samples."""
         content = asdict(replace(self, texts={}, tokens={}))
         del content["texts"], content["tokens"], content["languages"]
         return {"tests": self.tests, **content}
 
 
 def parse_systems(arguments: Sequence[str]) -> list[System]:
-    """Parse the values of ``--system``; ``table:FILE`` stands for every system in a table."""
+    """Parse the values of ``--system``; ``table:FILE`` names every system in the table FILE."""
     systems = []
     for argument in arguments:
         if argument.startswith(TABLE):
@@ -154,7 +155,11 @@ def parse_systems(arguments: Sequence[str]) -> list[System]:
 def parse_system(specification: str) -> System:
     """Parse a system from ``NAME=GENERATED[,GENERATED…][,checkpoint=FILE][,log=FILE]``.
 
-    ``NAME=text:FILE[,FILE…]…`` stands for plain text, ``NAME=table:FILE…`` for a table.
+    GENERATED is the output of fairseq-generate. ``text:GENERATED`` is plain text instead, a line
+    for each sentence, and ``table:GENERATED`` a table that has columns for the system NAME.
+
+    Raises:
+        ConfigError: the text has another form, names a file twice, or NAME is not in the table.
     """
     name, equals, rest = specification.partition("=")
     generated, *parts = _PART.split(rest)
@@ -199,25 +204,27 @@ def compare(
 
     Args:
         systems: systems with different names.
-        reference: detokenized text.
+        reference: file of detokenized references.
         baseline: name of the system to test against; None for the first.
         tokenized_reference: the reference as tokens without subword pieces, for tokenized BLEU.
         samples: number of samples of the bootstrap.
-        undoing: converters of translations to text, by system; without one, subwords are only
-            joined.
+        undoing: how translations become text, by system; for a system without an entry, subwords
+            are only joined.
         metrics: neural metrics, by their names in the result.
         source: source text for neural metrics; None for the S lines of fairseq-generate's output.
         tokenizer: sacrebleu's tokenizer for BLEU.
         training: files of training text in the target language, to be searched for references.
         extra_metrics: as for :func:`~fairseq_ext.evaluation.score.build_metrics`.
-        kinds: whether to score each kind of sentence; rarity needs ``training``.
-        differing: name of a system; list the sentences whose score differs most from the baseline.
+        kinds: whether to score each kind of sentence; kinds by the rarest word need ``training``.
+        differing: name of a system; list the sentences in which its chrF2 differs most from the
+            baseline's.
         latencies: latency of each system, by name.
 
     Raises:
-        ConfigError: a name is given twice, or the baseline is missing.
+        ConfigError: a name is given twice or could be misread in a table, the baseline is not among
+            the systems, or another value is not allowed.
         DataError: files are unreadable, incomplete or of different lengths, or have SentencePiece
-            pieces that no converter joins.
+            pieces that ``undoing`` does not join.
         CheckpointError: a checkpoint is unreadable.
         EnvironmentProblem: a metric's library is missing, or its process ends.
     """
@@ -276,7 +283,7 @@ def compare(
     }
 
     def sample(line: int, scores: Mapping[str, str]) -> Sample:
-        """Return a sentence and its translations; ``scores`` has a text to add to each name."""
+        """Return the sample of a line, from 0; ``scores`` has a text to add to each system name."""
         shown = {f"{name}{score}": texts[name][0][line] for name, score in scores.items()}
         return Sample(line + 1, sources and sources[line], references[line], shown)
 
@@ -318,7 +325,7 @@ def compare(
 
 
 def undoing_of_tables(systems: Sequence[System]) -> dict[str, Undoing]:
-    """Return a converter to text for each system whose table names a language."""
+    """Return how tokens become text, for each system whose table names the tokens' language."""
     languages = {system.name: system.table.language for system in systems if system.table}
     return {name: Undoing.by_language(code) for name, code in languages.items() if code}
 
@@ -326,7 +333,11 @@ def undoing_of_tables(systems: Sequence[System]) -> dict[str, Undoing]:
 def _read(
     system: System, undo: Undoing, references: Sequence[str], reference: str | Path
 ) -> tuple[list[list[str]], list[list[str]] | None, list[str] | None]:
-    """Return each run's lines as text and as words (or None), and the source lines (or None)."""
+    """Read and check a system's translations.
+
+    Return each run's lines as text, each run's lines as words (None if only text is known), and the
+    source lines (None if not known).
+    """
     names, tokens, sources = list(map(str, system.generated)), None, None
     if system.plain:
         texts = [plain_lines(path) for path in system.generated]
@@ -365,9 +376,10 @@ def _plain_sources(
 
 
 def generation_speed(generated: str | Path) -> float | None:
-    """Read tokens per second from fairseq-generate's closing line; return None without this line.
+    """Read the tokens per second that fairseq-generate reports; return None without a report.
 
-    The line may be in ``generated``, or in a log beside it, such as ``generated.txt.log``.
+    The report, a line ``Translated 1,000 sentences …``, may be in ``generated`` or in a log beside
+    it, such as ``generated.txt.log``.
     """
     for path in (Path(generated), Path(f"{generated}.log")):
         if path.is_file():
@@ -378,10 +390,11 @@ def generation_speed(generated: str | Path) -> float | None:
 
 
 def _facts(system: System) -> dict[str, Any]:
-    """Return a system's size, training and speed, from its checkpoint, log and translations.
+    """Return a system's size, updates and speeds as fields of :class:`Measured`.
 
-    The number of parameters in the log replaces the checkpoint's, because it is exact. The number
-    of updates is the checkpoint's, if it has one.
+    They come from the system's checkpoint, log and translations. The number of parameters comes
+    from the log, if there is a log, because only the log's number is exact. The number of updates
+    comes from the log only if the checkpoint has none.
     """
     facts: dict[str, Any] = {}
     if not (system.plain or system.table):
@@ -403,7 +416,7 @@ def _facts(system: System) -> dict[str, Any]:
 def _tokenized_scores(
     tokens: Mapping[str, Sequence[Sequence[str]]], reference: str | Path | None
 ) -> dict[str, float]:
-    """Compute each system's BLEU on tokens, the mean of its runs."""
+    """Return each system's BLEU on tokens, averaged over its runs; empty without a reference."""
     if reference is None:
         return {}
     references = plain_lines(reference)

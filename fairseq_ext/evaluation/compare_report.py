@@ -1,4 +1,4 @@
-"""Write a comparison as tables, as Markdown, and as pictures of quality, size and speed."""
+"""Report a comparison of systems: tables in several formats, and pictures of quality and speed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ img {{ max-width: 100% }}
 
 
 class Section(NamedTuple):
-    """A part of the report, the same on the terminal and on the page."""
+    """A section of the report: the same tables and notes for the terminal, Markdown and HTML."""
 
     title: str  # empty for the first section
     tables: Sequence[list[list[str]]]  # rows of each table, the heading first
@@ -72,7 +72,7 @@ class Section(NamedTuple):
 
 
 def sections(result: Result) -> list[Section]:
-    """Return the tables of the report with their notes."""
+    """Return the report's sections: the main table, and those that the result has data for."""
     parts = [Section("", [rows(result)], notes(result))]
     if _comparisons(result):
         title = f"Differences to {result.baseline}"
@@ -95,7 +95,10 @@ def as_table(result: Result) -> str:
 
 
 def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
-    """Return a whole page of Markdown, which links to the other files of :func:`write`."""
+    """Return the report as a page of Markdown, with links to the other files of :func:`write`.
+
+    ``output`` is the path that :func:`write` gets. ``pictures`` are further pictures to show.
+    """
     stem, picture = plots.stem(output), plots.with_ending(output, ".png")
     name = quote(stem.name)
     files_ = ", ".join(f"[{label}]({name}.{ending})" for ending, label in OTHERS.items())
@@ -123,7 +126,7 @@ def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
 
 
 def as_html(result: Result, pictures: Sequence[Path]) -> str:
-    """Return a page of HTML that needs no other file: its pictures are embedded."""
+    """Return the report as a page of HTML that needs no other file: ``pictures`` are embedded."""
     parts = [f"<h1>{html.escape(_title(result))}</h1>"]
     for number, section in enumerate(sections(result)):
         parts += [f"<h2>{html.escape(section.title)}</h2>"] if section.title else []
@@ -153,7 +156,10 @@ def _title(result: Result) -> str:
 
 
 def _markdown(section: Section) -> list[str]:
-    """Format a section; escape headings and first cells, because they may be systems' names."""
+    """Format a section as Markdown: its tables, then its notes.
+
+    Headings and first cells are escaped, because they may be systems' names.
+    """
     parts = []
     for heading, *body in section.tables:
         named = [[tables.verbatim(name), *cells] for name, *cells in body]
@@ -165,7 +171,10 @@ def _markdown(section: Section) -> list[str]:
 
 
 def rows(result: Result) -> list[list[str]]:
-    """Return the table's rows, the heading first; columns without a value are left out."""
+    """Return the main table as text: the heading, then a row for each system.
+
+    A missing value is a dash. Columns without any value are left out.
+    """
     table = []
     for row in result.systems:
         runs = row.scores["BLEU"].runs
@@ -184,7 +193,10 @@ def rows(result: Result) -> list[list[str]]:
 
 
 def numbers(result: Result) -> list[list[Any]]:
-    """Return the table for programs: unrounded numbers, each in its column; None if missing."""
+    """Return the main table as unrounded numbers: the heading, then a row for each system.
+
+    A missing value is None. Columns without any value are left out.
+    """
     table = []
     for row in result.systems:
         cells: dict[str, Any] = {"system": row.name, "runs": row.scores["BLEU"].runs}
@@ -209,7 +221,7 @@ DIFFERENCE = {
 
 
 def _facts(row: Measured) -> dict[str, tuple[float | None, str]]:
-    """Return a system's figures besides its scores, by heading, with their formats."""
+    """Return a system's tokenized BLEU, size and speeds: ``{heading: (number, format)}``."""
     latency = row.latency
     return {
         "BLEU-tok": (row.tokenized_bleu, ".2f"),
@@ -227,7 +239,7 @@ def _facts(row: Measured) -> dict[str, tuple[float | None, str]]:
 
 
 def _filled(table: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    """Return the rows, heading first, without the columns in which every value is missing."""
+    """Turn dicts, one per row, into rows with the heading first; leave out columns of None."""
     headings = [name for name in table[0] if any(cells[name] is not None for cells in table)]
     return [headings, *([cells[name] for name in headings] for cells in table)]
 
@@ -237,7 +249,7 @@ def _comparisons(result: Result) -> int:
 
 
 def differences(result: Result) -> list[list[str]]:
-    """Return a row for each system's difference from the baseline, the heading first."""
+    """Return the table of differences from the baseline, by system and metric, heading first."""
     heading = ["system", "metric", "difference", "95% interval", "detectable"]
     table = [[*heading, "runs needed", "sentences needed"]]
     for row in result.systems:
@@ -269,7 +281,7 @@ DIFFERENCE_NOTES = (
 
 
 def _overlap(result: Result, overlap: Overlap) -> Section:
-    """Return the scores of all sentences, and without those that the training text has, too."""
+    """Return the section with the scores on all sentences, and on those not in training text."""
     near = len(overlap.matches) - overlap.exact
     note = (
         f"The training text has {overlap.exact:,} of the {result.sentences:,} references, ignoring "
@@ -290,7 +302,7 @@ def _overlap(result: Result, overlap: Overlap) -> Section:
 
 
 def _kinds(result: Result, breakdown: Breakdown) -> list[list[list[str]]]:
-    """Return the tables of scores by kind of sentence and of faults, the headings first."""
+    """Return two tables, headings first: chrF by kind of sentence, and percentages of faults."""
     names = [row.name for row in result.systems]
     scores = [["chrF of sentences", "count", *names]]
     for kind in breakdown.kinds:
@@ -303,7 +315,7 @@ def _kinds(result: Result, breakdown: Breakdown) -> list[list[list[str]]]:
 
 
 def _sample(sample: Sample) -> list[tuple[str, str]]:
-    """Return a sentence with its translations as rows, the heading first."""
+    """Return rows of two cells: sentence number, source (if known), reference, translations."""
     source = [] if sample.source is None else [("source", sample.source)]
     sides = [*source, ("reference", sample.reference), *sample.translations.items()]
     return [(f"sentence {sample.number}", ""), *sides]
@@ -334,7 +346,7 @@ def _formatted(value: float | None, form: str) -> str | None:
 
 
 def _scaled(value: float | None) -> float | None:
-    """Return a number in millions."""
+    """Convert a number to millions; None stays None."""
     return None if value is None else value / 1e6
 
 
@@ -346,7 +358,7 @@ def _counted(sentences: int) -> str:
 
 
 def notes(result: Result) -> list[str]:
-    """Return the notes that explain the table to its reader."""
+    """Return the notes that explain the main table to its reader."""
     sentences = _counted(result.sentences)
     other = "another test set"
     if result.several_runs:
@@ -403,8 +415,8 @@ def _notes_on_p(result: Result) -> list[str]:
 def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> list[Path]:
     """Write ``OUTPUT.md``, ``.csv``, ``.tex``, the pictures, ``.json``, ``.tsv.gz`` and ``.html``.
 
-    If ``output`` ends in ``.svg``, the pictures are SVGs, otherwise PNGs. ``pictures`` are existing
-    files that the page shows, too. Return the files written.
+    If ``output`` ends in ``.svg``, the pictures are SVGs, otherwise PNGs. The pages also show
+    ``pictures``, files that exist already. Return the files written.
     """
     pages = {
         ".md": as_page(result, Path(output), pictures) + "\n",
@@ -426,7 +438,7 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
 
 
 def _as_latex(result: Result) -> str:
-    """Return the table in LaTeX, in parts that fit a page: scores, training, and translation."""
+    """Return the main table in LaTeX as three that fit a page: scores, training, translation."""
     names, *columns = zip(*rows(result), strict=True)
     facts = [*_facts(result.systems[0])]
     left_out = ("SD (", "p (") if _comparisons(result) > 1 else ("SD (",)  # Holm's p is shown
@@ -445,7 +457,7 @@ def _as_latex(result: Result) -> str:
 
 
 def _panels(result: Result) -> list[tuple[str, str, Place]]:
-    """Return the panels in which at least one system has a point."""
+    """Return the entries of :data:`PANELS` in which at least one system has a point."""
     return [panel for panel in PANELS if any(panel[2](row) is not None for row in result.systems)]
 
 
@@ -454,7 +466,7 @@ def _in_picture(row: Measured) -> bool:
 
 
 def _absent(result: Result) -> list[str]:
-    """Return a note on systems that are missing from the picture, if it shows others."""
+    """Return a note that names the systems missing from the picture; empty if none or all are."""
     absent = [tables.verbatim(row.name) for row in result.systems if not _in_picture(row)]
     if not 0 < len(absent) < len(result.systems):
         return []
@@ -462,9 +474,10 @@ def _absent(result: Result) -> list[str]:
 
 
 def plot(result: Result, output: str | Path) -> list[Path]:
-    """Plot BLEU with its interval against size and speed, whichever are known.
+    """Plot BLEU with its interval against size and speed, and return the files written.
 
-    If none is known, systems are shown side by side.
+    There is a panel for each size or speed that is known. If none is, a single panel shows the
+    systems side by side.
     """
     from matplotlib.lines import Line2D
 
@@ -512,7 +525,8 @@ def forest_path(output: str | Path) -> Path:
 def plot_forest(result: Result, output: str | Path) -> list[Path]:
     """Draw each system's difference from the baseline with its 95% interval, a panel per metric.
 
-    Filled marks are significant after Holm's correction. For a single system, no file is written.
+    Filled marks are significant after Holm's correction. Return the files written: none for a
+    single system.
     """
     compared = [row for row in result.systems if row.name != result.baseline]
     if not compared:

@@ -1,8 +1,8 @@
 """Compute BLEU by the length of the source, for several systems (Figure 3 of the MUSE paper).
 
-Lengths are in words, or in characters if the source has no spaces. Subword pieces are joined, and
-the end of sentence does not count, so systems with different pieces have the same buckets. Each
-bucket is scored as a corpus of its own.
+A bucket has the test sentences of certain lengths, and is scored as a corpus of its own. Lengths
+are in words, or in characters if the source has no spaces. Subword pieces are joined, and the end
+of sentence does not count, so systems with different pieces have the same buckets.
 """
 
 from bisect import bisect_left
@@ -22,8 +22,8 @@ from fairseq_ext.utils.errors import DataError, wrong_value
 class Bucket:
     """The test sentences with sources of ``first`` to ``last`` words or characters, and their BLEU.
 
-    ``last`` is None if there is no limit. ``bleu`` has the BLEU of each system, by name; it is
-    empty if the bucket has no sentences.
+    ``last`` is None if there is no limit. ``bleu`` has each system's BLEU, by the system's name; it
+    is empty if the bucket has no sentences.
     """
 
     first: int  # shortest source
@@ -33,7 +33,7 @@ class Bucket:
 
     @property
     def label(self) -> str:
-        """The lengths of the sources, such as ``11–20`` or ``> 30``."""
+        """The range of source lengths, such as ``11–20`` or ``> 30``."""
         if self.last is None:
             return f"> {self.first - 1}"
         return f"{self.first}" if self.first == self.last else f"{self.first}–{self.last}"
@@ -52,7 +52,10 @@ class LengthScores:
     unit: str = "words"
 
     def rows(self) -> list[list[str]]:
-        """Return a table: heading, buckets, whole corpus; a dash stands for an empty bucket."""
+        """Return a table: the heading, a row for each bucket, and a row for the whole corpus.
+
+        An empty bucket has dashes instead of BLEU.
+        """
         rows = [[f"source {self.unit}", "sentences", *self.whole]]
         for bucket in self.buckets:
             scores = [f"{bucket.bleu[n]:.2f}" if bucket.bleu else "–" for n in self.whole]
@@ -62,7 +65,11 @@ class LengthScores:
 
 
 def parse_bounds(text: str) -> list[int]:
-    """Parse ``"10,20,30"``: the longest length of each bucket but the last, which has no limit."""
+    """Parse the longest length of each bucket, such as ``"10,20,30"``; a last one has no limit.
+
+    Raises:
+        ConfigError: the text is not a list of rising positive numbers.
+    """
     try:
         bounds = [int(bound) for bound in text.split(",")]
     except ValueError:
@@ -80,11 +87,11 @@ def score_by_length(
     tokenizer: str | None = USUAL,
     undoing: Mapping[str, Undoing] | None = None,
 ) -> LengthScores:
-    """Read the translations of systems, and score them by the length of the source.
+    """Compute BLEU by the length of the source, from each system's output of fairseq-generate.
 
     ``bounds`` has the longest length of each bucket but the last. If ``tokenizer`` is None, the
-    reference must be tokens, and BLEU is computed like ``multi-bleu.perl``. If a system has no
-    converter in ``undoing``, its subwords are only joined.
+    reference must be tokens, and BLEU is computed like ``multi-bleu.perl``. ``undoing`` says how
+    the translations of a system become text; without an entry there, subwords are only joined.
     """
     references = plain_lines(reference)
     outputs = {name: read_generated(path, len(references)) for name, path in systems.items()}
@@ -98,7 +105,7 @@ def score_by_length(
     metric = multi_bleu() if tokenizer is None else build_bleu(tokenizer)
 
     def score(rows: Sequence[int]) -> dict[str, float]:
-        """Score the sentences with these numbers as a corpus."""
+        """Return each system's BLEU on the sentences with the numbers ``rows``, as a corpus."""
         row_references = [[references[row] for row in rows]]
         return {
             name: metric.corpus_score([lines[row] for row in rows], row_references).score
@@ -123,7 +130,8 @@ def source_lengths(
     """Return the length of each source, and its unit: ``words``, or ``characters`` without spaces.
 
     Raises:
-        DataError: an output has no sources, or two outputs have sources of different lengths.
+        DataError: an output has no sources, or the lengths show that two outputs have different
+            sources.
     """
     first, lengths = "", list[int]()
     for name, sentences in outputs.items():
@@ -158,7 +166,7 @@ def relative(scores: LengthScores, baseline: str) -> LengthScores:
 def plot_lengths(
     scores: LengthScores, output: str | Path, relative_to: str | None = None
 ) -> list[Path]:
-    """Plot each system's BLEU against the length; return the files written (picture, JSON).
+    """Plot each system's BLEU against source length; return the files written (picture, JSON).
 
     ``relative_to`` is the name of a system whose BLEU is subtracted from every system's, so that
     small differences show; None subtracts nothing.

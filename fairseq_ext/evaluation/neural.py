@@ -1,9 +1,9 @@
 """Compute neural metrics, each with its own library in a separate Python.
 
-The requirements of such a library (numpy 1, another transformers) may not suit this installation,
-and its models are pickles. So a worker, one file of :mod:`fairseq_ext.evaluation.workers`, runs in
-a Python that has the library, loads the model there, and answers in lines of JSON. COMET: Rei et
-al. 2020, "COMET: A Neural Framework for MT Evaluation".
+The library of a metric may need other versions of numpy or transformers than this installation has,
+and its models are pickles. So a worker, a file of :mod:`fairseq_ext.evaluation.workers`, runs in a
+Python that has the library. The worker loads the model there, and answers in lines of JSON. COMET:
+Rei et al. 2020, "COMET: A Neural Framework for MT Evaluation".
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class NeuralMetric:
 
     @property
     def signature(self) -> str:
-        """The signature: model, checksum of its weights, and version of the library."""
+        """The metric's signature: model, checksum of the weights, and version of the library."""
         about = self._started()
         return (
             f"nrefs:{int(about['reference'])}|model:{about['model']}"
@@ -72,24 +72,24 @@ class NeuralMetric:
 
     @property
     def sees_references(self) -> bool:
-        """Whether the model compares with a reference, rather than scoring without one."""
+        """Whether the model compares translations with references, or scores without them."""
         return bool(self._started()["reference"])
 
     def segments(
         self, sources: Sequence[str], translations: Sequence[str], references: Sequence[str]
     ) -> list[float]:
-        """Score each segment of text, in the metric's own unit; larger is better."""
+        """Return the score of each translation, in the metric's own unit; larger is better."""
         segments = list(zip(sources, translations, references, strict=True))
         scores = self._ask({"segments": segments})["scores"]
         return self._checked(scores, len(segments))
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
-        """Score each of H candidates with every candidate as its reference; return H lists of H."""
+        """Return scores ``[H][H]``: of candidate i (row), with candidate j as the reference."""
         rows = self._ask({"candidates": list(candidates), "source": source})["matrix"]
         return [self._checked(row, len(candidates)) for row in rows]
 
     def close(self) -> None:
-        """End the worker's process."""
+        """End the metric's process; a later request starts a new one."""
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
@@ -160,7 +160,7 @@ class NeuralMetric:
         raise DataError(f"`{self.given}`: COMET ends with {answer['error']}; {cure}")
 
     def _checked(self, scores: list[float], count: int) -> list[float]:
-        """Return the scores; refuse a wrong number of them, and scores that are not finite."""
+        """Return the scores; raise DataError unless they are ``count`` finite numbers."""
         finite = sum(map(math.isfinite, scores))
         if len(scores) != count or finite != count:
             raise DataError(
@@ -174,10 +174,12 @@ class NeuralMetric:
 def opened(
     specifications: Sequence[str], python: str | None = None, batch_size: int = BATCH
 ) -> Iterator[dict[str, NeuralMetric]]:
-    """Yield metrics by the labels that they have in tables; afterwards end the metrics' processes.
+    """Yield neural metrics by their names in tables; end the metrics' processes after the block.
+
+    The arguments are as for :class:`NeuralMetric`.
 
     Raises:
-        ConfigError: two metrics have the same label.
+        ConfigError: two metrics have the same name.
     """
     with ExitStack() as stack:
         metrics = {}
@@ -197,10 +199,10 @@ def opened(
 
 
 def _python(python: str | None) -> str:
-    """Return the path of the Python that runs a metric: the given one or the default.
+    """Return the path of the Python for a metric: ``python``, :data:`PYTHON`'s, or this Python.
 
-    The link in a virtual environment is not resolved, because the Python that it points to lacks
-    the environment's libraries.
+    In a virtual environment the path is a link. It is not resolved, because the Python behind it
+    lacks the environment's libraries.
     """
     program = python or os.environ.get(PYTHON)
     if program:
@@ -218,7 +220,7 @@ def _python(python: str | None) -> str:
 def _environment(python: str) -> dict[str, str]:
     """Return the environment variables for a process of ``python``.
 
-    Variables that tell the current Python where its libraries are do not go to another Python.
+    Another Python does not get the variables that tell this Python where its libraries are.
     """
     same_python = python == sys.executable
     return {

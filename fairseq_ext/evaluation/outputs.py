@@ -1,14 +1,16 @@
 """Read the output of ``fairseq-generate`` and ``fairseq-interactive``, in corpus order.
 
-They print sentences sorted by length, as tab-separated lines named by letter and sentence number::
+Both print sentences sorted by length, in tab-separated lines. A line begins with a letter for its
+content and the number of its sentence::
 
     S-7  source      T-7  target        H-7  score  hypothesis
     P-7  score of each target token     A-7  alignment (--print-alignment)
 
-With ``--nbest``, the lines H to A repeat for each hypothesis, best first. A soft alignment has
+With ``--nbest``, the lines H, P and A repeat for each hypothesis, best first. A soft alignment has
 one row per target token, separated by spaces; a row has one weight per source token, with six
-decimals, separated by commas. Its last row and column are the end of sentence, which S and H lines
-leave out. A hard alignment is a list of ``source-target`` positions without the end of sentence.
+decimals, separated by commas. The last row and the last column are for the end of sentence, which S
+and H lines leave out. A hard alignment is a list of ``source-target`` positions without the end of
+sentence.
 """
 
 import re
@@ -60,11 +62,12 @@ def read_lines(path: str | Path) -> list[str]:
 def read_generated(
     generated: str | Path | Sequence[str | Path], expected: int | None = None
 ) -> list[Sentence]:
-    """Read every sentence of a ``fairseq-generate`` output, sorted by sentence number.
+    """Read every sentence of an output of ``fairseq-generate``, sorted by sentence number.
 
-    The output is its standard output or ``generate-SUBSET.txt``, or with ``--num-shards`` the files
-    of all shards. Without the ``expected`` number of sentences, a gap in the numbering is noticed,
-    but sentences missing at the very end are not.
+    ``generated`` is a file with fairseq-generate's standard output, its ``generate-SUBSET.txt``
+    or, with ``--num-shards``, the files of all shards. ``expected`` is the number of sentences. If
+    it is None, a gap in the numbering is an error, but sentences missing at the very end are not
+    noticed.
 
     Raises:
         DataError: a line is malformed, a sentence occurs twice, or sentences are missing.
@@ -88,9 +91,10 @@ def read_generated(
 
 
 def names_of(generated: str | Path | Sequence[str | Path]) -> str:
-    """Join an output's paths with backticks and commas between them, for a message.
+    """Join an output's paths for a message that encloses the result in backticks.
 
-    The message itself adds the backtick before the first path and the one after the last.
+    Two paths are separated by a backtick, a comma and a backtick, so that the message shows each
+    path in backticks.
     """
     paths = [generated] if isinstance(generated, str | Path) else generated
     return "`, `".join(map(str, paths))
@@ -136,9 +140,9 @@ def _check_complete(path: str, sentences: dict[int, Sentence], expected: int | N
     translated = {index for index, sentence in sentences.items() if sentence.hypotheses}
     if not translated:
         raise DataError(
-            f"`{path}` holds no hypotheses (`H-` lines); give it the standard output of "
-            "`fairseq-generate` without `--quiet`. If it is plain text, give it to `score` as "
-            "`--hyp`, to `compare` as `--system NAME=text:FILE`."
+            f"`{path}` holds no hypotheses (`H-` lines); give the standard output of "
+            "`fairseq-generate` without `--quiet`. If the file is plain text, give it to `score` "
+            "as `--hyp`, to `compare` as `--system NAME=text:FILE`."
         )
     count = max(sentences) + 1 if expected is None else expected
     missing = count - sum(index < count for index in translated)
@@ -157,5 +161,5 @@ def _check_complete(path: str, sentences: dict[int, Sentence], expected: int | N
 
 
 def best_hypotheses(sentences: Iterable[Sentence]) -> list[str]:
-    """Return each sentence's best hypothesis from :func:`read_generated`, in corpus order."""
+    """Return the tokens of each sentence's best hypothesis, in the order of ``sentences``."""
     return [sentence.best.text for sentence in sentences]

@@ -1,10 +1,10 @@
-"""Draw pictures of a run: learning curves from logs, heat maps from soft alignments.
+"""Draw pictures of runs: learning curves from logs, heat maps from soft alignments.
 
 A picture is a PNG, or an SVG if its name ends in ``.svg``; its numbers are in JSON beside it.
 
-The architectures of this project look the same in every picture, each family in colours of its
-own; other systems get the remaining looks, in order. The colours are Okabe and Ito's, which
-colour-blind readers can tell apart.
+An architecture of this project has the same colour, dash and marker in every picture, and each
+family of architectures has colours of its own. Other systems get the remaining combinations, in
+order. The colours are Okabe and Ito's, which colour-blind readers can tell apart.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Look:
         return {"color": self.colour, "marker": self.marker}
 
     def like(self, other: Look) -> bool:
-        """Return whether two looks have the same line or the same point."""
+        """Return whether the lines, or the points, of two systems could not be told apart."""
         return self.line == other.line or self.point == other.point
 
 
@@ -124,8 +124,8 @@ NUMBERED = [
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Choose a look for each system of a picture, all different as long as there are enough.
 
-    Names in :data:`FIXED` get their looks, unless an earlier name has a similar one; all others
-    follow the order of the palette.
+    A system in :data:`FIXED` gets its look there, unless an earlier system has the same line or
+    point. Then the other systems get the first looks of :data:`NUMBERED` that are still free.
     """
     names = list(names)
     styles: dict[str, Look] = {}
@@ -140,7 +140,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def entry(label: str) -> str:
-    """Return a legend's label with a mark, since matplotlib hides labels that begin with ``_``.
+    """Put an invisible mark before a label, because legends leave out labels that begin with ``_``.
 
     :func:`show_names` removes the mark.
     """
@@ -148,7 +148,10 @@ def entry(label: str) -> str:
 
 
 def show_names(legend: Legend) -> float:
-    """Show a legend's labels, long ones in several lines; return the height in lines."""
+    """Remove the mark of :func:`entry` from a legend's labels, and wrap long labels.
+
+    Return the legend's height in lines of text.
+    """
     lines = 0.0
     for text in legend.get_texts():
         label = textwrap.fill(text.get_text().removeprefix(_MARK), LONGEST)
@@ -163,14 +166,20 @@ def room_for_legend(lines: float) -> float:
 
 
 def draw_legend(axes: Axes, below: float = -0.15) -> float:
-    """Draw a legend at height ``below``, relative to the panel; return its own height in lines."""
+    """Draw a legend under a panel, and return the legend's height in lines of text.
+
+    ``below`` is the height of the legend's upper edge, in units of the panel's height.
+    """
     return show_names(
         axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, below), handlelength=3.5)
     )
 
 
 def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
-    """Draw the curves of one or several runs; return the files written (picture, JSON)."""
+    """Draw the learning curves of runs, a panel per metric; return the files written.
+
+    ``runs`` has the curves by the name of the run. The files are a picture and a JSON.
+    """
     shown = [
         metric
         for metric in PANELS
@@ -197,7 +206,7 @@ def _data(curves: Curves) -> dict[str, dict[str, list[tuple[int, float]]]]:
 
 
 def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
-    """Draw the curves of a metric, training ones pale; return the legend's height in lines."""
+    """Draw all runs' curves of a metric, pale for training; return the legend's height in lines."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     pale = False  # whether the legend already explains pale lines
@@ -246,7 +255,7 @@ def _xy(points: Points) -> list[tuple[float, ...]]:
 class Alignment:
     """The attention weights ``[target][source]`` of one translation, and the tokens of both sides.
 
-    Both sides have the end of sentence; each row of weights sums to 1.
+    The tokens of both sides include the end of sentence; each row of weights sums to 1.
     """
 
     index: int  # number of the sentence
@@ -257,11 +266,14 @@ class Alignment:
 
 
 def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
-    """Return the attention matrix of a sentence's best hypothesis, with its tokens.
+    """Return the attention weights of a sentence's best hypothesis, with the tokens.
 
-    ``merge_bpe`` sums the columns of a source word's pieces, because attention to a word is
-    attention to any of its pieces, and takes the mean of the rows of a target word's pieces. A
-    sentence without a soft alignment of all its tokens is refused.
+    With ``merge_bpe``, words take the place of subword pieces. The columns of a source word's
+    pieces are summed, because attention to a word is attention to any of its pieces. The rows of a
+    target word's pieces are averaged.
+
+    Raises:
+        DataError: the sentence has no soft alignment of all its tokens.
     """
     name = f"Sentence {sentence.index}"
     weights = sentence.best.soft
@@ -301,11 +313,11 @@ def _merged(pieces: Alignment) -> Alignment:
 
 
 def _first_pieces(tokens: Sequence[str]) -> list[int]:
-    """Find the first piece of each word; start and end symbols count as words.
+    """Return the position of each word's first piece; ``<s>`` and ``</s>`` count as words.
 
-    In a text without spaces, each piece is a word; only SentencePiece's mark, if it is a piece of
-    its own, belongs to the piece after it. The last piece of a translation may be the unfinished
-    beginning of a word (``ss@@``).
+    In a text without spaces, each piece counts as a word, except a lone mark of SentencePiece
+    (``▁``), which belongs to the piece after it. The last piece of a translation may be the
+    unfinished beginning of a word (``ss@@``).
     """
     first = int(tokens[0] == START)
     words = tokens[first:-1]  # END is the last
@@ -379,7 +391,7 @@ def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
 
 @contextlib.contextmanager
 def new_figure(width: float, height: float) -> Iterator[Figure]:
-    """Yield an empty figure; matplotlib has our style while the block runs.
+    """Yield an empty figure, and apply :data:`STYLE` to matplotlib during the block.
 
     ``width`` and ``height`` are in inches.
     """
@@ -391,7 +403,7 @@ def new_figure(width: float, height: float) -> Iterator[Figure]:
 
 
 def stem(output: str | Path) -> Path:
-    """Return a picture's path without its ending; refuse formats other than PNG and SVG."""
+    """Return the path ``output`` without its ending; refuse picture formats but PNG and SVG."""
     path = Path(output)
     if path.suffix.lower() in OTHER_KINDS:
         raise ConfigError(
@@ -402,9 +414,9 @@ def stem(output: str | Path) -> Path:
 
 
 def with_ending(output: str | Path, ending: str) -> Path:
-    """Return the path of a file beside a picture, with the same name but another ending.
+    """Return the path ``output`` with another ending, for a file beside that picture.
 
-    If the picture ``output`` is an SVG, ``.png`` in the ending becomes ``.svg``.
+    If ``output`` ends in ``.svg``, ``.png`` in ``ending`` becomes ``.svg``.
     """
     base = stem(output)
     if Path(output).suffix == ".svg":
@@ -413,7 +425,7 @@ def with_ending(output: str | Path, ending: str) -> Path:
 
 
 def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) -> list[Path]:
-    """Write a picture, and beside it the JSON of its numbers under the same name."""
+    """Write a picture and, under the same name, the JSON of its numbers; return both paths."""
     picture, numbers = with_ending(output, ".png"), with_ending(output, ".json")
     write_figure(figure, picture)
     with files.atomic_write(numbers) as file:
@@ -422,9 +434,9 @@ def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) ->
 
 
 def write_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG, or as PNG with at most 256 colours.
+    """Write a figure as SVG if ``path`` ends in ``.svg``, else as PNG with at most 256 colours.
 
-    Characters that :data:`FONT` lacks get other fonts.
+    Characters that :data:`FONT` lacks are drawn in other fonts.
     """
     from PIL import Image
 
@@ -442,9 +454,10 @@ def write_figure(figure: Figure, path: Path) -> None:
 
 
 def _add_fonts(figure: Figure) -> None:
-    """Draw characters that :data:`FONT` lacks in installed fonts; warn if no font has them.
+    """Let other installed fonts draw the characters that :data:`FONT` lacks; warn if none can.
 
-    Without such characters, a figure has one font, and is the same file on every machine.
+    A figure without such characters uses :data:`FONT` alone, so it is the same file on every
+    machine.
     """
     from matplotlib.font_manager import findfont, findSystemFonts, fontManager
     from matplotlib.text import Text
@@ -487,7 +500,7 @@ def _noto(character: str) -> str:
 
 
 def _covered(path: str, characters: set[str]) -> set[str]:
-    """Return which of the characters a font has, or an empty set if its file is damaged."""
+    """Return those ``characters`` that the font file ``path`` has; none if it is damaged."""
     from matplotlib.font_manager import get_font
 
     try:

@@ -38,7 +38,7 @@ SOURCE_CURE = "Give the source text with `--source`."
 
 @dataclass(frozen=True)
 class Score:
-    """A metric's score of a text, with the metric's signature and a longer text such as precisions.
+    """The score that a metric gives a text, with the metric's signature and further details.
 
     BLEU and chrF are from 0 to 100. Neural metrics also have the scores of single segments.
     """
@@ -50,22 +50,26 @@ class Score:
     segments: Sequence[float] = ()  # scores of the single segments, of neural metrics only
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the score of the whole text for JSON."""
+        """Return the score of the text as a dict for JSON, without those of single segments."""
         names = ("name", "value", "signature", "detail")
         return {name: getattr(self, name) for name in names}
 
 
 def shown(name: str, value: float) -> str:
-    """Format a score with its metric's usual decimals; ``name`` is a metric or a signature."""
+    """Format a score with the metric's usual number of decimals.
+
+    ``name`` begins with the metric's name, as the name of a :class:`Score` or a signature does.
+    """
     return f"{value:.{PLACES.get(re.split('[ |]', name)[0], 2)}f}"
 
 
 def choose_tokenizer(
     requested: str | None, languages: Iterable[str | None], references: Sequence[str]
 ) -> str:
-    """Return the name of BLEU's tokenizer: the requested one, or one for the first known language.
+    """Return the name of BLEU's tokenizer: ``requested`` or, if this is None, by language.
 
-    For references with the Ethiopic word separator, ``char`` replaces the usual ``13a``.
+    The language is the first in ``languages`` that is not None. For references with the Ethiopic
+    word separator, ``char`` replaces the usual ``13a``.
 
     Raises:
         ConfigError: sacrebleu has no tokenizer ``requested``.
@@ -94,7 +98,8 @@ def choose_tokenizer(
 def build_bleu(tokenizer: str = USUAL, metric: str | None = None, **options: Any) -> Any:
     """Build sacrebleu's BLEU with a tokenizer; ``options`` are further arguments of ``BLEU``.
 
-    ``metric`` is the value of ``--metric`` that implies the tokenizer, for an error's message.
+    If a value of ``--metric`` implies the tokenizer, ``metric`` is this value. Otherwise error
+    messages name the option ``--tokenize``.
 
     Raises:
         EnvironmentProblem: the tokenizer's library or its files are missing.
@@ -123,7 +128,8 @@ def build_metrics(
 ) -> dict[str, Any]:
     """Build sacrebleu's BLEU (mixed case), chrF2 and further metrics, by their names in tables.
 
-    ``extra_metrics`` are keys of :data:`TEXT_METRICS`.
+    ``extra_metrics`` names the further metrics by keys of :data:`TEXT_METRICS`. A metric already
+    has the references: call ``metric.corpus_score(translations, None)``.
     """
     from sacrebleu.metrics import CHRF, TER
 
@@ -141,12 +147,12 @@ def build_metrics(
 
 
 def multi_bleu() -> Any:
-    """Build the BLEU of ``multi-bleu.perl``: without tokenization and without smoothing."""
+    """Build sacrebleu's BLEU as in ``multi-bleu.perl``: no tokenization and no smoothing."""
     return build_bleu("none", smooth_method="none", force=True)
 
 
 def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Score tokens by :func:`multi_bleu`."""
+    """Compute BLEU like ``multi-bleu.perl``, on lines of tokens that are separated by spaces."""
     metric = multi_bleu()
     result = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(TOKENIZED_BLEU, result.score, str(metric.get_signature()), str(result))
@@ -157,8 +163,8 @@ def split_compounds(tokens: str) -> str:
 
     Vaswani et al. 2017 and later papers on WMT14 English–German split hyphenated words of
     translation and reference before they compute BLEU: ``Rad-Tour`` becomes
-    ``Rad ##AT##-##AT## Tour``. This raises BLEU by about half a point, so it is comparable only to
-    BLEU with split words.
+    ``Rad ##AT##-##AT## Tour``. This raises BLEU by about half a point, so the result is comparable
+    only to BLEU with split words.
 
     Matches do not overlap, as in the papers' scripts: in ``a-b-c``, with a single letter between
     two hyphens, only the first hyphen becomes a token.
@@ -181,13 +187,13 @@ def score_files(
     source: str | Path | None = None,
     **measures: Any,
 ) -> list[Score]:
-    """Score files of detokenized text and, if given, of tokens.
+    """Score a file of translations by every metric, and by tokenized BLEU if tokens are given.
 
     Args:
-        reference, hypothesis: texts with the same number of lines.
-        tokenized_reference, tokenized_hypothesis: their tokens, without subword pieces.
+        reference, hypothesis: detokenized texts with the same number of lines.
+        tokenized_reference, tokenized_hypothesis: the same texts as tokens, without subword pieces.
         source: source text, for neural metrics.
-        measures: further options of :func:`score_lines`.
+        measures: further arguments of :func:`score_lines`.
 
     Raises:
         DataError: a file is unreadable, two files differ in their number of lines, the hypotheses
@@ -211,19 +217,19 @@ def score_generated(
     source: str | Path | None = None,
     **measures: Any,
 ) -> list[Score]:
-    """Score the best hypotheses of a ``fairseq-generate`` output.
+    """Score the best hypotheses in an output of ``fairseq-generate``.
 
     Subword pieces are joined. Tokenized BLEU compares with ``tokenized_reference`` or, without
-    one, with the T lines. In T lines, fairseq writes a word outside the target dictionary as
-    ``<<unk>>``, which no hypothesis matches.
+    one, with the T lines (the targets) of the output. There fairseq writes a word outside the
+    target dictionary as ``<<unk>>``, which no hypothesis matches.
 
     Args:
         generated: standard output of ``fairseq-generate``, or of all its shards.
         reference: detokenized reference text.
         tokenized_reference: the reference as tokens, without subword pieces.
-        undoing: converter of the hypotheses to text; None only joins subwords.
+        undoing: how the hypotheses become text; None only joins subwords.
         source: source text, for neural metrics; None for the S lines of ``generated``.
-        measures: further options of :func:`score_lines`.
+        measures: further arguments of :func:`score_lines`.
 
     Raises:
         DataError: files are unreadable or incomplete, SentencePiece pieces are not joined, or S
@@ -290,12 +296,12 @@ def score_lines(
 
 
 def as_table(scores: Sequence[Score]) -> str:
-    """Format a table of names, values and signatures."""
+    """Format scores as a table for the terminal: names, values and signatures."""
     return tables.aligned([(s.name, f"{shown(s.name, s.value):>6}", s.signature) for s in scores])
 
 
 def test_set_source(test_set: Path, pair: str | None) -> Path | None:
-    """Return the source file of a sacrebleu test set; None if ``test_set`` is the user's file."""
+    """Return the source file of a test set of sacrebleu; None if ``test_set`` is a user's file."""
     if test_set_reference(test_set, pair) == test_set:
         return None
     from sacrebleu.utils import get_source_file
@@ -304,12 +310,17 @@ def test_set_source(test_set: Path, pair: str | None) -> Path | None:
 
 
 def test_set_reference(test_set: Path, pair: str | None) -> Path:
-    """Return the file with the reference, either the user's file or sacrebleu's file of a test set.
+    """Return the reference file of a test set, either the user's file or sacrebleu's.
 
-    ``test_set`` is a file or, if there is no such file, the name of a set, such as ``wmt14/full``.
-    A set also needs ``pair``, such as ``en-de``. sacrebleu downloads a set once, verifies its
-    checksum, and keeps it in ``~/.sacrebleu``, or in the folder that ``SACREBLEU`` names. A set
-    with several references is refused.
+    ``test_set`` is the user's file or, if there is no such file, the name of a test set of
+    sacrebleu, such as ``wmt14/full``. A name also needs a language ``pair``, such as ``en-de``.
+    sacrebleu downloads a test set once, verifies its checksum, and keeps it in ``~/.sacrebleu``, or
+    in the folder that ``SACREBLEU`` names.
+
+    Raises:
+        ConfigError: the test set does not have the ``pair``.
+        DataError: sacrebleu does not have the test set or cannot get it, or it has several
+            references.
     """
     name = test_set.as_posix()
     if test_set.exists() or test_set.suffix or test_set.is_absolute():
@@ -371,7 +382,14 @@ def read_sources(path: str | Path | None, expected: int) -> list[str]:
 def generated_sources(
     sentences: Sequence[outputs.Sentence], undoing: Undoing, path: str | Path
 ) -> list[str]:
-    """Turn an output's S lines into text, like translations; refuse missing and unknown words."""
+    """Turn the sources (S lines) of an output into text, as ``undoing`` does with translations.
+
+    ``path`` names the output in messages.
+
+    Raises:
+        DataError: a source is missing or has ``<unk>``, the language of its tokens is not known, or
+            the text still has subword pieces.
+    """
     lines = []
     for sentence in sentences:
         if sentence.source is None:
@@ -403,7 +421,10 @@ def check_counts(
     hypothesis_name: str | Path,
     reference_name: str | Path,
 ) -> None:
-    """Refuse hypotheses and references of different number, and references without words."""
+    """Raise DataError unless hypotheses and references are equally many, and references have words.
+
+    The two names are for the message.
+    """
     if len(hypotheses) != len(references):
         raise DataError(
             f"`{hypothesis_name}` has {len(hypotheses)} lines, but `{reference_name}` has "
@@ -414,7 +435,15 @@ def check_counts(
 
 
 def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
-    """Read a system's scores from the JSON of ``score`` or ``compare``; refuse other files."""
+    """Read a system's scores from the JSON of ``score`` or ``compare``.
+
+    ``system`` names the system of a comparison; if there is only one, it may be None.
+
+    Raises:
+        ConfigError: the comparison lacks the system, or ``score`` wrote the file and ``system`` is
+            not None.
+        DataError: neither command wrote the file.
+    """
     content = read_json(path)
     try:
         if "systems" in content:
@@ -435,7 +464,7 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
 
 
 def _of_comparison(path: str | Path, content: Mapping[str, Any], system: str | None) -> list[Score]:
-    """Read the scores of one system of a comparison, with their 95% intervals."""
+    """Return the scores of one system of a comparison, with 95% intervals as their details."""
     rows = {row["name"]: row for row in content["systems"]}
     if system is None and len(rows) == 1:
         (system,) = rows

@@ -1,15 +1,16 @@
 r"""Test whether a difference would persist on another test set and after another training.
 
-The difference of two systems' mean scores varies for two reasons. Its variance is
+The difference between the mean scores of two systems A and B varies for two reasons. Its variance
+is
 
 .. math:: V = V_g + c s^2, \qquad c = 1/R_A + 1/R_B
 
 where :math:`V_g` is due to the choice of test sentences, some of which favour one system whatever
 its seed, and :math:`s^2` is the variance of single trainings. :math:`s^2` is measured over the
-:math:`R_A` and :math:`R_B` runs, with :math:`\nu = R_A + R_B - 2` degrees of freedom. This variance
-includes each run's own noise on sentences. The bootstrap over sentences measures
-:math:`V_g + c e^2`, where :math:`e^2` is half the variance of the difference between two runs of
-one system.
+:math:`R_A` runs of A and the :math:`R_B` runs of B, with :math:`\nu = R_A + R_B - 2` degrees of
+freedom. It includes the noise that each run has on single sentences. The bootstrap over sentences
+measures :math:`V_g + c e^2`, where :math:`e^2` is half the variance of the difference between two
+runs of one system.
 
 The interval at level :math:`1 - p` is Banerjee's (1960, "Approximate confidence interval for linear
 functions of means of k populations when the population variances are not equal"). Its coverage is
@@ -20,9 +21,9 @@ at least as high as its level for any ratio of the two variances:
 The p of a difference is the p for which this interval ends at zero. With one run of each system,
 :math:`s^2` is unknown. Then p comes from the paired bootstrap, and is only about another test set.
 
-Samples are drawn from the test set with replacement, the same ones for all systems and runs
-(Koehn 2004). With one run of each system, ``sacrebleu --paired-bs`` gives the same scores, samples
-and intervals.
+The bootstrap draws samples of sentences from the test set with replacement, the same for all
+systems and runs (Koehn 2004). With one run of each system, ``sacrebleu --paired-bs`` draws the same
+samples, and gives the same scores and intervals.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class Difference:
 
     ``test`` tells whether the interval covers other trainings, or only other test sets.
     ``detectable`` is the smallest difference that would be significant in four of five repetitions.
-    ``runs_needed`` and ``sentences_needed`` are the numbers that would make ``value`` detectable.
+    ``runs_needed`` and ``sentences_needed`` are the numbers of runs and sentences that would make
+    the measured difference ``value`` detectable.
     """
 
     value: float
@@ -84,7 +86,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A score of a system, with its interval and its difference from the baseline."""
+    """A system's score by one metric, with its interval and its difference from the baseline."""
 
     value: float  # score on the test set in the metric's own unit, averaged over the runs
     # Bounds of the 95% interval over other test sets and, with several runs, other trainings; None
@@ -107,9 +109,9 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Runs:
-    """The scores of a system's runs on the test set, ``[runs]``, and on samples of it.
+    """The scores of a system's runs on the test set, ``[runs]``, and on the bootstrap's samples.
 
-    ``sampled`` is ``[samples, runs]``.
+    The scores on samples, ``sampled``, are ``[samples, runs]``.
     """
 
     values: np.ndarray  # score of each run
@@ -132,7 +134,7 @@ class Variances:
 
     @classmethod
     def of(cls, *systems: Runs) -> Variances:
-        """Measure the variances for the mean of one system, or for the difference of two.
+        """Measure the variances of one system's mean score, or of the difference of two means.
 
         At least one system must have several runs.
         """
@@ -148,12 +150,12 @@ class Variances:
         return cls(max(0.0, by_sentences - weight * noise), seeds, noise, weight, freedom)
 
     def half_width(self) -> float:
-        """Return half the width of the 95% interval."""
+        """Return half the width of the 95% interval around the mean or the difference."""
         student = student_quantile(self.freedom)
         return math.sqrt(NORMAL**2 * self.shared + student**2 * self.weight * self.seeds)
 
     def p_value(self, difference: float) -> float:
-        """Find the p for which the interval around the difference ends at zero."""
+        """Find the p for which the interval at level 1 - p around ``difference`` ends at zero."""
         if not difference:
             return 1.0
 
@@ -189,7 +191,7 @@ class Variances:
 def compare_runs(system: Runs, baseline: Runs, sentences: int) -> tuple[Difference, float | None]:
     """Return a system's difference from the baseline, and the p value of the difference.
 
-    p is None if the test set has fewer than 30 sentences.
+    ``sentences`` is the number of test sentences. If it is below 30, the p value is None.
     """
     value = float(system.values.mean() - baseline.values.mean())
     is_single = len(system.values) + len(baseline.values) == 2
@@ -234,14 +236,14 @@ def _sentences_needed(variances: Variances, value: float, sentences: int) -> int
 
 
 def bootstrap_p(differences: np.ndarray, measured: float) -> float:
-    """Estimate how often two equally good systems would differ this much, in either direction.
+    """Estimate how often equally good systems would differ more than ``measured``, either way.
 
-    If the systems were equally good, the samples' differences ``[samples]`` would lie around zero
-    as they now lie around their mean (Efron and Tibshirani 1993, section 16.4). sacrebleu, after a
-    script of Moses, centres the absolute differences instead. If all differences have the same
-    sign, sacrebleu counts only one direction, so its p is about half as large. Our estimate,
-    ``(larger + 1) / (samples + 1)``, is never 0 (Davison and Hinkley 1997, section 4.2). It is 1 if
-    no difference was measured.
+    ``differences`` has the difference of the two systems on each sample, ``[samples]``. If the
+    systems were equally good, these differences would lie around zero as they now lie around their
+    mean (Efron and Tibshirani 1993, section 16.4). sacrebleu, after a script of Moses, centres the
+    absolute differences instead. If all differences have the same sign, sacrebleu thus counts only
+    one direction, and its p is about half as large. Our estimate, ``(larger + 1) / (samples + 1)``,
+    is never 0 (Davison and Hinkley 1997, section 4.2). It is 1 if no difference was measured.
     """
     if not measured:
         return 1.0
@@ -250,7 +252,7 @@ def bootstrap_p(differences: np.ndarray, measured: float) -> float:
 
 
 def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Correct the systems' p values for multiple tests (Holm 1979); None stays None."""
+    """Correct p values, by system, for multiple tests (Holm 1979); None stays None."""
     ranked = sorted((p, name) for name, p in p_values.items() if p is not None)
     corrected: dict[str, float | None] = dict.fromkeys(p_values)
     largest = 0.0
@@ -270,7 +272,7 @@ def student_quantile(freedom: int) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The estimates by system and metric (``BLEU``, ``chrF``), and the metrics' signatures."""
+    """The estimates by system and metric (``BLEU``, ``chrF``), and the signatures by metric."""
 
     estimates: dict[str, dict[str, Estimate]]
     signatures: dict[str, str]
@@ -287,9 +289,9 @@ def bootstrap(
 ) -> Comparison:
     """Compare systems with a baseline by BLEU, chrF2 and further metrics.
 
-    ``systems`` has the detokenized translations of each run, by system. ``segments`` has, by metric
-    and system, the scores of each run's segments, whose mean is the score of the text.
-    ``SACREBLEU_SEED`` seeds the samples, as for the command ``sacrebleu --paired-bs``.
+    ``systems[system]`` has the detokenized translations of each run. For a neural metric,
+    ``segments[metric][system]`` has the scores of each run's segments; their mean is the score of
+    the run. ``SACREBLEU_SEED`` seeds the samples, as for the command ``sacrebleu --paired-bs``.
     """
     seed = chosen_seed()
     draw = np.random.default_rng(None if seed == "none" else int(seed))
@@ -327,7 +329,7 @@ def _runs(scores: Sequence[tuple[float, np.ndarray]]) -> Runs:
 
 
 def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dict[str, Estimate]:
-    """Estimate the score of each system, and its difference from the baseline."""
+    """Estimate each system's score by one metric, and its difference from the baseline."""
     from sacrebleu.significance import estimate_ci
 
     estimates = {}
@@ -365,7 +367,11 @@ def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple
 
 
 def chosen_seed() -> str:
-    """Return the seed of the samples, from ``SACREBLEU_SEED`` or by default: number or ``none``."""
+    """Return the bootstrap's seed, a number or ``none``: ``SACREBLEU_SEED`` or the default.
+
+    Raises:
+        ConfigError: ``SACREBLEU_SEED`` is neither a number nor ``none``.
+    """
     seed = os.environ.get("SACREBLEU_SEED", SEED).lower()
     if seed != "none" and not (seed.isascii() and seed.isdigit()):
         raise wrong_value("SACREBLEU_SEED", "a whole number from 0 on, or none", seed)

@@ -1,10 +1,10 @@
-"""Format tables for the terminal, Markdown, HTML, LaTeX and CSV; keep translations in a table.
+"""Format tables for the terminal, Markdown, HTML, LaTeX and CSV; store translations in a table.
 
-A table of translations, from which ``compare`` can start, is tab-separated, and compressed if its
-name ends in ``.gz``. It has a column for each training, named ``SYSTEM`` or ``SYSTEM@RUN``, and a
-row for each sentence of the test set. A name with ``:tokens`` after it means that the cells are
-words as the model wrote them, with subword pieces joined; otherwise they are text. With
-``:tokens=LANG`` Moses' rules for the language turn the words into text.
+``compare`` can read translations from a table that it wrote. Such a table is tab-separated, and
+compressed if its name ends in ``.gz``. It has a column for each run (training), named ``SYSTEM`` or
+``SYSTEM@RUN``, and a row for each sentence of the test set. The cells of a column are text. If its
+name ends in ``:tokens``, they are words as the model wrote them, with subword pieces joined; if it
+ends in ``:tokens=LANG``, Moses' rules for the language turn these words into text.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ LATEX = str.maketrans(
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows in aligned columns; the last column is not padded."""
+    """Format rows as text for the terminal, in aligned columns; lines end without spaces."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -44,7 +44,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Format rows as a table of Markdown, the heading first.
 
-    Cells are Markdown themselves: pass plain text through :func:`verbatim`.
+    Cells are read as Markdown: pass plain text through :func:`verbatim` first.
     """
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
@@ -65,7 +65,7 @@ def as_html(rows: Sequence[Sequence[str]]) -> str:
 
 
 def latex(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows, the heading first, as a ``tabular`` with the rules of booktabs."""
+    """Format rows of text, the heading first, as a LaTeX ``tabular`` with booktabs' rules."""
     heading, *body = [[cell.translate(LATEX) for cell in row] for row in rows]
     columns = "@{}l" + "r" * (len(heading) - 1) + "@{}"
     return "\n".join(
@@ -104,8 +104,9 @@ class Translations(NamedTuple):
     """The translations of a system in a table.
 
     Attributes:
-        has_tokens: whether the lines are tokens.
-        language: whose Moses rules turn the tokens into text; None if no rules are needed.
+        has_tokens: whether the lines are tokens, rather than text.
+        language: the language whose Moses rules turn the tokens into text; None if no
+            rules are needed.
         runs: the lines of each run.
     """
 
@@ -120,9 +121,10 @@ def write_table(
     tokens: Mapping[str, Runs] | None = None,
     languages: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a table with a column of translations for each run, as tokens where these are known.
+    """Write a table of translations, with a column for each run of each system.
 
-    ``languages`` has the languages of the systems whose tokens become text by Moses' rules.
+    A system that ``tokens`` has is written as tokens, any other as text. If Moses' rules turn the
+    tokens of a system into text, ``languages`` has the language of the rules.
     """
     columns = []
     for name in texts:
@@ -141,7 +143,7 @@ def write_table(
 
 
 def read_table(path: str | Path) -> dict[str, Translations]:
-    """Read and check a table; return the translations of each system."""
+    """Read and check a table of translations; return the translations by system."""
     try:
         with _long_cells():
             rows = list(csv.reader(io.StringIO(read_text(path), newline=""), delimiter="\t"))
@@ -178,7 +180,7 @@ def read_table(path: str | Path) -> dict[str, Translations]:
 
 @contextlib.contextmanager
 def _long_cells() -> Iterator[None]:
-    """Let ``csv`` read cells as long as the lines of other files; Python's limit is lower."""
+    """During the block, raise the limit on ``csv``'s cells to the longest line of a text file."""
     before = csv.field_size_limit()  # it holds for all readers in the process, so it is restored
     csv.field_size_limit(max(LONGEST, before))
     try:
@@ -188,7 +190,7 @@ def _long_cells() -> Iterator[None]:
 
 
 def read_system(path: str | Path, name: str) -> Translations:
-    """Read the translations of a system, which the table must have."""
+    """Read the translations of a system from a table; raise ConfigError if it lacks the system."""
     systems = read_table(path)
     if name not in systems:
         raise ConfigError(

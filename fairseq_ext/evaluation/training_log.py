@@ -1,10 +1,11 @@
 """Read learning curves, model size, updates and speed from the logs of ``fairseq-train``.
 
-fairseq logs a line every ``--log-interval`` updates, one per validation and one per epoch. In JSON
-the keys of the last two have a prefix (``valid_loss``, ``train_loss``); in the simple format a
-line is ``epoch 001:  2 / 4 loss=4.03, …``, ``epoch 001 | valid on 'valid' subset | loss 4 | …`` or
-``epoch 001 | loss 4 | …``. Losses are in bits per target token, because fairseq divides by log 2.
-Incomplete lines, which a killed run may leave, and numbers out of range are skipped.
+fairseq logs a line every ``--log-interval`` updates, one per validation and one per epoch. In JSON,
+the keys of a validation and of an epoch have a prefix (``valid_loss``, ``train_loss``). In the
+simple format, the three lines are ``epoch 001:  2 / 4 loss=4.03, …``, ``epoch 001 | valid on
+'valid' subset | loss 4 | …`` and ``epoch 001 | loss 4 | …``. Losses are in bits per target token,
+because fairseq divides by log 2. Incomplete lines, which a killed run may leave, and numbers out of
+range are skipped.
 """
 
 import math
@@ -33,7 +34,10 @@ Points = dict[int, float]  # update → value
 
 @dataclass
 class Curves:
-    """The metrics of a run (``loss``, ``nll_loss``, ``ppl``, ``bleu``): update → value."""
+    """The learning curves of a run: ``{metric: {update: value}}`` in training and in validation.
+
+    The metrics are ``loss``, ``nll_loss``, ``ppl`` and ``bleu``, as far as the log has them.
+    """
 
     train: dict[str, Points] = field(default_factory=dict)
     valid: dict[str, Points] = field(default_factory=dict)
@@ -44,8 +48,11 @@ def read_log(path: str | Path) -> Curves:
 
     The formats ``--log-format json``, ``simple`` and ``tqdm`` are supported. A resumed run may log
     an update twice; the later line counts. Training values are read from the lines that are logged
-    every ``--log-interval`` updates or, if a log lacks these, from the epochs' averages. Validation
-    values are read for the subset called ``valid``. A log without losses is refused.
+    every ``--log-interval`` updates or, if a log lacks such lines, from the averages of epochs.
+    Validation values are read for the subset called ``valid``.
+
+    Raises:
+        DataError: the log has no losses.
     """
     kinds: dict[str, dict[str, Points]] = {"step": {}, "train": {}, "valid": {}}
     for line in whole_lines(read_text(path)):
@@ -59,23 +66,27 @@ def read_log(path: str | Path) -> Curves:
     curves = Curves(kinds["step"] or kinds["train"], kinds["valid"])
     if "loss" not in curves.train and "loss" not in curves.valid:
         raise DataError(
-            f"`{path}` holds no loss; give it the `--log-file` of fairseq-train, or its output, "
-            "with `--log-format json` or `simple` and a `--log-interval` shorter than the run."
+            f"`{path}` holds no loss; give the `--log-file` or the output of fairseq-train, with "
+            "`--log-format json` or `simple` and a `--log-interval` shorter than the run."
         )
     return curves
 
 
 def whole_lines(log: str) -> list[str]:
-    """Return the lines of a log, without a last line that may end in the middle of a number.
+    """Return the lines of a log, but drop a last line that may end in the middle of a number.
 
-    A last line without a line feed is known to be complete only if it is JSON.
+    A last line without a line feed is kept only if it ends in ``}``, as a complete JSON does.
     """
     *lines, last = [line.removesuffix("\r") for line in log.split("\n")]
     return [*lines, last] if last.endswith("}") else lines
 
 
 def line_stats(line: str) -> tuple[str, dict[str, float]]:
-    """Return the kind of a log line (``step``, ``train``, ``valid`` or empty) and its numbers."""
+    """Return what a log line is about, and its numbers by name.
+
+    The line is about ``step`` (the last ``--log-interval`` updates), ``train`` (an epoch), or a
+    validation: the name of the subset, such as ``valid``. Other lines give an empty text.
+    """
     if line.endswith("}") and '"epoch"' in line and "{" in line:
         return _json_stats(line[line.index("{") :])
     if match := _STEP.search(line):
@@ -124,10 +135,12 @@ class Training:
 def read_training(log: str) -> Training:
     """Summarize the text of a training log in fairseq's ``simple``, ``tqdm`` or ``json`` format.
 
-    A run that was stopped may log an epoch twice; the later line counts. For a run that goes on
-    from a checkpoint, tokens and seconds are those of the updates in this log, but the number of
-    updates is that of the whole training. If the log does not say at which update it begins, tokens
-    and seconds leave its first epoch out. A log without a finished epoch is refused.
+    A resumed run may log an epoch twice; the later line counts. If the log begins at a checkpoint,
+    tokens and seconds cover only the updates in this log, but ``updates`` includes those before. If
+    the log does not say at which update it begins, tokens and seconds leave out its first epoch.
+
+    Raises:
+        DataError: the log has no finished epoch.
     """
     parameters = PARAMETERS.search(log)
     epochs: dict[float, dict[str, float]] = {}

@@ -1,4 +1,4 @@
-"""Programs that another Python runs by their paths; this package does not import them.
+"""Scripts that compute neural metrics in another Python; this package does not import them.
 
 Each needs the standard library and the library of one metric, but not this package.
 """

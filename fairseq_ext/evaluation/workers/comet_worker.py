@@ -1,11 +1,11 @@
-"""Serve COMET from a Python that has it: requests and answers are lines of JSON.
+"""Compute COMET in a Python that has its library: requests and answers are lines of JSON.
 
     python comet_worker.py MODEL BATCH_SIZE PROGRESS
 
-MODEL is a checkpoint, its folder, or a name on the Hugging Face Hub; PROGRESS 1 draws bars. The
-first line of output describes the model. Then, until the input ends::
+MODEL is a checkpoint, its folder, or a name on the Hugging Face Hub; PROGRESS 1 draws progress
+bars. The first line of output describes the model. Then, until the input ends::
 
-    {"segments": [[source, translation, reference], …]}   ->   {"scores": [one for each]}
+    {"segments": [[source, translation, reference], …]}   ->   {"scores": [one per segment]}
     {"candidates": [H texts], "source": text}              ->   {"matrix": H rows of H scores}
 
 In the matrix, row i and column j have the score of candidate i with candidate j as its reference.
@@ -32,7 +32,8 @@ DISTRIBUTION = "unbabel-comet"
 def checkpoint_of(model: str, comet: Any) -> tuple[Path, str]:
     """Return the file with a COMET model's weights, and the model's name.
 
-    ``model`` is a folder, a file or a name on the Hub; ``comet`` is the library, which downloads.
+    ``model`` is a folder, a file or a name on the Hub. A named model is downloaded by ``comet``,
+    the imported library.
     """
     path = Path(model)
     if path.is_dir():
@@ -44,7 +45,7 @@ def checkpoint_of(model: str, comet: Any) -> tuple[Path, str]:
 
 
 def sha256(path: Path) -> str:
-    """Return the checksum of a file of any size."""
+    """Return the SHA-256 checksum, 64 hexadecimal digits, of a file that may exceed memory."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -53,7 +54,10 @@ def sha256(path: Path) -> str:
 
 
 class Comet:
-    """A COMET model, loaded to score segments, ``batch_size`` at once; ``progress`` draws bars."""
+    """A COMET model, loaded to score ``batch_size`` segments at once.
+
+    ``progress`` draws progress bars.
+    """
 
     def __init__(self, model: str, batch_size: int, progress: bool) -> None:
         import comet
@@ -79,7 +83,7 @@ class Comet:
         }
 
     def scores(self, segments: Sequence[Sequence[str]]) -> list[float]:
-        """Score each triple (source, translation, reference)."""
+        """Return the score of each segment, a triple of source, translation and reference."""
         samples = [dict(zip(("src", "mt", "ref"), segment)) for segment in segments]  # noqa: B905  3.8
         prediction = self.model.predict(
             samples, batch_size=self.batch_size, gpus=self.gpus, progress_bar=self.progress
@@ -87,7 +91,7 @@ class Comet:
         return [float(score) for score in prediction.scores]
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
-        """Score each of H candidates with every candidate as its reference; return H lists of H."""
+        """Return scores ``[H][H]``: of candidate i (row), with candidate j as the reference."""
         if type(self.model).__name__ != "RegressionMetric":  # encodes sentences together
             flat = self.scores(
                 [(source, candidate, other) for candidate in candidates for other in candidates]
@@ -117,7 +121,10 @@ class Comet:
 
 
 def serve(requests: IO[str], answers: IO[str], arguments: Sequence[str]) -> int:
-    """Answer requests until the input ends, and return the exit status."""
+    """Answer requests until they end, and return the exit status.
+
+    ``arguments`` are MODEL, BATCH_SIZE and PROGRESS of the command line.
+    """
 
     def answer(content: dict[str, Any]) -> None:
         answers.write(json.dumps(content) + "\n")
@@ -144,14 +151,14 @@ def serve(requests: IO[str], answers: IO[str], arguments: Sequence[str]) -> int:
 
 
 def end_with(parent: int) -> None:
-    """End this process when ``parent`` ends, even during a request."""
+    """End this process once the process ``parent`` has ended, even during a request."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
 
 
 def main() -> int:
-    """Serve requests; keep the libraries' output away from standard output."""
+    """Answer requests from standard input, and send the libraries' output to standard error."""
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
