@@ -1,8 +1,10 @@
 """The engine's products with every instruction set of this machine, against numpy in float64."""
 
 import ctypes
+import functools
 import os
 import re
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,10 @@ from fairseq_ext.engine.program import ACTIVATIONS, FLOATS, READINGS, Matrix, Re
 from fairseq_ext.engine.weights import NUMBERS, PIECE, Packed, pack, pack_all, to_bf16
 from tests.support.harness import REPO, run
 
-FLAGS = ("-std=gnu11", "-O1", "-ffp-contract=off")
+TESTS = REPO / "tests"
+KERNELS = sorted((REPO / "fairseq_ext" / "engine" / "native").glob("*.c"))
+EMULATED = "avx512-bf16" in library.available_paths() and "amx" not in library.available_paths()
+PATHS = (*library.available_paths(), *["amx"] * EMULATED)
 
 SIZES = [
     (1, 1, 1),
@@ -28,6 +33,24 @@ SIZES = [
     (200, 130, 70),
     (41, 128, 200),
 ]
+
+
+def compile_emulated(file: Path) -> None:
+    """Compile the engine with AMX's instructions in plain C."""
+    flags = ("-std=gnu11", "-O1", "-ffp-contract=off", "-fPIC", "-shared")
+    emulation = ("-include", TESTS / "amx_emulation.h")
+    run(os.environ.get("CC", "cc"), *flags, *emulation, "-o", file, *KERNELS, "-lm")
+
+
+@functools.cache
+def emulated() -> ctypes.CDLL:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "emulated.so")
+        compile_emulated(file)
+        machine = ctypes.CDLL(str(file))
+    assert library.PATHS[machine.engine_best_path()] == "amx"
+    machine.engine_product.argtypes = library.library().engine_product.argtypes
+    return machine
 
 
 def product(
@@ -45,7 +68,8 @@ def packed_product(
     path: str, packed: Packed, x: np.ndarray, bias: np.ndarray | None, act: str = "linear"
 ) -> np.ndarray:
     y = np.full((len(x), packed.outputs), np.nan, np.float32)
-    library.library().engine_product(
+    machine = library.library() if path in library.available_paths() else emulated()
+    machine.engine_product(
         *(
             library.PATHS.index(path),
             ctypes.byref(ctypes_structs.weight(packed)),
@@ -69,14 +93,17 @@ def rounded(weight: np.ndarray, numbers: str) -> np.ndarray:
 
 def test_int8_products_without_python(tmp_path: Path):
     """In the program for emulators of other processors."""
-    source = REPO / "tests" / "engine_products.c"
-    kernels = sorted((REPO / "fairseq_ext" / "engine" / "native").glob("*.c"))
-    words = (*FLAGS, "-I", kernels[0].parent, "-o", "engine_products", source, *kernels, "-lm")
-    run(os.environ.get("CC", "cc"), *words, cwd=tmp_path)
-    assert re.search(r", [1-9]\d\d products, 0 wrong", run(tmp_path / "engine_products").stdout)
+    library_path, program = tmp_path / "engine.so", tmp_path / "engine_products"
+    compile_emulated(library_path)
+    headers = ("-std=gnu11", "-O1", "-I", KERNELS[0].parent)
+    sources = (TESTS / "engine_products.c", library_path, "-lm")
+    run(os.environ.get("CC", "cc"), *headers, "-o", program, *sources)
+    output = run(program).stdout
+    assert re.search(r", [1-9]\d\d products, 0 wrong", output)
+    assert output.startswith("best path 4") == ("amx" in PATHS)
 
 
-@pytest.mark.parametrize("path", library.available_paths())
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), SIZES)
 def test_product(path: str, numbers: str, rows: int, inputs: int, outputs: int):
@@ -114,7 +141,7 @@ def signed(
     return signs * (0.1 + draw.random((outputs, 1), np.float32))
 
 
-@pytest.mark.parametrize("path", library.available_paths())
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("values", SIGNS)
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), SIZES)
@@ -131,7 +158,7 @@ def test_product_with_signs(path, numbers, values, rows, inputs, outputs):
     np.testing.assert_allclose(product_of_bits, expected, rtol=1e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize("path", library.available_paths())
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("values", SIGNS)
 @pytest.mark.parametrize("how", READINGS[1:])
@@ -180,12 +207,13 @@ def test_weights_of_a_model_lie_together(numbers: str):
         np.testing.assert_array_equal(weight.values, alone.values)
 
 
-@pytest.mark.parametrize("path", library.available_paths())
-def test_rows_do_not_meet(path: str):
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("inputs", [50, 64])
+def test_rows_do_not_meet(path: str, inputs: int):
     """A row's outputs are the same to the bit in any company."""
     draw = np.random.default_rng(3)
-    x = draw.standard_normal((40, 50)).astype(np.float32)
-    weight = draw.standard_normal((70, 50)).astype(np.float32)
+    x = draw.standard_normal((40, inputs)).astype(np.float32)
+    weight = draw.standard_normal((70, inputs)).astype(np.float32)
     for numbers in NUMBERS:
         together = product(path, numbers, x, weight, None)
         for row in (0, 7, 39):
@@ -193,7 +221,7 @@ def test_rows_do_not_meet(path: str):
             np.testing.assert_array_equal(alone[0], together[row])
 
 
-@pytest.mark.parametrize("path", library.available_paths())
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("act", ACTIVATIONS)
 def test_activation(path: str, act: str):
     """Against torch's, on inputs from -20 to 20 that an identity hands on."""
@@ -210,7 +238,7 @@ def test_activation(path: str, act: str):
     np.testing.assert_allclose(result, expected, rtol=3e-6, atol=3e-6)
 
 
-@pytest.mark.parametrize("path", library.available_paths())
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("act", ACTIVATIONS)
 def test_nan_remains_nan(path: str, act: str):
     x, weight = np.ones((3, 2), np.float32), np.ones((70, 2), np.float32)

@@ -104,47 +104,71 @@ const arithmetic avx512_bf16_arithmetic = ARITHMETIC(product_by_pairs);
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* An instruction of AMX multiplies 16 rows of 64 inputs by 64 inputs of 16 outputs. The sums are
- * those of byte_sums, so outputs have the same bits. Rows below LEAST_ROWS would leave most of a
- * tile empty. */
-enum { TILE_ROWS = 16, TILE_INPUTS = 64, LEAST_ROWS = 8, REQUEST_STATE = 0x1023, TILE_STATE = 18 };
-#define AMX __attribute__((target("amx-tile,amx-int8")))
+/* An instruction of AMX multiplies 16 rows of 64 bytes of inputs, which are 64 bytes or 32 numbers in
+ * bf16, by the weights of 16 outputs for these inputs. The sums of bytes are those of byte_sums, so
+ * outputs have the same bits, and products of fewer than LEAST_ROWS rows, which would leave most of a
+ * tile empty, are left to byte_sums. Sums of bf16 are rounded in an order of AMX's own, so all rows
+ * take this way: a row's outputs must not depend on how many others there are. */
+enum { TILE_ROWS = 16, TILE_BYTES = 64, LEAST_ROWS = 8, REQUEST_STATE = 0x1023, TILE_STATE = 18 };
+#define AMX __attribute__((target("amx-tile,amx-int8,amx-bf16")))
 
 int amx_available(void) {
     unsigned a, b, c, d;
-    const unsigned needed = 1u << 24 | 1u << 25; /* AMX-TILE, AMX-INT8 */
+    const unsigned needed = 1u << 22 | 1u << 24 | 1u << 25; /* AMX-BF16, AMX-TILE, AMX-INT8 */
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & needed) != needed) return 0;
     /* Linux saves the tiles of a process only if the process has asked for it. */
     return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_STATE) == 0;
 }
 
+/* Adds the products of tile 4, the inputs, with a tile of weights to a tile of sums. */
+#define ADD_PRODUCTS(sums, weights)                                                                \
+    do {                                                                                           \
+        if (bf16) _tile_dpbf16ps(sums, 4, weights);                                                \
+        else _tile_dpbusd(sums, 4, weights);                                                       \
+    } while (0)
+
 /* Tiles 0 to 3 hold the sums of a panel's 64 outputs, tile 4 the inputs, 5 to 7 weights. */
-AMX static void panel_sums(const int8_t *x, int64_t x_stride, const int8_t *w, int64_t inputs,
-                             int32_t sums[][PANEL]) {
+AMX INLINE void panel_sums(int bf16, const int8_t *x, int64_t row_bytes, const int8_t *w,
+                           int64_t bytes, __m512 sums[][GROUP]) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (int64_t k = 0; k < inputs; k += TILE_INPUTS, w += PANEL * TILE_INPUTS) {
-        _tile_loadd(4, x + k, x_stride);
+    for (int64_t k = 0; k < bytes; k += TILE_BYTES, w += PANEL * TILE_BYTES) {
+        _tile_loadd(4, x + k, row_bytes);
         _tile_loadd(5, w, 4 * PANEL);
-        _tile_dpbusd(0, 4, 5);
+        ADD_PRODUCTS(0, 5);
         _tile_loadd(6, w + 64, 4 * PANEL);
-        _tile_dpbusd(1, 4, 6);
+        ADD_PRODUCTS(1, 6);
         _tile_loadd(7, w + 128, 4 * PANEL);
-        _tile_dpbusd(2, 4, 7);
+        ADD_PRODUCTS(2, 7);
         _tile_loadd(5, w + 192, 4 * PANEL);
-        _tile_dpbusd(3, 4, 5);
+        ADD_PRODUCTS(3, 5);
     }
-    _tile_stored(0, sums[0], 4 * PANEL);
-    _tile_stored(1, sums[0] + 16, 4 * PANEL);
-    _tile_stored(2, sums[0] + 32, 4 * PANEL);
-    _tile_stored(3, sums[0] + 48, 4 * PANEL);
+    _tile_stored(0, &sums[0][0], 4 * PANEL);
+    _tile_stored(1, &sums[0][1], 4 * PANEL);
+    _tile_stored(2, &sums[0][2], 4 * PANEL);
+    _tile_stored(3, &sums[0][3], 4 * PANEL);
+}
+
+AMX INLINE void all_panels(int bf16, const task *job, int64_t rows) {
+    const weight *w = job->w;
+    const int64_t size = bf16 ? 2 : 1, row_bytes = job->x_stride * size, bytes = w->inputs * size;
+    __m512 sums[TILE_ROWS][GROUP]; /* 32-bit integers for bytes */
+    for (int64_t column = 0; column < w->outputs; column += PANEL)
+        for (int64_t row = 0; row < rows; row += TILE_ROWS) {
+            /* Rows after the last one are unused memory, whose sums are unused too. */
+            panel_sums(bf16, (const int8_t *)job->x + row * row_bytes, row_bytes,
+                       (const int8_t *)w->values + column * bytes, bytes, sums);
+            for (int64_t r = 0; r < lesser(TILE_ROWS, rows - row); r++)
+                if (bf16) finish((const vec *)sums[r], job->to, row + r, column);
+                else finish_bytes(job, (const ivec *)sums[r], row + r, column);
+        }
 }
 
 AMX static void by_tiles(const task *job, int64_t rows) {
-    const weight *w = job->w;
-    if (w->kind != INT8 || rows < LEAST_ROWS || w->inputs % TILE_INPUTS) {
+    const int bf16 = job->w->kind == BF16, bytes = job->w->kind == INT8 && rows >= LEAST_ROWS;
+    if (!(bf16 || bytes) || job->w->inputs % (bf16 ? TILE_BYTES / 2 : TILE_BYTES)) {
         by_pairs(job, rows);
         return;
     }
@@ -153,22 +177,12 @@ AMX static void by_tiles(const task *job, int64_t rows) {
         uint16_t row_bytes[16];
         uint8_t rows[16];
     } shape = {.palette = 1};
-    int32_t sums[TILE_ROWS][PANEL];
     for (int tile = 0; tile < 8; tile++) shape.row_bytes[tile] = 64, shape.rows[tile] = TILE_ROWS;
     /* The compiler does not know that the next instructions read this shape and the inputs. */
     __asm__ volatile("" : : "m"(shape) : "memory");
     _tile_loadconfig(&shape);
-    for (int64_t column = 0; column < w->outputs; column += PANEL)
-        for (int64_t row = 0; row < rows; row += TILE_ROWS) {
-            /* Rows after the last one are unused memory, whose sums are unused too. */
-            panel_sums((const int8_t *)job->x + row * job->x_stride, job->x_stride,
-                       (const int8_t *)w->values + column * w->inputs, w->inputs, sums);
-            for (int64_t r = 0; r < lesser(TILE_ROWS, rows - row); r++) {
-                ivec from[GROUP];
-                memcpy(from, sums[r], sizeof from);
-                finish_bytes(job, from, row + r, column);
-            }
-        }
+    if (bf16) all_panels(1, job, rows);
+    else all_panels(0, job, rows);
     _tile_release();
 }
 
