@@ -1,4 +1,4 @@
-"""Give this folder to ``--user-dir``: importing it registers everything."""
+"""The folder for fairseq's ``--user-dir``: importing it registers the architectures."""
 
 from fairseq_ext import register
 

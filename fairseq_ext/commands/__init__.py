@@ -2,8 +2,8 @@
 
 A subcommand has a module with its name (``scaling_fit.py`` for ``scaling-fit``). The module's
 function ``add(commands)`` adds a parser to ``commands``, and sets the parser's default ``run``: a
-function that takes the parsed arguments, and may return an exit status. Some subcommands are in the
-module of another one: ``MODULES`` names that module, in which the function ``add_NAME`` adds the
+function that takes the parsed arguments, and may return an exit status. Some subcommands share the
+module of another subcommand: ``MODULES`` names the module, and its function ``add_NAME`` adds the
 subcommand NAME. Until ``run`` is called, a module imports little more than argparse.
 
 The subcommands of a single architecture are in the folder ``commands`` of that architecture. The
@@ -126,9 +126,9 @@ def add_all(parser: Parser, only: str | None = None) -> None:
 
 
 def _add_examples(parsers: dict[str, Parser], prefix: str = "") -> None:
-    """Give subcommands at every level their examples in :data:`EXAMPLES`.
+    """Give subcommands, and their own subcommands, the examples in :data:`EXAMPLES`.
 
-    A subcommand without an entry there keeps the example that it has set.
+    A subcommand that is not in :data:`EXAMPLES` keeps the example that it has set.
     """
     for name, parser in parsers.items():
         parser.example = EXAMPLES.get(f"{prefix}{name}", parser.example)

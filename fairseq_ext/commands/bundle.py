@@ -1,4 +1,4 @@
-"""Subcommands for bundles, which hold trained models: bundle, trim, describe, export …"""
+"""Subcommands for trained models as bundles: bundle, trim, describe, export, push and models."""
 
 import argparse
 from dataclasses import replace

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """The options of a call of ``compare``, one field each."""
+    """The command-line options of ``compare``, a field for each."""
 
     reference: evaluation_options.ReferenceOptions
     metrics: evaluation_options.MetricOptions

@@ -58,7 +58,7 @@ def add_prepare(commands: options.Subparsers) -> None:
 
 
 def _add_folders(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a command that turns a folder of text into another folder."""
+    """Add the arguments of a command that reads a folder of text and writes another folder."""
     option = parser.add_argument
     option("text", type=Path, metavar="TEXT", help="folder with train.SRC, train.TGT and others")
     option("--src", required=True, metavar="LANG", help="source language, the ending of its files")
@@ -123,7 +123,11 @@ def _subwords(args: argparse.Namespace) -> None:
 
 
 def _steps_of(model: Path, src: str, tgt: str) -> Pipeline:
-    """Return a model's steps between text and tokens."""
+    """Return the steps between text and tokens from a model's ``text.json``.
+
+    Raises:
+        ConfigError: the model has no ``text.json``.
+    """
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.loading import models_of
     from fairseq_ext.text import pipeline

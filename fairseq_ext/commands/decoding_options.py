@@ -47,7 +47,7 @@ TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 
 
 def _number(default: float, text: str) -> Any:
-    """Declare a numeric option, whose value is None if it is not given."""
+    """Declare a numeric option that is None if absent; the help shows ``text (default)``."""
     return option(None, f"{text} ({default})")
 
 
@@ -60,7 +60,7 @@ def specified(args: Any, names: Iterable[str] = OF_A_MODEL) -> dict[str, Any]:
 class SearchOptions:
     """The options of search and sampling on the command line of ``translate``.
 
-    A number is None if the command line does not give it; see :meth:`search`.
+    A number that the command line does not give is None; :meth:`search` puts in the default.
     """
 
     beam: int | None = _number(Search.beam, "beam size")
@@ -121,11 +121,11 @@ class SearchOptions:
 
     @property
     def mode(self) -> str:
-        """The mode of search, a key of :data:`OPTIONS_OF_MODE`."""
+        """How translations are chosen: ``search``, ``sampling`` or ``mbr``."""
         return "sampling" if self.sampling else "search" if self.mbr is None else "mbr"
 
     def check(self) -> None:
-        """Refuse an option that another one makes useless."""
+        """Raise ConfigError for an option that has no effect in this :attr:`mode`."""
         if self.mbr is not None:
             require_at_least(self, mbr=1)
         if self.sampling and self.mbr is not None:
@@ -141,10 +141,10 @@ class SearchOptions:
             raise ConfigError(f"`{flag(name)}` {fault}.")
 
     def search(self, model_defaults: Mapping[str, int | float]) -> Search:
-        """Return the search, whose values come from the command line, the model or the defaults.
+        """Return the settings of the search.
 
-        An option of the command line comes before ``model_defaults``, which come before the
-        defaults of :class:`Search`.
+        Options on the command line take precedence over ``model_defaults``, which take precedence
+        over the defaults of :class:`Search`.
 
         Raises:
             ConfigError: an option has no effect in this :attr:`mode`.
@@ -167,7 +167,7 @@ class SearchOptions:
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:
-    """Add the options of :class:`SearchOptions` as two groups."""
+    """Add the options of :class:`SearchOptions` in two groups, for search and for samples."""
     add_options(parser.add_argument_group("search"), SearchOptions, (*SEARCH, *LIMITS, *ENGINE))
     group = parser.add_argument_group("samples instead of search")
     add_options(group, SearchOptions, ("sampling", "mbr", *SAMPLES))
@@ -175,7 +175,7 @@ def add_search(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """Options for the preparation of text; if an option is None, ``text.json`` decides."""
+    """Options for the steps between text and tokens; if one is None, ``text.json`` decides."""
 
     normalize: bool | None = option(None, "normalize punctuation first, as Moses does")
     tokenize: bool | None = option(None, "split into Moses tokens, and detokenize the translation")
@@ -203,7 +203,7 @@ def chosen_codec(
     codes: Path | None = None,
     constraints: bool = False,
 ) -> TextCodec:
-    """Make the functions that turn text into tokens and back.
+    """Make the codec that turns text into tokens, and tokens into text.
 
     The first ``text.json`` in ``folders`` is used, except where ``options`` replace its steps. If
     no folder has one, the options alone decide. ``codes`` replaces ``--bpe-codes``. With

@@ -23,7 +23,7 @@ SEARCH = ("beam", "lenpen")
 
 @dataclass(frozen=True)
 class Request:
-    """The options of a call of ``demo``, one field each."""
+    """The command-line options of ``demo``, a field for each."""
 
     systems: Sequence[str] = option(
         MISSING,
@@ -100,7 +100,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def load(named: Named, request: Request) -> System:
-    """Load the model of a system, with its search options and its text processing."""
+    """Load a system of the page: the model, its search options and its text processing."""
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.checkpoints.size import read_weights
     from fairseq_ext.decoding.loading import open_model

@@ -46,7 +46,7 @@ LOW_DISK, NO_DISK = 5e9, 0.5e9  # bytes for a run's checkpoints, and for a singl
 
 @dataclass(frozen=True)
 class Check:
-    """The result of a check: its status, what was checked, what was found, and the cure."""
+    """The result of a check: the status, what was checked, what was found, and the cure."""
 
     status: str
     topic: str
@@ -125,7 +125,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _is_for_training() -> bool:
-    """Return whether torch or any fairseq is installed; if so, both are checked."""
+    """Return whether torch or any fairseq is installed; only then are the two checked."""
     is_importable = any(importlib.util.find_spec(name) for name in ("torch", "fairseq"))
     return is_importable or bool(_version("torch") or installation.fairseq_distributions())
 
@@ -203,7 +203,7 @@ def _quietly(action: Callable[[], Any]) -> str | None:
 
 
 def _plugin() -> Iterator[Check]:
-    """Import fairseq, register the plugin, and list its architectures and changes to fairseq."""
+    """Import fairseq and register the plugin; list architectures and changes to fairseq."""
     if failure := _quietly(lambda: importlib.import_module("fairseq.models")):
         yield Check(ERROR, "import fairseq", failure, installation.INSTALL_FAIRSEQ)
         return

@@ -65,11 +65,12 @@ class TokenizerOptions:
     def choose(
         self, undoing: Iterable[Undoing], references: Sequence[str], path: Path | None = None
     ) -> str:
-        """Return sacrebleu's tokenizer: ``--tokenize``, or else that of the target language.
+        """Return the name of sacrebleu's tokenizer: ``--tokenize`` or, by default, by language.
 
-        The language is the first that is known from ``-l``, ``--detokenize``, the runs of
-        ``undoing`` and the ending of ``path``, the reference's file. For the use of ``references``,
-        see :func:`~fairseq_ext.evaluation.score.choose_tokenizer`.
+        The target language is taken from ``-l``, ``--detokenize``, the runs of ``undoing`` or the
+        ending of ``path``, the reference file; the first that names a language decides. If the
+        language has no tokenizer of its own, the script of ``references`` is examined, too: see
+        :func:`~fairseq_ext.evaluation.score.choose_tokenizer`.
         """
         from fairseq_ext.evaluation.score import choose_tokenizer
 
@@ -92,12 +93,12 @@ class ProcessOptions:
     metric_batch_size: int | None = option(None, "sentences in a batch of the metric (16)")
 
     def settings(self) -> dict[str, Any]:
-        """Return the arguments for a :class:`~fairseq_ext.evaluation.neural.NeuralMetric`."""
+        """Return arguments for ``neural.NeuralMetric``, without those that no option sets."""
         settings = {"python": self.metric_python, "batch_size": self.metric_batch_size}
         return {name: value for name, value in settings.items() if value is not None}
 
     def refuse(self, needs: str) -> None:
-        """Refuse these options on a command line that lacks the option ``needs``."""
+        """Raise ConfigError if these options are given although ``needs`` is missing."""
         for name in ("metric_python", "metric_batch_size"):
             if getattr(self, name) is not None:
                 raise ConfigError(f"`{flag(name)}` goes with `{needs}`, which is missing.")
@@ -124,19 +125,22 @@ class MetricOptions:
 
     @property
     def of_text(self) -> list[str]:
-        """The metrics that sacrebleu computes."""
+        """The values of ``--metric`` that name a metric of sacrebleu."""
         return [name for name in dict.fromkeys(self.metric) if ":" not in name]
 
     @property
     def neural(self) -> list[str]:
-        """The metrics that a model computes."""
+        """The values of ``--metric`` that name a neural model, such as ``comet:MODEL``."""
         return [name for name in self.metric if ":" in name]
 
     def source_path(self, reference: ReferenceOptions, latency: bool = False) -> Path | None:
         """Return the file with the source sentences, from ``--source`` or the test set ``--ref``.
 
         None means that the source is not needed, or is in the S lines of fairseq-generate's output.
-        ``latency`` says whether it is also needed to measure latencies.
+        ``latency`` says whether the source is also needed to measure latencies.
+
+        Raises:
+            ConfigError: a metric is unknown, or an option goes with another that is missing.
         """
         from fairseq_ext.evaluation.score import TEXT_METRICS, test_set_source
 
@@ -167,9 +171,8 @@ class UndoingOptions:
     """The options for turning translations into text.
 
     Subword pieces are joined as ``text.json`` says, and always with ``--detokenize``. Without
-    ``text.json``, the pieces (``@@``) are those of subword-nmt: ``hypotheses`` and ``mbr``, which
-    have the option ``--remove-bpe``, join them only with this option or ``--detokenize``; the other
-    commands always join them.
+    ``text.json``, pieces are taken for subword-nmt's (``@@``). Then most commands join them, but
+    ``hypotheses`` and ``mbr`` do so only with ``--remove-bpe`` or ``--detokenize``.
     """
 
     detokenize: str | None = option(

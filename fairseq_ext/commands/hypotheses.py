@@ -1,4 +1,4 @@
-"""``hypotheses`` extracts translations from fairseq-generate's output; ``mbr`` chooses them."""
+"""``hypotheses`` extracts fairseq-generate's translations; ``mbr`` chooses among its samples."""
 
 import argparse
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def _hypotheses(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Request:
-    """The options of a call of ``mbr``, one field each."""
+    """The command-line options of ``mbr``, a field for each."""
 
     tokenizer: evaluation_options.TokenizerOptions
     process: evaluation_options.ProcessOptions

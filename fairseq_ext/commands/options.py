@@ -51,7 +51,7 @@ def add_json(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def write_json(path: Path | None, data: Any) -> None:
-    """Write ``data`` as JSON if there is a path for it."""
+    """Write ``data`` as JSON to ``path``, unless it is None."""
     if path is not None:
         with files.atomic_write(path) as file:
             file.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
@@ -100,7 +100,7 @@ def keep_inputs(args: Any) -> None:
 
 
 def require_folders(args: argparse.Namespace) -> None:
-    """Refuse outputs whose folder is missing, before any work that would then be lost.
+    """Refuse an output whose folder is missing, before the command does work that would be lost.
 
     A command that makes the folder of its ``--output`` sets ``makes_folder``.
 
@@ -124,7 +124,7 @@ def _written(name: str, path: Path, args: argparse.Namespace) -> list[Path]:
 
 
 def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
-    """Yield the files that an argument names."""
+    """Yield the files that an argument names; for a folder, also the files that are read in it."""
     value = getattr(args, name)
     for path in value if isinstance(value, list) else [value]:
         if name in NAMED and isinstance(path, str):

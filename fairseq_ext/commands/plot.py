@@ -51,7 +51,7 @@ def _add_curves(pictures: options.Subparsers) -> None:
 
 
 def _named_log(text: str) -> str:
-    """Return ``NAME=FILE`` for a run's folder or log, with or without ``NAME=``."""
+    """Turn ``[NAME=]RUN``, where RUN is a log or the folder of a run, into ``NAME=FILE``."""
     path = Path(text.partition("=")[2] or text)
     name = (path.parent if path.name == "train.log" else path).absolute().name
     file = path

@@ -13,7 +13,7 @@ from fairseq_ext.utils.option_fields import Once, add_options, from_args, option
 
 @dataclass(frozen=True)
 class Request:
-    """The options of a call of ``score``, one field each."""
+    """The command-line options of ``score``, a field for each."""
 
     reference: evaluation_options.ReferenceOptions
     metrics: evaluation_options.MetricOptions
@@ -38,7 +38,7 @@ class Request:
     json: Path | None = None
 
     def check(self) -> None:
-        """Refuse an option that another one makes useless."""
+        """Raise ConfigError if an option has no effect beside another, or lacks one it needs."""
         fault = None
         if self.generated and self.tokenized_hyp:
             fault = "`--tokenized-hyp` goes with `--hyp`; `--generated` has the tokens."

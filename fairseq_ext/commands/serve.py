@@ -70,7 +70,8 @@ def serve(settings: Settings) -> int:
 def _splits(settings: Settings) -> bool:
     """Return whether to split lines into sentences.
 
-    By default they are split if the library sentence-splitter is installed; if not, print a note.
+    If no option decides, lines are split if the library sentence-splitter is installed. If it is
+    not installed, print a note.
     """
     if settings.split_sentences is not None:
         return settings.split_sentences
@@ -86,7 +87,7 @@ def _splits(settings: Settings) -> bool:
 
 
 def _keys(settings: Settings) -> list[str]:
-    """Read the API keys from option, environment variable and file."""
+    """Collect the API keys from the option, the environment variable and the file."""
     keys = [settings.api_key, os.environ.get(KEY)]
     path = settings.api_key_file
     if path is not None:

@@ -64,9 +64,9 @@ class PartOptions:
     )
 
     def check(self, inputs: Sequence[Path] | None, outputs: Mapping[str, Path | None]) -> None:
-        """Refuse options that need ``--parts`` without it, and options that do not go with it.
+        """Raise ConfigError if an option needs ``--parts``, which is missing, or options conflict.
 
-        ``--parts`` needs input files, and no output may be in its folder.
+        With ``--parts``, ``inputs`` must be files, and no output may be in the folder of the parts.
         """
         if self.parts is None:
             for name in ("part_lines", "shard", "ray"):
@@ -89,7 +89,7 @@ class PartOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """The options of a call of ``translate``; :meth:`resolved` finds models, data and text."""
+    """The command-line options of ``translate``; :meth:`resolved` finds models, data and text."""
 
     words: Sequence[str] = option(
         [],
@@ -128,7 +128,7 @@ class Request:
     parts: PartOptions = dataclasses.field(default_factory=PartOptions)
 
     def check(self) -> None:
-        """Refuse options that do not go together."""
+        """Raise ConfigError if options do not go together."""
         self.parts.check(self.input, {"--output": self.output, "--json": self.json})
         require_compatible(
             self.search.constraints,
@@ -141,7 +141,8 @@ class Request:
     def resolved(self) -> Request:
         """Return a copy of the request with ``path``, ``data`` and ``lines`` filled in.
 
-        Models are found by their names; ``words`` are either the data folder or lines of text.
+        ``path`` gets the files of the named models. The positional arguments, ``words``, become
+        either the folder ``data`` or the text ``lines``.
         """
         from fairseq_ext.decoding.loading import require_readers
 
@@ -196,7 +197,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def translate(request: Request) -> None:
-    """Translate the input of a resolved request."""
+    """Translate the input of a request from :meth:`Request.resolved`, and write the output."""
     # This logger tells why fairseq translates instead of the engine.
     logging.getLogger("fairseq_ext.generation.on_engine").setLevel(logging.INFO)
     if request.parts.parts is not None:
@@ -258,7 +259,7 @@ def _find_models(request: Request) -> list[Path]:
 
 
 def _require_no_text(paths: Iterable[Path]) -> None:
-    """Refuse arguments of ``--path`` that are not files, because they are probably input text."""
+    """Refuse arguments of ``--path`` that do not exist, because they are probably input text."""
     for path in paths:
         if not os.path.exists(path):  # noqa: PTH110  # may be too long for a path
             raise ConfigError(
@@ -270,7 +271,7 @@ def _require_no_text(paths: Iterable[Path]) -> None:
 def _data_or_text(
     request: Request, models: Sequence[Path]
 ) -> tuple[Path | None, Sequence[str] | None]:
-    """Read the positional arguments: return a data folder, or lines of text."""
+    """Read the positional arguments as a data folder or as lines of text; the other is None."""
     from fairseq_ext.decoding.loading import has_dictionaries
 
     words = request.words
@@ -295,7 +296,7 @@ def _data_or_text(
 
 
 def count_lines(request: Request) -> int | None:
-    """Check the input files and count their lines; None for standard input."""
+    """Check the input files and return their number of lines; None for standard input."""
     from fairseq_ext.text import checks
 
     if request.input is None:
@@ -304,7 +305,7 @@ def count_lines(request: Request) -> int | None:
 
 
 def load(request: Request) -> tuple[Translates, TranslateLines]:
-    """Load the models; return the translator, and the function that translates lines of bytes."""
+    """Load the models; return the translator, and a function that translates lines (bytes)."""
     from fairseq_ext.decoding import stream
     from fairseq_ext.decoding.loading import open_model
     from fairseq_ext.text import placeholders
@@ -495,7 +496,7 @@ def translate_parts(request: Request) -> None:
 
 
 def _shard(text: str | None) -> tuple[int, int]:
-    """Parse ``I/N``, the number of a shard and the count of shards."""
+    """Parse ``I/N``, the number of a shard and the count of shards; None stands for 0/1."""
     if text is None:
         return 0, 1
     match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
@@ -505,7 +506,7 @@ def _shard(text: str | None) -> tuple[int, int]:
 
 
 def _files(request: Request) -> list[Path]:
-    """List the files on which translations depend, except the input."""
+    """List the files, other than the input, on which the translations depend."""
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.loading import data_of
 
@@ -519,7 +520,7 @@ def _files(request: Request) -> list[Path]:
 
 
 def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
-    """Describe everything that translations depend on: files by checksum, and options.
+    """Describe all that the translations depend on: files by checksum, and options.
 
     Options that may differ between workers are left out: devices, memory, paths, and --skip-long.
     --skip-long changes no finished part: without it, a part with an overlong line fails.
@@ -540,7 +541,7 @@ def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
 
 
 def _run_on_ray(request: Request, folder: Folder) -> None:
-    """Let workers of a cluster translate the missing parts."""
+    """Let workers of the Ray cluster ``--ray`` translate the missing parts."""
     from fairseq_ext.utils import ray_workers
 
     if not folder.missing():
@@ -562,5 +563,5 @@ def _run_on_ray(request: Request, folder: Folder) -> None:
 
 
 def _work_on_ray(request: Request, cpu: bool) -> None:
-    """Translate parts as a worker of the cluster."""
+    """Translate missing parts in a worker of the Ray cluster."""
     translate(dataclasses.replace(request, search=dataclasses.replace(request.search, cpu=cpu)))

@@ -6,9 +6,12 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket; port 0 is any free port.
+    """Open a listening socket; port 0 stands for any free port.
 
     Clients that connect before the models are loaded have to wait.
+
+    Raises:
+        ConfigError: the address is not one of this machine, or the port is not free.
     """
     try:
         if not 0 <= port <= 65535:  # getaddrinfo would take it modulo 65,536

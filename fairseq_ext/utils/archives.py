@@ -47,8 +47,8 @@ def safe_extract(
 
     A tar file may be compressed by gzip, bzip2, xz or zstd. ``folder`` is made if missing, and
     nothing in it is overwritten. A caller that has the archive open passes it as ``file``; then
-    that file is unpacked even if another one now has the name ``archive``. Return the top-level
-    files and folders, sorted.
+    this open file is unpacked, even if the path ``archive`` leads to another file by now. Return
+    the top-level files and folders, sorted.
 
     Raises:
         DataError: the archive is damaged or unpacks to more than ``max_bytes``; a member is
@@ -83,7 +83,7 @@ def unpacked_in_cache(path: Path, kind: str, find: Callable[[Path], Path]) -> Pa
     """Unpack a model's archive into the user's cache; return the model's folder there.
 
     Each version of the archive is unpacked once, into a folder below the cache's folder ``kind``.
-    ``find`` takes the folder of the archive and returns the model's folder in it, or raises
+    ``find`` takes the folder of unpacked files and returns the model's folder in it, or raises
     DataError or CheckpointError.
 
     Raises:
@@ -126,7 +126,7 @@ def _unpacked(path: Path, former: files.Version, kind: str, find: Callable[[Path
 def whole_archive(path: str | Path) -> Iterator[None]:
     """Turn errors of damaged or unsafe content into a DataError that names the archive ``path``.
 
-    All other errors, such as the one for a full disk, leave the block unchanged.
+    All other errors, such as that of a full disk, pass through unchanged.
     """
     try:
         yield
@@ -159,7 +159,7 @@ def _require_size(total: int, max_bytes: int) -> None:
 
 
 class _Member(tarfile.TarInfo):
-    """A member of a tar file, which raises an error if its header has an impossible size."""
+    """A member of a tar file; reading it fails if its header has an impossible size."""
 
     # Newer Pythons, and Debian's, build follow-up headers without `frombuf`, but all call this.
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
@@ -170,7 +170,10 @@ class _Member(tarfile.TarInfo):
 
 
 class _Limited:
-    """A file of which only ``limit`` bytes can be read; ``end`` has the last bytes read so far."""
+    """A file that raises ValueError once more than ``limit`` bytes of it have been read.
+
+    ``end`` has the last 1024 bytes read so far.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._count = file, 0
@@ -208,8 +211,8 @@ def _untar(packed: IO[bytes], folder: Path, max_bytes: int) -> None:
 def decompressed(file: IO[bytes], head: bytes) -> Any:
     """Return a file object that reads the decompressed content of ``file``.
 
-    ``head``, the first bytes, shows the compression; without compression, ``file`` itself is
-    returned.
+    ``head`` has the first six bytes, which show the compression. An uncompressed file is returned
+    as it is.
     """
     if head.startswith(_ZSTD):
         extras.need("zstandard")
@@ -231,8 +234,11 @@ def decompressed(file: IO[bytes], head: bytes) -> Any:
 def write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
     """Write a file or folder of a tar file below ``folder``.
 
-    tarfile's own filter is missing in older Pythons, and could be deceived by links up to 3.11.12
-    (CVE-2025-4517). Owners, times and permissions are not restored.
+    tarfile's own filter for unsafe members does not serve here: older Pythons lack it, and up to
+    3.11.12 links could deceive it (CVE-2025-4517). Owners, times and permissions are not restored.
+
+    Raises:
+        ValueError: the member would leave the folder, or is a link or a device.
     """
     _require_inside(member.name)
     path = folder / member.name

@@ -1,7 +1,7 @@
 """Print the error that ends a command in one line, in the same way for all commands.
 
 ``fairseq-ext`` (``cli.py``) and ``fairseq-hydra-train`` call :func:`report`. Every other command of
-fairseq that has loaded this plugin calls it through ``sys.excepthook``.
+fairseq that has loaded this plugin calls :func:`report` through ``sys.excepthook``.
 """
 
 import errno
@@ -53,9 +53,9 @@ def final_line(error: BaseException) -> str | None:
 
 
 def _plain_words(error: BaseException) -> str | None:
-    """Return a message for the user about an error of a kind that has one, or None.
+    """Return a message in plain words for an error that a user can cause; None for other errors.
 
-    These kinds are failed file operations, text that is not UTF-8, missing modules and options, a
+    Such errors are failed file operations, text that is not UTF-8, missing modules and options, a
     criterion that does not suit the model, and errors of a spawned process.
     """
     if isinstance(error, ModuleNotFoundError) and error.name:
@@ -86,7 +86,7 @@ def _plain_words(error: BaseException) -> str | None:
 
 
 def _refuses_options(error: BaseException) -> bool:
-    """Return whether an error is a refusal of options by fairseq or by a library that it uses.
+    """Return whether fairseq, or a library that it uses, refuses options by this error.
 
     Errors during training or inference, and errors raised in this package, are not refusals.
     """
@@ -104,7 +104,7 @@ def _refuses_options(error: BaseException) -> bool:
 
 
 def install_excepthook() -> None:
-    """Let :func:`report` print the error that ends this process, for any command."""
+    """Let :func:`report` print any error that ends this process, whatever the command is."""
     previous = sys.excepthook
     if getattr(previous, "prints_user_errors", False):
         return

@@ -27,7 +27,7 @@ class ConfigError(FairseqExtError, ValueError):
 
 
 def wrong_value(option: str, requirement: str, value: object) -> ConfigError:
-    """Make the error for an option whose value does not meet a ``requirement``, a phrase."""
+    """Make the error for a wrong value of an option; ``requirement`` follows "must be"."""
     shown = value if isinstance(value, int | float) else f"`{value}`"
     return ConfigError(f"`{option}` must be {requirement}, but is {shown} instead.")
 

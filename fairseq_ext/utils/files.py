@@ -28,7 +28,10 @@ _attributes = attrgetter("st_mode", "st_uid", "st_gid", "st_nlink")
 
 
 def explain(error: OSError, path: str | Path | None = None) -> str:
-    """Explain a failed file operation in one line: the path, the system's reason, the cure."""
+    """Explain a failed file operation in one line: the path, the system's reason, the cure.
+
+    If ``path`` is None, the error tells the path.
+    """
     name = path or error.filename2 or error.filename or "the output"
     if error.errno in FULL_DISK:
         cure = "Free some space, or choose a folder on another disk."
@@ -147,12 +150,12 @@ def sha256(path: str | Path) -> str:
 def atomic_write(
     path: str | Path, mode: str = "w", *, through_links: bool = True
 ) -> Iterator[IO[Any]]:
-    """Open a temporary file beside ``path`` that replaces it once the block has succeeded.
+    """Open a temporary file that replaces the file ``path`` once the block has succeeded.
 
     Readers see the old file or the whole new one, whatever happens in between; after an error the
     temporary file is removed. A device or pipe, such as ``/dev/null``, is written to directly.
     ``mode`` is ``"w"`` (UTF-8 text, ``\\n`` line ends) or ``"wb"``. If ``path`` is a symbolic link,
-    ``through_links`` replaces its target, otherwise the link itself is replaced.
+    its target is replaced or, without ``through_links``, the link itself.
     """
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     exists, is_file = os.path.exists(path), os.path.isfile(path)  # noqa: PTH110, PTH113  # any text
@@ -212,7 +215,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _hidden_folder(parent: Path, prefix: str, path: Path) -> Iterator[Path]:
-    """Yield a new folder in ``parent``, and remove it afterwards; ``path`` is for the message."""
+    """Yield a new folder in ``parent``, and remove it afterwards; errors name ``path``."""
     hidden = parent / f"{prefix}{os.urandom(8).hex()}"  # before `try`: a signal may come any time
     with no_empty_folder(parent):
         try:
@@ -316,7 +319,7 @@ def _to_disk(path: Path) -> None:
 
 @contextmanager
 def writers(paths: list[Path]) -> Iterator[list[IO[str]]]:
-    """Open files for UTF-8 lines, which are on disk when the block ends without an error."""
+    """Open files for writing UTF-8 text; the text is on disk if the block ends without an error."""
     with ExitStack() as stack:
         opened = [
             stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths
@@ -335,7 +338,7 @@ def write_all(folder: Path, texts: Mapping[str, Iterable[str]]) -> None:
 
 
 def cache_folder() -> Path:
-    """Return this package's cache folder: below ``XDG_CACHE_HOME``, or ~/.cache."""
+    """Return this package's cache folder, which is below ``XDG_CACHE_HOME`` or ~/.cache."""
     try:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
@@ -350,7 +353,7 @@ def version(file: str | Path | int) -> Version:
 
 
 class FileVersions:
-    """The versions of files at the time when this object is made, before the files are read."""
+    """Versions of files, to notice later changes; make this object before you read the files."""
 
     def __init__(self, paths: Iterable[Path] = ()) -> None:
         self._files = {path: path.stat() for path in paths}
@@ -359,8 +362,9 @@ class FileVersions:
         """Raise :class:`DataError` if a file has been written to since this object was made.
 
         The modification time alone does not show this, because anyone can set it back. Nobody can
-        set back the time of change (ctime). But a new name, link, mode or owner sets it, too: if
-        the mode, the owner or the number of links differs, a later time of change is accepted.
+        set back the time of change (ctime). But the system also updates the ctime when a file gets
+        a new name, link, mode or owner. So a later ctime is accepted if the mode, the owner or the
+        number of links differs.
         """
         for path, former in self._files.items():
             now = path.stat() if path.exists() else None

@@ -1,7 +1,7 @@
 """Read a user's JSON files; every fault is a :class:`DataError`.
 
 Python's reader accepts too much (``NaN``, ``1e999`` as infinity, halves of surrogate pairs, a key
-twice) and raises four kinds of errors for the rest. Nothing here needs fairseq or torch.
+twice), and raises four kinds of errors for what it refuses. Nothing here needs fairseq or torch.
 """
 
 import json
@@ -26,7 +26,10 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parse JSON, and refuse what the module names; ``where`` is the file, for the message."""
+    """Parse JSON, but refuse numbers out of range, repeated keys and halves of surrogate pairs.
+
+    ``where`` names the file in messages.
+    """
 
     def refuse(number: str) -> None:
         line = text.count("\n", 0, text.find(number)) + 1

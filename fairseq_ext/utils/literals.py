@@ -1,8 +1,8 @@
 """Read Python literals in options without ``eval``.
 
 :func:`literal` accepts everything that fairseq's options use: numbers, strings, booleans, None,
-lists, tuples and dictionaries, a sign, and ``+`` and ``*`` of these for wav2vec 2.0's layers:
-``[(512, 10, 5)] + [(512, 3, 2)] * 4``. It is a pure function without imports of fairseq.
+lists, tuples and dictionaries, a sign, and ``+`` and ``*`` of all these, as wav2vec 2.0's layers
+have them: ``[(512, 10, 5)] + [(512, 3, 2)] * 4``. It is a pure function without imports of fairseq.
 """
 
 import ast
@@ -58,16 +58,16 @@ def literal(text: str) -> Any:
 
 
 def shown(text: str) -> str:
-    """Shorten a text for a message, which makes it printable."""
+    """Shorten a text for an error message; the error itself escapes control characters."""
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 class _Refusal(ValueError):
-    """The reason why a text is not a literal, as the end of a sentence."""
+    """Why :func:`literal` refuses a text, as the end of a sentence: "is too long"."""
 
 
 def _value(node: ast.expr) -> tuple[Any, int]:
-    """Evaluate a node; return the value and its size: 1 plus the sizes of its elements."""
+    """Evaluate a node; return the value and its size, which is 1 plus the sizes of its elements."""
     match node:
         case ast.Constant(value=str() as value):
             return value, 1 + len(value)

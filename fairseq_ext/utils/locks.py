@@ -1,4 +1,4 @@
-"""Locks between processes, and locks between threads that survive a fork.
+"""Locks between processes, and locks between threads that are free in a forked child.
 
 Processes use ``flock``. The kernel releases its locks when a process ends in any way, so a killed
 process never blocks the next one. On NFS the server does this for its clients; it releases the
@@ -22,8 +22,8 @@ UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
 def held(path: Path, *, wait: bool) -> Iterator[bool]:
     """Hold the lock file ``path`` in an existing folder during the block, then remove it.
 
-    Yield False, and hold nothing, on a file system without locks. Raise ``filelock.Timeout`` if
-    another process holds it and ``wait`` is False.
+    On a file system without locks, yield False and hold nothing; otherwise yield True. Raise
+    ``filelock.Timeout`` if another process holds the lock and ``wait`` is False.
     """
     import filelock  # here, because the import takes as long as translating a sentence
 
@@ -50,9 +50,10 @@ _LOCKS: "weakref.WeakSet[ForkSafeLock]" = weakref.WeakSet()
 
 
 class ForkSafeLock:
-    """A lock for the threads of a process; a forked child finds it free.
+    """A lock for the threads of a process, which is free in a forked child.
 
-    The thread that held it at the fork does not exist in the child, so nobody would release it.
+    The thread that held the lock at the fork does not exist in the child, so nobody there would
+    release the lock.
     """
 
     def __init__(self) -> None:

@@ -19,9 +19,9 @@ CHOICES = ("MALLOC_", "GLIBC_TUNABLES")
 def keep() -> bool:
     """Make the C library reuse freed memory instead of returning it; return whether it does.
 
-    Training soon needs freed memory again, but the system would clear it each time: gradients of a
-    large embedding are above the threshold, and each of their pages costs a page fault in every
-    update. Allocator settings in the environment take precedence.
+    Training soon needs freed memory again, but the system would clear it each time. For example,
+    gradients of a large embedding are above the threshold, and each of their pages costs a page
+    fault in every update. Allocator settings in the environment take precedence.
     """
     mallopt = _mallopt()
     if mallopt is None or any(name.startswith(CHOICES) for name in os.environ):
@@ -32,7 +32,7 @@ def keep() -> bool:
 
 
 def give_back() -> None:
-    """Let this process return the memory that it frees; call this before it has threads.
+    """Make this process return freed memory to the system; call this before it starts threads.
 
     By default each thread has a heap, which keeps freed memory, and each large block that is freed
     raises the threshold. Here threads share one heap, and the threshold is fixed.

@@ -50,14 +50,14 @@ def flag(name: str) -> str:
 
 
 def require_at_least(options: Any, **minima: int) -> None:
-    """Refuse the first option whose value is below its minimum; ``minima`` has field names."""
+    """Raise ConfigError for the first option below its minimum; ``minima`` are by field name."""
     for name, minimum in minima.items():
         if (value := getattr(options, name)) < minimum:
             raise ConfigError(f"`{flag(name)}` must be at least {minimum}, but is {value} instead.")
 
 
 def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
-    """Add the fields of a dataclass ``kind`` as options to a parser; ``names`` selects some."""
+    """Add the fields of the dataclass ``kind`` to a parser, or only those that ``names`` has."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if _OPTION not in field.metadata or (names and field.name not in names):
@@ -82,7 +82,7 @@ def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
 def _of_type(hint: Any, default: Any) -> dict[str, Any]:
     """Return argparse's settings for an annotation: type and metavar, or the action of a boolean.
 
-    For a sequence, return the type of its elements.
+    For a sequence, the type is that of its elements.
     """
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kind = kinds[0]

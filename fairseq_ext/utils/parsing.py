@@ -25,14 +25,15 @@ class Parser(argparse.ArgumentParser):
     example = ""  # a command line, shown at the end of the help
 
     def format_help(self) -> str:
-        """Return argparse's help, with the example unbroken so that it can be copied."""
+        """Return argparse's help, then the example on a single line, which can be copied."""
         help_text = super().format_help()
         return f"{help_text}\nexample:\n  {self.example}\n" if self.example else help_text
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse like argparse, but refuse unknown arguments here, not in the parent parser.
+        """Parse like argparse, but let a subcommand's parser itself refuse unknown arguments.
 
-        This lets a subcommand's parser suggest the nearest name among its own options.
+        Then that parser can suggest the nearest name among its own options. In argparse, the parent
+        parser refuses unknown arguments.
         """
         self._words = list(args or [])
         parsed, unknown = super().parse_known_args(args, namespace)
@@ -41,7 +42,7 @@ class Parser(argparse.ArgumentParser):
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Print the message in one line that begins like all errors, and exit with status 2."""
+        """Print the message, reworded by :func:`advise`, in a line like all errors; exit with 2."""
         options = options_of(self)
         if message.endswith(" required") or " are required: " in message:
             # A required option is rarely missing; mostly it is misspelt.
@@ -56,7 +57,10 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog.partition(' ')[0]}: error: {printable(line)}\n")
 
     def list_by_group(self, subparsers: Any, groups: Mapping[str, str]) -> None:
-        """Show subcommands in the help below headings; argparse has one heading for all of them."""
+        """Show each subcommand in the help below its heading, ``groups[name]``.
+
+        argparse has a single heading for all subcommands.
+        """
         headings: dict[str, Any] = {}
         for line in subparsers._choices_actions:
             title = groups[line.dest]
@@ -75,7 +79,10 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def advise(message: str, options: Iterable[str], command: str, example: str = "") -> str:
-    """Reword argparse's message, and add the option or value that was probably meant, or help."""
+    """Reword argparse's message, and add what was probably meant, or where to find help.
+
+    ``options`` are all options of ``command``.
+    """
     usage = f"Example: `{example}`." if example else f"`{command} --help` explains them."
     if choice := re.fullmatch(
         r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message
@@ -121,7 +128,7 @@ def advise(message: str, options: Iterable[str], command: str, example: str = ""
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return ``; did you mean …?``, or a full stop if no name is near."""
+    """Return the end of a message: ``; did you mean …?``, or a full stop if no name is similar."""
     near = near_names(name, names)
     return f"; did you mean {alternatives(near)}?" if near else "."
 

@@ -1,4 +1,4 @@
-"""Run workers on a Ray cluster: processes that make parts until none is missing.
+"""Run worker processes on a Ray cluster, for example to translate the parts of a large text.
 
 Ray places the workers and restarts killed ones. The workers agree among themselves who makes which
 part, by files in their shared folder (:mod:`fairseq_ext.utils.shared_folder`).
@@ -17,9 +17,13 @@ def run(address: str, work: Callable[[Any, bool], object], request: Any, *, cpu:
 
     Args:
         address: the cluster's address; ``local`` starts a cluster.
-        work: the function that a worker calls with ``request``, and with True if it has no GPU.
+        work: the function that each worker calls: ``work(request, cpu)``, where ``cpu`` is True if
+            the worker has no GPU.
         request: the first argument of ``work``.
-        cpu: whether to leave GPUs alone.
+        cpu: whether to use no GPU at all.
+
+    Raises:
+        EnvironmentProblem: Ray is not installed, or the cluster cannot be reached.
     """
     extras.need("ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # keep Ray from reporting to its makers
@@ -50,8 +54,8 @@ def run(address: str, work: Callable[[Any, bool], object], request: Any, *, cpu:
 def workers(resources: Mapping[str, float], threads: int, *, cpu: bool) -> list[tuple[int, int]]:
     """Return ``(GPUs, processors)`` for each worker that fits into a cluster; at least one worker.
 
-    ``resources`` are those of the cluster, as Ray reports them. A worker has a GPU and one
-    processor, or no GPU and ``threads`` processors; ``cpu`` leaves GPUs alone.
+    ``resources`` has the cluster's GPUs and processors, as Ray reports them. A worker has a GPU and
+    one processor, or no GPU and ``threads`` processors. With ``cpu``, no worker has a GPU.
     """
     gpus = 0 if cpu else int(resources.get("GPU", 0))
     rest = max(int(resources.get("CPU", 0)) - gpus, 0) // threads

@@ -27,13 +27,13 @@ PAUSE = 0.5  # seconds before looking again at files that others are making
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """A folder in which several workers do one job; ``head`` are the manifest's first entries."""
+    """A folder in which several workers do one job; ``head`` has the manifest's first entries."""
 
     path: Path
     head: Mapping[str, Any]
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
-        """Return whether a worker has begun this job here; refuse a folder of another job."""
+        """Return whether a worker has begun this job here; raise DataError for another job."""
         manifest = self.path / MANIFEST
         if not manifest.exists():
             if any(self.path.glob("[!.]*")):
@@ -68,9 +68,9 @@ class SharedFolder:
         return [name for name in names if name not in file_names]
 
     def make(self, name: str, do: Callable[[str], object]) -> bool:
-        """Make a file by ``do(name)``, unless it exists or another worker is making it.
+        """Make the file ``name`` by ``do(name)``, unless it exists or another worker makes it.
 
-        Return whether this worker made it.
+        Return whether this worker has made it.
         """
         stem = Path(name).stem
         try:
@@ -94,7 +94,7 @@ class SharedFolder:
     ) -> None:
         """Make files until none of them is missing, side by side with other workers.
 
-        ``do`` writes the file of a given name, after all files that belong to it. ``spread`` is a
+        ``do(name)`` writes a file, and before it all files that belong to it. ``spread`` is a
         function like ``map`` that may use several processes.
         """
         announced = False
