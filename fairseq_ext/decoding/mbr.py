@@ -77,8 +77,8 @@ class NeuralUtility:
         """Score candidates with each candidate as reference, ``[H, H]``, in the metric's unit."""
         if not self.metric.sees_references:
             raise ConfigError(
-                f"`--utility {self.metric.given}` uses no reference, but MBR compares candidates "
-                "with each other; choose a metric that compares two texts."
+                f"`--utility {self.metric.specification}` uses no reference, but MBR compares "
+                "candidates with each other; choose a metric that compares two texts."
             )
         return np.array(self.metric.matrix(candidates, source))
 

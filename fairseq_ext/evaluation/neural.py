@@ -56,7 +56,7 @@ class NeuralMetric:
             )
         if batch_size < 1:
             raise wrong_value("--metric-batch-size", "at least 1", batch_size)
-        self.given, self.batch_size = specification, batch_size
+        self.specification, self.batch_size = specification, batch_size
         self.python = _python(python)
         self._process: subprocess.Popen[str] | None = None
         self._about: dict[str, Any] = {}
@@ -139,7 +139,7 @@ class NeuralMetric:
                 how = f"was ended by {signal.Signals(-status).name}; {MEMORY}"
             else:
                 how = f"ended with status {status}, for the reason that it has printed above."
-            raise EnvironmentProblem(f"The process of `{self.given}` ({self.python}) {how}")
+            raise EnvironmentProblem(f"The process of `{self.specification}` ({self.python}) {how}")
         answer = json.loads(line)
         if "error" not in answer:
             return answer
@@ -157,15 +157,15 @@ class NeuralMetric:
                 "`checkpoints/model.ckpt`), its checkpoint, or a name on the Hub, such as "
                 f"{EXAMPLE}, which needs the network once, and for some a login: `hf auth login`."
             )
-        raise DataError(f"`{self.given}`: COMET ends with {answer['error']}; {cure}")
+        raise DataError(f"`{self.specification}`: COMET ends with {answer['error']}; {cure}")
 
     def _checked(self, scores: list[float], count: int) -> list[float]:
         """Return the scores; raise DataError unless they are ``count`` finite numbers."""
         finite = sum(map(math.isfinite, scores))
         if len(scores) != count or finite != count:
             raise DataError(
-                f"`{self.given}` gives {finite} finite scores for {count} texts; try the model "
-                f"with {DISTRIBUTION}'s own command."
+                f"`{self.specification}` gives {finite} finite scores for {count} texts; try the "
+                f"model with {DISTRIBUTION}'s own command."
             )
         return scores
 
