@@ -194,11 +194,12 @@ class Preparation:
         """
         from fairseq_ext.text import moses
 
+        detokenizers = list(map(moses.detokenizer, self._sides))
         for pair in pairs:
-            for sentence, language, file in zip(pair, self._sides, files, strict=True):
+            for sentence, detokenize, file in zip(pair, detokenizers, files, strict=True):
                 text = one_spaced(sentence or "")
                 if not self.corpus.tokenize:
-                    text = moses.detokenize(text, language)
+                    text = detokenize(text)
                 file.write(f"{text.lower() if self.corpus.lowercase else text}\n")
             yield pair
 

@@ -214,13 +214,22 @@ class Tokenizer:
         return numeric is True and following[:1] in tuple("0123456789")
 
 
-def detokenize(tokens: str, language: str) -> str:
-    """Turn Moses' tokens into text like ``detokenizer.perl -l language``; undo XML entities."""
-    text = f" {' '.join(tokens.split())} ".replace(" @-@ ", "-")
-    if "&" in text:
-        for entity, sign in UNESCAPES.items():
-            text = text.replace(entity, sign)
-    return " ".join("".join(_text(["", *text.split()], short_code(language))).split())
+def detokenizer(language: str) -> Callable[[str], str]:
+    """Return a function that turns a line of Moses' tokens into text.
+
+    It writes what ``detokenizer.perl -l language`` writes, with signs instead of XML entities. The
+    language code may have a script or region.
+    """
+    code = short_code(language)
+
+    def detokenize(tokens: str) -> str:
+        text = f" {' '.join(tokens.split())} ".replace(" @-@ ", "-")
+        if "&" in text:
+            for entity, sign in UNESCAPES.items():
+                text = text.replace(entity, sign)
+        return " ".join("".join(_text(["", *text.split()], code)).split())
+
+    return detokenize
 
 
 OPENING = regex.compile(r"[\p{Sc}(\[{¿¡]+")

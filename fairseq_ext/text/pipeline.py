@@ -135,7 +135,8 @@ class Pipeline:
             return join
         from fairseq_ext.text import moses
 
-        return lambda line: moses.detokenize(join(line), language)
+        detokenize = moses.detokenizer(language)
+        return lambda line: detokenize(join(line))
 
     def towards(self, src: str, tgt: str) -> "Pipeline | None":
         """Return this pipeline for ``src`` to ``tgt``; None if it has other languages."""

@@ -76,10 +76,10 @@ def test_tokens_and_text_are_those_of_the_scripts(sentence: Sentence) -> None:
     tokens = tokenizer.tokenize(sentence.text, escape=False)
     if sentence.tokens:
         assert tokens == sentence.tokens
-        assert moses.detokenize(tokens, language) == sentence.detokenized
+        assert moses.detokenizer(language)(tokens) == sentence.detokenized
     assert not any(unicodedata.category(token[0]) in ("Mn", "Mc", "Cf") for token in tokens.split())
-    escaped = tokenizer.tokenize(sentence.text)
-    assert moses.detokenize(escaped, language) == moses.detokenize(tokens, language)
+    escaped, detokenize = tokenizer.tokenize(sentence.text), moses.detokenizer(language)
+    assert detokenize(escaped) == detokenize(tokens)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_region_has_the_rules_of_its_language(language: str) -> None:
     line = "I don't know John's car."
     tokens = moses.tokenizer(language).tokenize(line, escape=False)
     assert tokens == "I don 't know John 's car ."
-    assert moses.detokenize(tokens, language) == line
+    assert moses.detokenizer(language)(tokens) == line
 
 
 LANGUAGES = sorted({sentence.language for sentence in SENTENCES})
