@@ -1,1 +1,1 @@
-"""Folders of binarized data: check them, read them, and write them in shards."""
+"""Folders of binarized data: check and read their files, and write them in shards."""

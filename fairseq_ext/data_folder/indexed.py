@@ -59,7 +59,10 @@ def write_manifest(stage: Path, folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
-    """Check a manifest, if any; return ``bytes`` and ``sha256`` of each file in it, by name."""
+    """Return ``bytes`` and ``sha256`` of each file in a folder's manifest, by the file's name.
+
+    Return {} if the folder has no manifest. A damaged manifest is refused.
+    """
     path = folder / MANIFEST
     if not path.exists():
         return {}
@@ -91,8 +94,8 @@ def require_as_listed(
 ) -> None:
     """Raise :class:`DataError` if a file differs from its entry in a manifest.
 
-    ``listed`` has the manifest's entries (:func:`read_manifest`); an unlisted file passes. The size
-    is compared, and the SHA-256 unless ``contents`` is False.
+    ``listed`` has the manifest's entries (:func:`read_manifest`); a file without an entry passes.
+    The size is compared, and the SHA-256 unless ``contents`` is False.
     """
     entry = listed.get(path.name)
     if entry is None:
@@ -113,12 +116,14 @@ def check_dictionary(path: Path) -> None:
 
 
 def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool = True) -> None:
-    """Check that ``<prefix>.idx`` and ``<prefix>.bin`` are whole and belong together.
+    """Check that ``<prefix>.idx`` and ``<prefix>.bin`` are complete and belong together.
 
-    Pointers are checked against sizes, checksums and the files' sizes against the folder's
-    manifest, if any, and the largest token against ``vocabulary``, if known. In layouts other than
-    ``mmap``, only listed files are checked. Without ``contents`` only sizes are compared: one
-    process of a job is enough to check the contents. If neither file exists, nothing is checked.
+    The bytes at which sentences start are checked against the sizes of the sentences, and the
+    files against the folder's manifest, if there is one. The largest token must be below
+    ``vocabulary``, the number of entries in the dictionary; None allows any token. In layouts other
+    than ``mmap``, the files are only compared with the manifest. Without ``contents``, only the
+    sizes of files are compared: if a job has several processes, it is enough that one of them
+    checks the contents. If neither file exists, nothing is checked.
 
     Raises:
         DataError: only one of the files exists, one is damaged, or a token is not in the
@@ -153,7 +158,10 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
 
 def read_header(index: Path) -> tuple[int, str] | None:
-    """Check an index; return its number of sentences and numpy token type, None if not ``mmap``."""
+    """Check an index file; return the number of sentences and the numpy type of their tokens.
+
+    Return None if the layout is not ``mmap``.
+    """
     layout = np.dtype(HEADER)
     with index.open("rb") as file:
         head = file.read(layout.itemsize)
@@ -179,10 +187,11 @@ def read_header(index: Path) -> tuple[int, str] | None:
 
 
 def read(prefix: str | Path) -> tuple[Any, Any]:
-    """Return all tokens, a memory map, and where each sentence starts, ``[sentences + 1]``, int64.
+    """Return all tokens of a dataset as a memory map, and the places where sentences start.
 
-    The last number is that of all tokens. Raises DataError like :func:`check`, or if the layout is
-    not ``mmap``.
+    The places are int64 ``[sentences + 1]``: sentence ``i`` has the tokens from ``starts[i]`` to
+    ``starts[i + 1]``. Raise :class:`DataError` if the layout is not ``mmap``, or like
+    :func:`check`.
     """
     index = require_file(f"{prefix}.idx", "index")
     check(prefix)
@@ -196,7 +205,10 @@ def read(prefix: str | Path) -> tuple[Any, Any]:
 
 
 def bytes_of_data(index: Path, sentences: int, token_type: str) -> int:
-    """Return the bytes of data that an index implies; check its pointers against its sizes."""
+    """Return how many bytes of data an index describes.
+
+    Raise :class:`DataError` if a sentence does not start where the sentence before it ends.
+    """
     itemsize, offset = np.dtype(token_type).itemsize, np.dtype(HEADER).itemsize
     sizes = np.memmap(index, "<i4", "r", offset, (sentences,))
     pointers = np.memmap(index, "<i8", "r", offset + sizes.nbytes, (sentences,))

@@ -1,4 +1,4 @@
-"""Binarized data in shards: one folder of training pairs for each epoch, with a common dictionary.
+"""Binarize training pairs in shards: several folders with a common dictionary, one for each epoch.
 
 fairseq-train takes folders separated by colons, ``bin/000:bin/001:…``. In each epoch fairseq's task
 (``load_dataset``) opens the next shard, so an epoch of a corpus of any size begins as soon as one
@@ -32,8 +32,9 @@ OURS = (
 class Shards:
     """A text to binarize, and the number of shards.
 
-    ``text`` is a folder with the tokens of ``train``, and perhaps ``valid`` and ``test``; ``flags``
-    are for fairseq-preprocess, such as ``--joined-dictionary``.
+    ``text`` is a folder with the tokens of ``train``, and perhaps ``valid`` and ``test``; ``out``
+    is the folder to write. ``flags`` are options of fairseq-preprocess, such as
+    ``--joined-dictionary``.
     """
 
     text: Path
@@ -51,7 +52,7 @@ class Shards:
         return [self.out / f"{number:03d}" for number in range(self.count)]
 
     def job(self) -> dict[str, object]:
-        """Check the inputs and settings; return a record of everything on which the data depend."""
+        """Check the inputs and settings; return a record of them, which decide what is written."""
         if not 1 <= self.count <= MOST:
             raise wrong_value("--shards", f"from 1 to {MOST}", self.count)
         for flag in self.flags:
@@ -75,7 +76,7 @@ class Shards:
         return self.out / f".text-{number:03d}" / f"train.{side}"
 
     def deal(self, name: str) -> None:
-        """Deal the training pairs out to the shards in turn.
+        """Write each shard's training pairs as text, dealt out to the shards in turn.
 
         Then write the file ``name``, which marks this stage as done.
         """
@@ -92,7 +93,7 @@ class Shards:
         self._end(name)
 
     def dictionary(self, name: str) -> None:
-        """Make the dictionary from the tokens of all training pairs.
+        """Make the common dictionary from the tokens of all training pairs.
 
         Then write the file ``name``, which marks this stage as done.
         """
@@ -140,7 +141,7 @@ class Shards:
 
 
 def write(shards: Shards) -> None:
-    """Write all shards; processes that write to the same folder share the work."""
+    """Write all shards; several processes that write to the same folder share the work."""
     folder = SharedFolder(shards.out, HEAD)
     names = [f"shard-{number:03d}.json" for number in range(shards.count)]
     folder.begin(shards.job())

@@ -56,10 +56,11 @@ def application(
     examples: Sequence[str],
     host: str,
 ) -> ASGIApp:
-    """Build the web application; ``systems`` has a description of each system by name.
+    """Build the web application that shows the page and answers its requests.
 
-    ``translate`` takes a sentence and the names of the chosen systems. ``examples`` are sentences
-    that the page offers to translate. ``host`` is the address on which the page is served.
+    ``systems`` has a description of each system by name. ``translate`` takes a sentence and the
+    names of the chosen systems. The page names ``max_words``, the most words of a sentence, and
+    offers to translate the sentences ``examples``. ``host`` is the address on which it is served.
     """
     page = _page(systems, max_words, examples)
     thread = ThreadPoolExecutor(1, "translate")  # the engine's memory belongs to one thread
@@ -103,7 +104,7 @@ def application(
 
 
 def _page(systems: Mapping[str, str], max_words: int, examples: Sequence[str]) -> str:
-    """Build the page: fill ``page.html`` with style, script, systems and examples."""
+    """Return the page's HTML: ``page.html`` filled with style, script, systems and examples."""
     labels = [html.escape(f"{name} ({about})") for name, about in systems.items()]
     boxes = (
         f'<label><input type="checkbox" value="{html.escape(name)}" checked> {label}</label>'
@@ -130,7 +131,7 @@ def _beside(name: str) -> str:
 
 
 def _shown(answer: Answer) -> dict[str, str]:
-    """Return what the page shows of an answer, as texts; a picture is encoded in base64."""
+    """Return what the page shows of an answer: its text, its remark, and its picture in base64."""
     picture = b"" if answer.attention is None else heat_map(answer.attention)
     encoded = base64.b64encode(picture).decode()
     return {"text": answer.text, "remark": answer.remark, "picture": encoded}

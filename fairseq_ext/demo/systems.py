@@ -1,4 +1,7 @@
-"""The systems of the demo: read their names, and translate a sentence with them."""
+"""The systems of the demo: parse them on the command line, and translate a sentence with them.
+
+A system is a model with everything that it needs to translate text.
+"""
 
 import contextlib
 import dataclasses
@@ -31,7 +34,7 @@ _PART = re.compile(r",(?=(?:data|bpe-codes)=)")
 
 @dataclass(frozen=True)
 class Named:
-    """The name and the files of a system that the command line names."""
+    """The name and the files of a system, as the command line gives them."""
 
     name: str  # name on the page
     checkpoint: Path  # a checkpoint of any architecture, or a bundle
@@ -53,9 +56,13 @@ class System:
 
 
 def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
-    """Parse arguments ``NAME=MODEL,…`` (:data:`FORM`) into systems, in the same order.
+    """Parse command-line arguments of the form :data:`FORM`, one for each system.
 
-    ``data`` is the folder with dictionaries for systems that name no folder.
+    ``data`` is the folder with the dictionaries for systems without ``data=DIR``.
+
+    Raises:
+        ConfigError: an argument has another form, or a name is there twice; or a model is not
+            found, or its folder of dictionaries.
     """
     systems: dict[str, Named] = {}
     for argument in arguments:
@@ -98,7 +105,7 @@ class Answer:
 
 
 def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Answer]:
-    """Translate a sentence with each of the systems; a system may split it into several sentences.
+    """Translate a text with each of the systems, which may split it into several sentences.
 
     Raises:
         DataError: the sentence is empty or has over ``max_words`` words, or a word is too long.
@@ -151,10 +158,10 @@ def _answer_of(system: System, text: str) -> Answer:
 
 
 def _attention(name: str, tokens: str, best: Candidate) -> plots.Alignment | None:
-    """Return the attention between the words of a sentence and of its translation, or None.
+    """Return the attention of a translation's words to the words of the sentence, for a heat map.
 
-    The result is None if the model gives no attention, or attention that does not fit the words,
-    because the task has cut the sentence.
+    Return None if the model gives no attention, or if the task has cut the sentence, so that the
+    attention does not fit the words.
     """
     hypothesis = Hypothesis(best.tokens, best.score, soft=best.attention)
     with contextlib.suppress(DataError):  # no attention, or the task has cut the source
@@ -164,16 +171,16 @@ def _attention(name: str, tokens: str, best: Candidate) -> plots.Alignment | Non
 
 
 def heat_map(attention: plots.Alignment) -> bytes:
-    """Draw an attention matrix as a heat map; return the PNG's bytes."""
+    """Draw an attention matrix as a heat map; return the picture as PNG."""
     with tempfile.TemporaryDirectory() as folder:
         return plots.plot_alignments([attention], Path(folder, "attention"))[0].read_bytes()
 
 
 def example_sentences(data: Path, src: str, tgt: str, max_words: int) -> list[str]:
-    """Return different source sentences of medium length, spread over the test or validation split.
+    """Return a few source sentences of medium length from the test or validation split, as text.
 
-    ``data`` is a folder of fairseq-preprocess, whose ``text.json`` says how tokens become text. For
-    a bundle's folder, which has no splits, the result is [].
+    ``data`` is a folder from fairseq-preprocess; its ``text.json`` says how tokens become text.
+    Return [] if the folder has neither split, like a bundle's.
     """
     if not any(data.glob("*.bin")):
         return []  # a bundle, for which fairseq may be missing
