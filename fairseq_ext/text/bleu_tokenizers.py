@@ -1,7 +1,7 @@
-"""Choose sacrebleu's tokenizer for BLEU by language code, and detect scripts without spaces.
+"""Choose sacrebleu's tokenizer for a language, and detect text without spaces between words.
 
-The usual tokenizer ``13a`` treats a sentence without spaces as one word, so BLEU would be 0 unless
-whole sentences are equal.
+The usual tokenizer ``13a`` treats a sentence without spaces as one word. BLEU would then be 0
+unless whole sentences are equal to their references.
 """
 
 import unicodedata
@@ -32,7 +32,12 @@ READ = 200  # lines of a text that are examined
 
 
 def tokenizer_for(language: str | None) -> str:
-    """Choose sacrebleu's tokenizer by a language code such as ``zh``, ``zh-CN`` or ``jpn_Jpan``."""
+    """Return the name of sacrebleu's tokenizer for a language code such as ``zh`` or ``jpn_Jpan``.
+
+    Chinese, Japanese and Korean have tokenizers of their own; if one is not installed, the result
+    is ``char``, as for other languages without spaces between words. All other languages, and None,
+    get ``13a``.
+    """
     name, modules = BY_LANGUAGE.get(short_code(language or ""), (USUAL, ()))
     return name if all(find_spec(module) for module in modules) else BY_CHARACTERS
 
@@ -40,8 +45,8 @@ def tokenizer_for(language: str | None) -> str:
 def is_spaceless(lines: Sequence[str]) -> bool:
     """Return whether a text has no spaces between its words.
 
-    That is so if most of its letters belong to scripts without spaces and few spaces separate
-    words, or if the Ethiopic wordspace ፡ separates words.
+    This holds if most letters belong to scripts without spaces and few spaces separate words, or if
+    the Ethiopic wordspace ፡ separates words. Only the first :data:`READ` lines are examined.
     """
     text = "\n".join(lines[:READ])
     if has_wordspaces(text):
@@ -58,7 +63,10 @@ def has_wordspaces(text: str) -> bool:
 
 
 def suggest_pieces(language: str, path: Path) -> str:
-    """Return advice to learn pieces by SentencePiece if a text has no spaces; else return ""."""
+    """Return advice to use SentencePiece if a text file has no spaces between words, or else "".
+
+    The advice names the text's ``language``.
+    """
     with path.open(encoding="utf-8", newline="\n") as file:
         if not is_spaceless(list(islice(file, READ))):
             return ""

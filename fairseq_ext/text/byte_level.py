@@ -1,7 +1,7 @@
-"""The byte-level byte-pair encoding of GPT-2 and BART, read from their files.
+"""The byte-level byte-pair encoding of GPT-2 and BART.
 
-A line becomes the ids of its pieces, separated by spaces, as fairseq's ``--bpe gpt2`` writes them.
-The `tokenizers` library does the work.
+A line becomes the ids of its subword pieces, separated by spaces, as fairseq's ``--bpe gpt2``
+writes them. The `tokenizers` library does the work.
 """
 
 import re
@@ -29,6 +29,9 @@ class ByteBPE:
         vocabulary: the id of each piece, in GPT-2's ``encoder.json`` or a ``vocab.json``; pieces
             are spelt in GPT-2's printable stand-ins for bytes.
         merges: pairs of pieces, the most important first, in ``vocab.bpe`` or ``merges.txt``.
+
+    Raises:
+        DataError: the vocabulary is not a byte-level one, or the merges belong to another.
     """
 
     def __init__(self, vocabulary: Path, merges: Path) -> None:
@@ -47,7 +50,7 @@ class ByteBPE:
         self._tokenizer.decoder = decoders.ByteLevel()
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each line."""
+        """Return the ids of each line's pieces."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(lines))]
 
     def decode(self, symbols: Iterable[str]) -> str:

@@ -4,6 +4,8 @@ fairseq reads text in Python's universal-newline mode and splits each line at wh
 ``\\n``, ``\\r\\n`` and a lone ``\\r`` end a line. Form feed, next line (U+0085), no-break space
 and the line and paragraph separators (U+2028, U+2029) only separate words, like a space, and are
 accepted. A lone ``\\r`` is refused: it shifts every later sentence against its translation.
+
+A faulty file raises DataError, whose message has the line's number and a remedy.
 """
 
 import re
@@ -104,7 +106,10 @@ def _require_plain_text(path: Path) -> None:
 
 
 def check_parallel(source: str | Path, target: str | Path, **options: Any) -> int:
-    """Check two texts by :func:`check_text`, and that they are equally long; return the length."""
+    """Check that two texts have equally many lines, and return how many.
+
+    Each text is checked by :func:`check_text` with these ``options``.
+    """
     counts = [check_text(path, **options) for path in (source, target)]
     if counts[0] != counts[1]:
         raise DataError(
@@ -115,7 +120,10 @@ def check_parallel(source: str | Path, target: str | Path, **options: Any) -> in
 
 
 def check_dictionary(path: str | Path) -> None:
-    """Check a fairseq dictionary: one ``<token> <count>`` per line, no token twice."""
+    """Check a fairseq dictionary: one ``<token> <count>`` per line, no token twice.
+
+    As in fairseq, a line that ends in ``#fairseq:overwrite`` may repeat a token.
+    """
     first_lines: dict[str, int] = {}
     form = "`<token> <count>`. Give a dict.*.txt that fairseq-preprocess wrote"
     row = r"(.+) -?\d+( #fairseq:overwrite)?[^\S\n]*"
@@ -130,7 +138,7 @@ def check_dictionary(path: str | Path) -> None:
 
 
 def check_merges(path: str | Path) -> tuple[str, list[tuple[str, str]]]:
-    """Check a merges file of subword-nmt; return its version, 0.1 or 0.2, and the pairs."""
+    """Check subword-nmt's merges file; return its version, 0.1 or 0.2, and the pairs of pieces."""
     text = _text(path)
     first = re.match(r" *#version: ([^ \r\n]+) *\r?$", text, re.MULTILINE)
     version = first[1] if first else "0.1"
@@ -147,7 +155,7 @@ def check_merges(path: str | Path) -> tuple[str, list[tuple[str, str]]]:
 
 
 def check_fastbpe(path: str | Path) -> list[tuple[str, str]]:
-    """Check a merges file of fastBPE (two pieces and a count in each line); return the pairs."""
+    """Check fastBPE's merges file (two pieces and a count in each line); return the pairs."""
     form = "a merge of two pieces and its count. Give a file that fastBPE's `learnbpe` wrote"
     return _rows(_text(path), r"([^ \n]+) ([^ \n]+) \d+", path, form)
 
@@ -157,9 +165,9 @@ def _text(path: str | Path, kind: str = "file of merges") -> str:
 
 
 def _rows(text: str, row: str, path: str | Path, form: str) -> list[tuple[str, str]]:
-    """Match each line of a text with the pattern ``row``, and return the two groups of each match.
+    """Match each line of a text with the regular expression ``row``; return its two groups.
 
-    The first line that does not match is refused; ``form`` tells the user what it should be.
+    If a line does not match, the error says that it is not ``form``.
     """
     rows = re.findall(rf"^{row}\r?$", text, re.MULTILINE)
     written = text.removesuffix("\n").split("\n") if text else []

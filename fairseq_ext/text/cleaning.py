@@ -23,7 +23,7 @@ def one_spaced(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Normalize text to NFC, with plain spaces and without invisible characters."""
+    """Normalize text to NFC, delete invisible characters, and apply :func:`one_spaced`."""
     # Invisible characters go first, because they may separate a mark from its letter.
     return one_spaced(unicodedata.normalize("NFC", INVISIBLE.sub("", text)))
 
@@ -40,12 +40,12 @@ def lower_case(language: str) -> Callable[[str], str]:
 
 
 def upper_case(language: str) -> Callable[[str], str]:
-    """Return the function that writes text of a language in capitals; see :func:`lower_case`."""
+    """Return the function that writes text of a language in capitals, in Turkish ``i`` as ``İ``."""
     return (lambda text: text.replace("i", "İ").upper()) if is_turkic(language) else str.upper
 
 
 def is_turkic(language: str) -> bool:
-    """Return whether a language has two letters i, with and without a dot."""
+    """Return whether a language has two letters i, with and without a dot, like Turkish."""
     return short_code(language) in DOTLESS
 
 

@@ -1,8 +1,9 @@
-"""Turn fairseq-generate's output into text: undo the steps in the ``text.json`` of its run.
+"""Turn fairseq-generate's output into text by undoing the steps that ``text.json`` lists.
 
-fairseq-generate writes the path and checksum of this file into its output. If the run was moved or
-copied, the file is found by its checksum, in the output's folder or a folder in it. A file of
-another run at the old path has another checksum, so it is not used.
+fairseq-generate writes the path and checksum of the ``text.json`` beside its model into its output.
+If the model was moved or copied since, :func:`find` looks for a ``text.json`` with this checksum in
+the output's folder and the folders in it. If another model's ``text.json`` is now at the path, its
+checksum differs, and it is not used.
 """
 
 import re
@@ -21,7 +22,10 @@ _PIECE = re.compile("[^ ]@@ ")
 
 
 class Undoing:
-    """A converter from a model's output tokens to words and text."""
+    """A converter of a model's output from tokens to words, and from words to text.
+
+    It undoes the steps that turned the training text into tokens, ``text_pipeline``.
+    """
 
     def __init__(self, text_pipeline: Pipeline) -> None:
         self.made = text_pipeline
@@ -32,29 +36,36 @@ class Undoing:
 
     @classmethod
     def by_language(cls, language: str | None) -> "Undoing":
-        """Build a converter that joins subword-nmt's pieces and, given a language, detokenizes."""
+        """Build a converter for output without a ``text.json``.
+
+        It joins subword-nmt's pieces. If there is a ``language``, it also undoes Moses' tokens.
+        """
         return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 
     def words(self, lines: Iterable[str]) -> list[str]:
-        """Join the subwords of lines; lines that ``--remove-bpe`` has joined stay as they are."""
+        """Join the subwords of each line into words.
+
+        Lines whose subwords fairseq's ``--remove-bpe`` has joined already stay as they are.
+        """
         lines = list(lines)
         if self._mark and not any(self._mark in line for line in lines):
             return lines
         return [self._join(line) for line in lines]
 
     def text(self, words: Iterable[str]) -> list[str]:
-        """Turn lines of words into text."""
+        """Turn lines of target words into plain text."""
         return list(map(self._of_words.decoder(), words))
 
     def sources(self, lines: Iterable[str]) -> list[str]:
-        """Turn lines of source tokens into text."""
+        """Turn lines of source tokens into plain text."""
         return list(map(self._of_words.decoder(self.made.src), self.words(lines)))
 
 
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
-    """Return a line for fairseq-generate's output that names the run's ``text.json``, or None.
+    """Return the line of fairseq-generate's output that says how to turn its tokens into text.
 
-    The first of ``folders`` that has a ``text.json`` decides; None means that none has one.
+    The line names the languages ``src`` and ``tgt``, and the path and checksum of the first
+    ``text.json`` in ``folders``. Return None if no folder has a ``text.json``.
     """
     candidates = (Path(folder, FILE).absolute() for folder in folders)
     path = next((path for path in candidates if path.is_file()), None)
@@ -62,10 +73,11 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 
 
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
-    """Load the ``text.json`` that an output of fairseq-generate names.
+    """Load the ``text.json`` for an output of fairseq-generate; return its folder and pipeline.
 
-    If the output names none, load the one beside it. Return the folder of the ``text.json`` and its
-    pipeline, or None if there is none. Print a message if the named file is gone or has changed.
+    If the output names a ``text.json`` (:func:`note`), only that file is loaded. If the file is
+    gone or has changed, print a message and return None. If the output names none, load the
+    ``text.json`` beside the output, or return None if there is no such file.
     """
     beside = Path(generated).absolute().parent
     match = _NOTE.search(Path(generated).read_bytes()) if Path(generated).is_file() else None
@@ -90,10 +102,10 @@ def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
 def require_text(
     lines: Sequence[str], name: str | Path, references: Sequence[str] | None = None
 ) -> None:
-    """Refuse subword pieces where text is needed.
+    """Raise :class:`DataError` if the lines of the file ``name`` are subwords instead of text.
 
-    Lines are recognized as pieces if most of them begin with SentencePiece's mark, or if more than
-    a tenth have subword-nmt's mark and none of the given ``references`` has it.
+    Lines are taken for subwords if most begin with SentencePiece's ``▁``; with ``references``, also
+    if more than a tenth have subword-nmt's ``@@`` and no reference has it.
     """
     if (
         references is not None
@@ -107,11 +119,11 @@ def require_text(
     if 2 * sum(line.startswith(subwords.METASPACE) for line in lines) > len(lines):
         raise DataError(
             f"`{name}` holds pieces of SentencePiece (`{subwords.METASPACE}`), not text. Put the "
-            f"{FILE} of its run, and the files this names, beside it, or generate again with "
+            f"{FILE} of its run, and the files that it names, beside it, or generate again with "
             "`--remove-bpe sentencepiece`."
         )
 
 
 def _in_pieces(lines: Iterable[str]) -> int:
-    """Count the lines with an unjoined piece of subword-nmt."""
+    """Count the lines in which a subword ends in subword-nmt's ``@@``."""
     return sum(_PIECE.search(line) is not None for line in lines)

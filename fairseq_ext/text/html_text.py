@@ -22,8 +22,8 @@ def paragraphs(text: str) -> tuple[list[str], list[str]]:
     """Split HTML at the markup that separates paragraphs.
 
     Returns:
-        The paragraphs, in which line breaks are spaces and tags inside a sentence remain; and the
-        markup after each paragraph but the last.
+        The paragraphs, and the markup after each paragraph but the last. Within a paragraph, line
+        breaks become spaces, and tags such as ``<b>`` remain.
     """
     texts, between, part, end = list[str](), list[str](), "", 0
     for match in MARKUP.finditer(text):

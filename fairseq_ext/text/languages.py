@@ -27,18 +27,19 @@ _OF_REGION = {"zh-cn": "zh-hans", "zh-sg": "zh-hans"} | dict.fromkeys(
 def short_code(language: str) -> str:
     """Return a language's code without script and region: ``pt`` for ``pt-BR`` and ``por_Latn``.
 
-    If a language has two codes (ISO 639-1 and 639-3), return Moses' code or else the shorter code.
+    If a language has a code of two letters and one of three (ISO 639-1 and 639-3), return the code
+    that Moses uses, or else the shorter code.
     """
     code = re.split("[-_]", language.lower(), maxsplit=1)[0]
     return _SHORT.get(code, code)
 
 
 def matching_code(language: str, codes: Collection[str]) -> str | None:
-    """Find the code in ``codes`` for a language that a user named: ``es`` for ``ES_mx``.
+    """Return the code in ``codes`` for a language that a user named: ``es`` for ``ES_mx``.
 
-    A code that is equal except for capitals and ``_`` is preferred. Otherwise spelling and region
-    may differ, but not the script, which a region may imply: ``zh_TW`` is written in ``Hant``.
-    Return None if no code fits, or several do.
+    A code that differs from ``language`` only in capitals and ``_`` is preferred. Other codes may
+    differ in spelling and region, but not in script. A region may imply the script: ``zh_TW`` is
+    written in ``Hant``. Return None if no code fits, or several do.
     """
     spelled = {code: code.lower().replace("_", "-") for code in (language, *codes)}
     spelled = {code: _OF_REGION.get(spelling, spelling) for code, spelling in spelled.items()}

@@ -1,9 +1,9 @@
 """Normalize punctuation, tokenize and detokenize by the rules of Moses' scripts.
 
-Tokenizer and detokenizer are our own. They take only the abbreviations from the library sacremoses,
-which lacks the rules of several languages. In every language they print exactly what
-``tokenizer.perl`` and ``detokenizer.perl`` of moses-smt/mosesdecoder print, with three exceptions,
-in which the scripts break text:
+The tokenizer and the detokenizer are our own. From the library sacremoses, which lacks the rules of
+several languages, they take only the abbreviations. In every language they print exactly what
+``tokenizer.perl`` and ``detokenizer.perl`` of moses-smt/mosesdecoder print. There are three
+exceptions, because the scripts would break the text:
 
 - A mark, joiner, skin tone or variation selector stays with the character that it belongs to, by
   Unicode's rules for grapheme clusters: Hindi, Tamil, Thai, Burmese and Khmer vowels, Yoruba tones,
@@ -11,16 +11,16 @@ in which the scripts break text:
 - ``DOTMULTI``, the script's mark for successive full stops, stays an ordinary word.
 - A line that begins with ``<`` and ends with ``>`` is also detokenized.
 
-Punctuation is normalized by the rules of sacremoses, which we change in three points to print what
-``normalize-punctuation.perl`` prints:
+Punctuation is normalized by the rules of sacremoses, with three changes that give the output of
+``normalize-punctuation.perl``:
 
-- The two rules that move a comma or full stop behind a closing quotation mark hold in every
+- The two rules that move a comma or full stop behind a closing quotation mark apply to every
   language but English and Czech.
 - These two rules also move a full stop at the end of a line, because the script sees the line feed.
 - Only ASCII digits count as digits.
 
-The rules are some seventy regular expressions. Most of them can match only lines with a certain
-rare character, and are tried only on such lines.
+The rules are some seventy regular expressions. Most of them can match only lines that have a
+certain rare character, so they are tried only on these lines (:func:`needed`).
 """
 
 import functools
@@ -112,13 +112,13 @@ UNESCAPES |= {"&bar;": "|", "&bra;": "[", "&ket;": "]", "&amp;": "&"}  # `&amp;`
 
 
 def needed(pattern: str, replacement: str) -> str:
-    """Return a substring that a text must contain for a rule to change it; "" if none is known.
+    """Return a substring that must be in a text for a rule to change the text; "" if none is known.
 
-    It is a character of ``pattern`` outside all groups, provided that nothing outside them is
-    optional or has alternatives. If ``pattern`` matches repetitions of ``replacement``, the
-    substring is ``replacement`` twice, because replacing a single one would change nothing.
+    The substring is a character of ``pattern`` outside all groups, if nothing outside the groups is
+    optional or has alternatives. If ``pattern`` is a repetition of ``replacement``, the substring
+    is ``replacement`` twice, because replacing a single one would change nothing.
     """
-    if pattern == f"{replacement}+":  # replacing a single one would change nothing
+    if pattern == f"{replacement}+":
         return 2 * replacement
     outside = GROUP.sub("", pattern).replace(r"\r", "\r")
     if UNCERTAIN.search(outside):
@@ -138,7 +138,7 @@ def rules_of(language: str) -> list[tuple[str, str]]:
 
 
 class Tokenizer:
-    """A tokenizer like ``tokenizer.perl -l language``."""
+    """A tokenizer that splits like ``tokenizer.perl -l language``."""
 
     def __init__(self, language: str) -> None:
         sign = self._sign = INSIDE_WORDS.get(language, "")
@@ -188,7 +188,7 @@ class Tokenizer:
         return text
 
     def _full_stops_apart(self, words: list[str]) -> Iterator[str]:
-        """Split full stops from the ends of words, except in abbreviations."""
+        """Yield the words, with full stops split from their ends except in abbreviations."""
         while words and not words[-1]:
             words.pop()
         for word, following in zip_longest(words, words[1:]):
@@ -247,7 +247,7 @@ CASE_OF_FINNISH = (  # compiled and cached by regex at the first Finnish text
 
 
 def _text(words: list[str], language: str) -> Iterator[str]:
-    """Yield each word with the space before it, if any; ``words`` begins with an empty string."""
+    """Yield each word, after a space if it needs one; ``words`` begins with an empty string."""
     space = " "
     quotes: defaultdict[str, int] = defaultdict(int)  # odd while a quotation of that kind is open
     joined = False  # whether this word has been yielded already, with the word before it
@@ -285,7 +285,7 @@ def _text(words: list[str], language: str) -> Iterator[str]:
 
 
 def _is_ending(words: list[str], language: str) -> bool:
-    """Return whether the last of ``words`` is an English ``'s`` or ``'ll``, or Czech decimals."""
+    """Return whether the last word is an English ``'s`` or ``'ll``, or decimals of Czech 3,5."""
     *before, word = words
     if language == "en":
         contracted = regex.match(r"'\p{Alphabetic}", word)
@@ -295,13 +295,13 @@ def _is_ending(words: list[str], language: str) -> bool:
 
 
 def _is_elided(word: str, after: str) -> bool:
-    """Return whether a word ends in an apostrophe that stands for a vowel before ``after``."""
+    """Return whether a word is elided before the word ``after``, like ``l'`` before ``homme``."""
     pattern = r"\p{Alphabetic}' \p{Alphabetic}"
     return bool(regex.search(pattern, f"{word} {after}")) and word.endswith("'")
 
 
 def _is_dashed(word: str, after: list[str]) -> bool:
-    """Return whether a dash and ``li`` or ``mail…`` follow a Czech word, as in ``e-mail``."""
+    """Return whether ``after`` continues a Czech word, as ``- mail`` continues ``e``."""
     if len(after) < 2 or after[0] not in ("-", "–"):
         return False
     ending = bool(re.fullmatch("li|mail.*", after[1], re.IGNORECASE))

@@ -1,9 +1,9 @@
 """Apply the steps that made a corpus to new text, and undo them on translations.
 
-The steps are clean → Moses' punctuation → Moses' tokens → case → subwords, each optional. They are
-saved beside the data as ``text.json``, with the files of the subwords. fairseq-preprocess copies
-these files into the folder that it writes, and fairseq-train into the run, so that
-``translate``, ``demo``, ``hypotheses`` and ``score`` need no options for them.
+The steps are clean → Moses' punctuation → Moses' tokens → case → subwords, each optional. The file
+``text.json`` beside the data lists them, and the files of the subwords lie there too.
+fairseq-preprocess copies all these files into the folder that it writes, and fairseq-train into the
+run, so ``translate``, ``demo``, ``hypotheses`` and ``score`` need no options for them.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ LARGEST = 1 << 20  # most bytes of a text.json
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The steps from a line of text to a line of tokens.
+    """The steps that turn a line of text into a line of tokens.
 
     They are done in the order of the attributes, except that ``lowercase_first`` comes before
     ``normalize``.
@@ -100,7 +100,10 @@ class Pipeline:
         return do
 
     def encoder(self, language: str | None = None) -> Step:
-        """Return a function that turns a line of text into a line of tokens, like :meth:`words`.
+        """Return a function that turns a line of text into a line of subword tokens.
+
+        Args:
+            language: the text's language; the source language by default.
 
         Raises:
             DataError: the files of the subwords cannot be used.
@@ -114,7 +117,7 @@ class Pipeline:
 
     @cached_property
     def pieces(self) -> Subwords:
-        """The functions that split and join subwords; their files are read at the first use."""
+        """The functions that split and join subwords, loaded from ``files`` at the first use."""
         return subwords.load(self.subwords, self.files)
 
     def joiner(self) -> Step:
@@ -139,13 +142,17 @@ class Pipeline:
         return lambda line: detokenize(join(line))
 
     def towards(self, src: str, tgt: str) -> "Pipeline | None":
-        """Return this pipeline for ``src`` to ``tgt``; None if it has other languages."""
+        """Return this pipeline, turned to translate from ``src`` to ``tgt``.
+
+        The pipeline may have been saved for the opposite direction. Return None if it is for other
+        languages.
+        """
         if {src, tgt} != {self.src, self.tgt}:
             return None
         return dataclasses.replace(self, src=src, tgt=tgt)
 
     def describe(self) -> str:
-        """Describe the steps in one line, for messages."""
+        """Describe the languages and the steps in one line, for messages."""
         named = [
             option.name.replace("_", " ")
             for option in dataclasses.fields(self)
@@ -173,10 +180,12 @@ class Pipeline:
 
 
 def load_towards(folder: Path, src: str, tgt: str) -> Pipeline | None:
-    """Load a folder's pipeline for ``src`` to ``tgt``; None without a ``text.json``.
+    """Load the pipeline in a folder, turned to translate from ``src`` to ``tgt``.
+
+    Return None if the folder has no ``text.json``.
 
     Raises:
-        DataError: the pipeline is for other languages; or as in :func:`load`.
+        DataError: the pipeline is for other languages, or :func:`load` refuses it.
     """
     saved = load(folder)
     if saved is None:
@@ -190,7 +199,7 @@ def load_towards(folder: Path, src: str, tgt: str) -> Pipeline | None:
 
 
 def load(folder: str | Path) -> Pipeline | None:
-    """Load a folder's pipeline; None without a ``text.json``.
+    """Load the pipeline in a folder; return None if the folder has no ``text.json``.
 
     Raises:
         DataError: ``text.json`` is damaged or was written by a later version; or a file that it
@@ -251,18 +260,24 @@ def _wrong(path: Path, reason: str) -> DataError:
 
 
 def find(folders: Iterable[str | Path]) -> Pipeline | None:
-    """Load the pipeline of the first folder that has one."""
+    """Load the pipeline in the first folder that has a ``text.json``; None if no folder has one."""
     return next((pipeline for folder in folders if (pipeline := load(folder)) is not None), None)
 
 
 def find_towards(folders: Iterable[str | Path], src: str, tgt: str) -> Pipeline | None:
-    """Load the pipeline of :func:`find` for ``src`` to ``tgt``; None if it has other languages."""
+    """Load the pipeline that :func:`find` finds, turned to translate from ``src`` to ``tgt``.
+
+    Return None if no folder has a pipeline, or if the first pipeline is for other languages.
+    """
     saved = find(folders)
     return saved and saved.towards(src, tgt)
 
 
 def copy(folder: str | Path, target: str | Path) -> None:
-    """Copy a folder's pipeline, if any, with its files; refuse to replace a different pipeline."""
+    """Copy ``text.json``, if ``folder`` has it, and the files that it names to ``target``.
+
+    Raise :class:`DataError` if ``target`` has a different pipeline.
+    """
     pipeline = load(folder)
     if pipeline is None or Path(folder).resolve() == Path(target).resolve():
         return
@@ -271,7 +286,7 @@ def copy(folder: str | Path, target: str | Path) -> None:
 
 
 def require_same(folder: str | Path, pipeline: Pipeline) -> None:
-    """Refuse a folder whose text was made by another pipeline."""
+    """Raise :class:`DataError` if the ``text.json`` in a folder is of a different pipeline."""
     former = load(folder)
     if former is not None and not same(former, pipeline):
         raise DataError(

@@ -35,8 +35,8 @@ class MaskedLine:
     """A line, split into spans that stay unchanged and the text around them.
 
     ``parts`` are the texts before, between and after the spans, so there is one part more than
-    there are spans. ``years`` are the numbers that replace the spans in the text for the model.
-    ``ends`` are texts at the start and at the end of the line that are not translated.
+    there are spans. ``years`` are the numbers that stand for the spans in the text for the model.
+    ``ends`` are the start and the end of the line, as far as they are not translated.
     """
 
     parts: Sequence[str]  # text before, between and after the spans
@@ -58,7 +58,7 @@ class MaskedLine:
         return text
 
     def restored(self, translation: str) -> str | None:
-        """Replace each year in a translation by the span that it stands for.
+        """Return a translation with each year replaced by the span for which it stands.
 
         Return None if a year is missing, occurs twice or, in markup, is out of order.
         """
@@ -85,7 +85,7 @@ class MaskedLine:
         return [self._plain(part).strip() if _has_word(part) else "" for part in self.parts]
 
     def joined(self, translations: Sequence[str]) -> str:
-        """Join the translated :meth:`texts` and the spans between them, spaced as in the source."""
+        """Join the translated :meth:`texts` with the spans, spaced as in the source."""
         line = ""
         for part, translation, span in zip(
             self.parts, translations, [*self.spans, ""], strict=True
@@ -102,7 +102,7 @@ class MaskedLine:
         return text.join(self.ends)
 
     def _is_glued(self, number: int) -> tuple[bool, bool]:
-        """Return whether a span touches the word before it, and whether it touches the next."""
+        """Return whether span ``number`` touches the word before it, and the word after it."""
         before, behind = self.parts[number][-1:], self.parts[number + 1][:1]
         return before.isalnum(), behind.isalnum()
 
@@ -124,7 +124,7 @@ def _has_word(text: str) -> bool:
 
 
 def _pairs(span: str, tags: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Find the tags that a span both opens and closes: return the start and end of each pair.
+    """Pair the tags in a span that open and close an element; return each pair's start and end.
 
     ``tags`` has the start and end of every tag in the span.
     """
@@ -140,14 +140,14 @@ def _pairs(span: str, tags: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Keeper:
-    """A finder of the spans of a line that must stay unchanged."""
+    """A finder of the spans in a line that must stay unchanged in its translation."""
 
     # Regular expressions of the spans; matches that touch become one span.
     patterns: Sequence[re.Pattern[str]]
     markup: bool = False  # whether tags are spans, too, and all other text is XML or HTML text
 
     def mask(self, line: str) -> MaskedLine:
-        """Separate the spans of a line that must stay unchanged from the text to translate."""
+        """Split a line into the spans that must stay unchanged and the text to translate."""
         places, start, stop = list(self._places(line)), 0, len(line)
         if places:
             (first, first_end), (last, end) = places[0], places[-1]
@@ -174,10 +174,11 @@ class Keeper:
         return MaskedLine(parts, spans, self.markup, years, (line[:start], line[stop:]))
 
     def _core(self, span: str, is_whole: bool) -> tuple[int, int]:
-        """Return start and end of the part of a span that is left without the tags around it.
+        """Return the start and end of a span's core, which leaves out tags at both ends.
 
-        A tag stays if its partner stays, unless ``is_whole`` says that the span is all of the line.
-        Nothing is left of a span without a word: the start is its length, and the end 0.
+        The core keeps a pair of tags with text between them, unless ``is_whole`` says that the span
+        is all of the line. A span without a word has no core: the start is then the length of the
+        span, and the end is 0.
         """
         tags = [match.span() for match in TAG.finditer(span)] if self.markup else []
         start, stop = 0, len(span)
@@ -199,7 +200,7 @@ class Keeper:
         return start, start + len(span[start:stop].rstrip())
 
     def split_by(self, split: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
-        """Return a function that splits a line by ``split``, but never within a span."""
+        """Return a function that splits a line like ``split``, but never within a span."""
 
         def split_line(line: str) -> list[str]:
             if re.search("[⸂⸃]", line):
@@ -246,7 +247,11 @@ class Keeper:
 
 
 def keeper(patterns: Sequence[str], markup: bool, addresses: bool = False) -> Keeper | None:
-    """Make a keeper from ``--keep``, ``--markup`` and ``--keep-addresses``; None without them."""
+    """Make a keeper from ``--keep``, ``--markup`` and ``--keep-addresses``; None if all are off.
+
+    Raises:
+        ConfigError: a pattern is not a regular expression, or matches an empty text.
+    """
     compiled = [re.compile(ADDRESS)] if addresses else []
     for pattern in patterns:
         try:

@@ -1,4 +1,4 @@
-"""Read text and tables, plain, compressed or in a zip, whole or in parts."""
+"""Read text and CSV files: plain, compressed or in a zip archive; whole or in parts."""
 
 import csv
 import hashlib
@@ -44,7 +44,7 @@ ENDINGS = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\0", ".zip": ZIP
 
 
 def compression(path: Path) -> bytes | None:
-    """Return the key of :data:`READERS` with which a file begins; None if it is not compressed."""
+    """Return the first bytes of a compressed file, a key of :data:`READERS`; else None."""
     start = head(path, 10)
     if start.startswith(b"BZh") and start[4:] != b"1AY&SY":
         return None  # a plain text whose first word begins with BZh
@@ -71,10 +71,10 @@ def through(path: Path | str, command: str) -> str:
 
 @contextmanager
 def opened(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
-    """Open a file for reading its bytes: plain, or in gzip, bzip2, xz or zip.
+    """Open a file for reading its bytes, and decompress gzip, bzip2, xz and zip.
 
-    The file's first bytes tell the format, or else the ending of its name does. ``member`` is the
-    file to read in a ``.zip`` with several.
+    The format is recognized by the file's first bytes, or else by the ending of its name.
+    ``member`` is the name of the file to read in a ``.zip`` with several.
 
     Raises:
         DataError: there is no such file, it is damaged or compressed by zstd, or a ``.zip`` has no
@@ -96,13 +96,13 @@ def opened(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
 
 
 def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
-    """Yield the lines of a file, ends included; see :func:`opened`."""
+    """Yield the lines of a file as bytes, with their ends; decompress it like :func:`opened`."""
     with opened(path, member) as file:
         yield from bounded(file, path)
 
 
 def bounded(file: IO[bytes], path: Path | str) -> Iterator[bytes]:
-    """Yield the lines of an open file; refuse an overlong line, or ``\\r`` as the only line end."""
+    """Yield an open file's lines as bytes; refuse overlong lines, and ``\\r`` as only line end."""
     number = 0
     while line := file.readline(LONGEST + 1):
         number += 1
@@ -134,10 +134,10 @@ def _member(archive: zipfile.ZipFile, path: Path, member: str | None) -> str:
 
 
 def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
-    """Yield ``(number from 1, line)`` of UTF-8 text, without the line end and a byte-order mark.
+    """Yield ``(number from 1, line)`` of UTF-8 text, without line ends and byte-order mark.
 
     Only a line feed ends a line, with or without a carriage return before it. ``member`` is the
-    file to read in a ``.zip`` with several texts.
+    name of the file to read in a ``.zip`` with several.
 
     Raises:
         DataError: the file is unreadable, or a line is not UTF-8, has NUL bytes or is too long; the
@@ -147,9 +147,10 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
 
 
 def decoded(raws: Iterable[bytes], path: Path | str, first: int = 1) -> Iterator[tuple[int, str]]:
-    """Decode successive raw lines of a file into ``(number, line)``, like :func:`lines`.
+    """Decode successive lines of UTF-8 bytes into ``(number, line)``, like :func:`lines`.
 
-    ``path`` is the file's path, or the name of a stream, for messages.
+    ``first`` is the number of the first line. ``path`` is the file's path, or the name of a stream,
+    for messages.
     """
     for number, raw in enumerate(raws, first):
         text = _decode(raw, path, number).removesuffix("\n").removesuffix("\r")
@@ -182,7 +183,7 @@ def _decode(raw: bytes, path: Path | str, number: int) -> str:
 
 
 def _conversion(path: Path | str, line: bytes) -> str:
-    """Suggest a command that converts the text; guess its encoding from ``line``."""
+    """Return advice on converting a file to UTF-8; its encoding is guessed from ``line``."""
     name = _encoding(line)
     if not name:
         return f"export it as text, or delete its NULs: {through(path, NO_NUL)}"
@@ -196,7 +197,7 @@ def _conversion(path: Path | str, line: bytes) -> str:
 def _encoding(line: bytes) -> str:
     """Guess the encoding of bytes that are not UTF-8 or include NUL or escape sequences.
 
-    Returns iconv's name of the encoding, "NAME" if it cannot be guessed, or "" if the bytes are not
+    Return iconv's name of the encoding, "NAME" if it cannot be guessed, or "" if the bytes are not
     text.
     """
     if line.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
@@ -217,13 +218,16 @@ def _encoding(line: bytes) -> str:
 
 
 def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a CSV file, each with the number of its first line.
+    """Yield each row of a CSV file as ``(number of its first line, cells)``.
 
-    Quoted cells may contain line ends. The separator of cells is the comma, semicolon, tab or bar:
-    the one whose number in the first line recurs in the most lines at the start of the file; in a
-    tie, the one that is most frequent in the first line. A first line such as ``sep=;``,
-    written by Excel, names the separator instead. A carriage return, which the format does not
-    allow outside quotation marks, becomes a space. A file that is not CSV is refused.
+    A first line such as ``sep=;``, which Excel writes, names the separator of cells. Otherwise it
+    is the comma, semicolon, tab or bar whose number per line is most regular at the start of the
+    file; in a tie, the one that is most frequent in the first line. Quoted cells may contain line
+    ends. A carriage return, which the format does not allow outside quotation marks, becomes a
+    space.
+
+    Raises:
+        DataError: the file is not CSV, or :func:`lines` refuses it.
     """
     numbered = ((number, line.replace("\r", " ")) for number, line in lines(path, member))
     top = [line for _, line in itertools.islice(numbered, LOOKED_AT)]
@@ -253,9 +257,10 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
 
 
 def suggest_format(fields: Sequence[str]) -> str:
-    """Return advice for a line that seems to be CSV, XML, gettext or JSON, not tab-separated.
+    """Return advice for a line of CSV, XML, gettext or JSON where tab-separated text is needed.
 
-    ``fields`` is the line, split at tabs. Return "" if it has a tab or seems to be none of these.
+    ``fields`` is the line, split at tabs. Return "" if the line has a tab, or its format is not
+    recognized.
     """
     line = fields[0].lstrip() if len(fields) == 1 else ""
     if line.startswith(("<", "msgid", "#")):
@@ -268,7 +273,10 @@ def suggest_format(fields: Sequence[str]) -> str:
 def cells(
     numbered: Iterable[tuple[int, str]], path: Path, columns: tuple[int, int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the cleaned (source, target) of each numbered line of a tab-separated file."""
+    """Yield the cleaned ``(source, target)`` of each line of a tab-separated file.
+
+    ``columns`` are the numbers, from 1, of the columns with source and target.
+    """
     for number, line in numbered:
         fields = line.split("\t") if line else [""] * max(columns)
         require_columns(fields, path, number, columns)
@@ -278,12 +286,10 @@ def cells(
 def require_columns(
     fields: Sequence[str], path: Path, number: int, columns: tuple[int, int]
 ) -> None:
-    """Refuse a row that lacks one of the ``columns`` (their numbers, from 1).
+    """Raise :class:`DataError` if a row lacks one of the ``columns`` (their numbers, from 1).
 
-    ``path``, and the ``number`` of the line where the row begins, are for the message.
-
-    Raises:
-        DataError: the row has too few ``fields``.
+    ``fields`` are the row's cells. ``path``, and the ``number`` of the line where the row begins,
+    are for the message.
     """
     if len(fields) < max(columns):
         raise DataError(
@@ -294,7 +300,7 @@ def require_columns(
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a text: successive lines of one file."""
+    """Successive lines of a file, which can be read without the lines before them."""
 
     number: int  # number of the part, from 0
     path: Path  # the file
@@ -304,16 +310,17 @@ class Part:
     lines: int  # number of lines in the part
 
     def read(self) -> Iterator[bytes]:
-        """Yield the lines of the part."""
+        """Yield the part's lines as bytes, with their ends."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             yield from itertools.islice(file, self.lines)
 
 
 def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[str, Any]]]:
-    """Cut each text into parts of at most ``part_lines`` lines, reading each text only once.
+    """Cut each file into parts of at most ``part_lines`` lines, reading it only once.
 
-    Returns the parts, and for the manifest each file's name, size, number of lines and SHA-256.
+    Return the parts of all files, and for the manifest each file's name, size, number of lines and
+    SHA-256.
     """
     parts: list[Part] = []
     texts: list[dict[str, Any]] = []

@@ -31,7 +31,7 @@ _NEXT = re.compile(rf"(?:\w{{4}}\.|[!?…])[{_QUOTES}]*\s+\W*(\w)")
 
 
 def seem_several(line: str) -> bool:
-    """Guess whether a line has several sentences, without the library or any language's rules."""
+    """Guess whether a line has several sentences, by a rule for all languages (no library)."""
     if any(match[1].isupper() for match in _NEXT.finditer(line)):
         return True
     return any(mark in line for mark in _MARKS) and bool(re.search(_END, line[:-2]))
@@ -41,17 +41,16 @@ def seem_several(line: str) -> bool:
 class SentenceSplitter:
     """A splitter of source lines into sentences, which also joins translated sentences.
 
-    ``split`` also returns indentation and the bullets or numbers of list items as parts. ``joint``
-    separates translated sentences.
+    ``split`` splits a line into parts. A part is a sentence, an indentation, or the bullet or
+    number of a list item; an empty line is one empty part. Several spaces between two parts stay at
+    the end of the first. ``joint`` is the text to put between translated sentences.
     """
 
-    # Splits a line into sentences, and an empty line into one empty sentence. Indentation, bullets
-    # and numbers are parts, too; several spaces between two parts stay at the end of the first.
     split: Callable[[str], list[str]]
-    joint: str  # separator of translated sentences
+    joint: str
 
     def join(self, parts: Sequence[str], translations: Sequence[str]) -> str:
-        """Join the translations of a line's parts, and keep wide spaces between the parts."""
+        """Join the translations of a line's parts; two or more spaces between the parts stay."""
         pairs = [pair for pair in zip(parts, translations, strict=True) if pair[1]]
         line = ""
         for part, translation in pairs[:-1]:
@@ -61,15 +60,15 @@ class SentenceSplitter:
 
 
 def texts_to_translate(parts: list[str]) -> list[str]:
-    """Return the parts of a line, with "" for each part that is copied instead of translated.
+    """Return the parts of a line, with "" for each part that is not to be translated.
 
-    See :func:`is_copied`. A line's only part is always translated.
+    :func:`is_copied` recognizes these parts. A line's only part is always translated.
     """
     return parts if len(parts) == 1 else ["" if is_copied(part) else part for part in parts]
 
 
 def is_copied(part: str) -> bool:
-    """Return whether a part of a line stays as it is: indentation, or a bullet or number."""
+    """Return whether a part of a line needs no translation: indentation, a bullet or a number."""
     return re.fullmatch(_COPIED, part) is not None
 
 
@@ -78,7 +77,7 @@ UNSPLIT = SentenceSplitter(lambda line: [line], "")
 
 
 def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
-    """Make a splitter of lines in the language ``src`` that joins sentences in ``tgt``.
+    """Make a splitter for translation from the language ``src`` to ``tgt``.
 
     A language without a list of abbreviations gets the English one.
     """
@@ -105,7 +104,7 @@ def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
 
 
 def _with_layout(split: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
-    """Return a function that splits a line by ``split``, but keeps the layout of the line.
+    """Return a function that splits a line like ``split``, and also keeps the line's layout.
 
     Indentation and the bullet or number of a list item become parts of their own. Several spaces
     between two parts stay at the end of the first.

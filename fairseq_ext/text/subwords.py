@@ -1,7 +1,8 @@
 """Split words into subwords and join them, with a library for each kind of subwords.
 
-A kind has two functions for one line: from words to pieces, separated by spaces, and back.
-A library is imported only by the kind that needs it.
+:data:`KINDS` lists the kinds. Each kind has two functions: one turns a line of words into subword
+pieces, separated by spaces, and one turns the pieces back into words. A library is imported only
+by the kind that needs it.
 """
 
 import heapq
@@ -33,11 +34,11 @@ LONGEST_REMEMBERED = 100  # most characters of a cached word
 
 
 class Subwords(NamedTuple):
-    """The functions of one kind of subwords, from words to pieces and back.
+    """The functions of one kind of subwords: ``encode`` from words to pieces, ``decode`` back.
 
-    ``mark`` is SentencePiece's ``▁`` if ``decode`` turns it into a space, and else empty. Where the
-    text itself has the mark, :func:`load` puts :data:`STAND_IN` into the pieces. If no line of a
-    model's output has the mark, its lines are words already.
+    ``mark`` is SentencePiece's ``▁`` if ``decode`` turns it into a space; otherwise it is empty.
+    A model's output without any ``▁`` then consists of words already. If the text itself has a
+    ``▁``, its pieces have :data:`STAND_IN` instead.
     """
 
     encode: Step  # turns words into pieces
@@ -46,7 +47,7 @@ class Subwords(NamedTuple):
 
 
 def load(kind: str, paths: Sequence[Path]) -> Subwords:
-    """Load subwords of a ``kind`` in :data:`KINDS` from their files, such as merges or a model."""
+    """Load the functions of a ``kind`` in :data:`KINDS` from files such as merges or a model."""
     for path in paths:
         files.require_file(path, f"file of the subwords (`{kind}`)")
     pieces = KINDS[kind](*paths)
@@ -75,10 +76,11 @@ def remove_bpe(text: str) -> str:
 
 
 class Merges:
-    """A function that splits words like subword-nmt, and caches the pieces of recent words.
+    """A function that splits the words of a line like subword-nmt.
 
-    The library itself would take time quadratic in the length of a word. ``counts`` says that each
-    line of the file ``codes`` ends with a count, as fastBPE writes it.
+    It caches the pieces of words. For long words it is faster than subword-nmt, whose time is
+    quadratic in the length of a word. ``codes`` is the file of merges; ``counts`` says that its
+    lines end with counts, as fastBPE writes them.
     """
 
     def __init__(self, codes: Path, counts: bool = False) -> None:
@@ -107,11 +109,11 @@ class Merges:
 
 
 def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
-    """Apply merges like subword-nmt, but in time nearly linear in the number of symbols.
+    """Merge symbols like subword-nmt, but in time nearly linear in the number of symbols.
 
-    The pairs with the lowest rank are merged first, from left to right. A merged symbol takes the
-    place of its left half; the place of its right half becomes empty. Its pairs have higher ranks,
-    because they were learnt after it.
+    ``ranks`` has the pairs to merge. Pairs of the lowest rank are merged first, from left to right.
+    A merged symbol takes the place of its left half; the place of its right half becomes empty.
+    Pairs with the merged symbol have higher ranks, because they were learnt later.
     """
     merged, count = list(symbols), len(symbols)
     left, right = list(range(-1, count - 1)), list(range(1, count + 1))
@@ -214,15 +216,15 @@ KINDS: dict[str, Callable[..., Subwords]] = {
 
 
 def number_of_files(kind: str) -> int:
-    """Return how many files a kind of subwords has; the kind ``none`` has none."""
+    """Return how many files a kind of subwords needs, such as 1 for merges; 0 for ``none``."""
     return len(inspect.signature(KINDS[kind]).parameters) if kind in KINDS else 0
 
 
 def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:
-    """Learn subwords from all texts together, by a method of :data:`LEARNT`, into ``folder``.
+    """Learn subwords from all texts together, and write their file into ``folder``.
 
-    ``kind`` names the method, ``size`` is the number of merges or pieces. Return the kind of
-    :data:`KINDS` that applies the learnt subwords, and their files.
+    ``kind`` names a method in :data:`LEARNT`; ``size`` is the number of merges or pieces. Return
+    the kind in :data:`KINDS` that applies the learnt subwords, and the paths of its files.
     """
     learner = LEARNT[kind]
     path = folder / learner.file
@@ -231,10 +233,11 @@ def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[st
 
 
 def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
-    """Learn at most ``merges`` merges from all texts together, and write them.
+    """Learn at most ``merges`` merges from all texts together, and write them to ``codes``.
 
     They equal the merges that ``subword-nmt learn-bpe`` learns from the concatenated texts. Words
-    are counted here, so that each is in memory only once. Texts with nothing to merge are refused.
+    are counted before, so that each different word is in memory only once. Texts with nothing to
+    merge are refused.
     """
     from subword_nmt import learn_bpe as subword_nmt
     from tqdm import tqdm
@@ -307,7 +310,7 @@ def _lines(texts: Sequence[Path], mark: str = "") -> Iterator[str]:
 
 
 class Learner(NamedTuple):
-    """A method of learning subwords: its library and function, and the kind that uses its file."""
+    """A method of learning subwords, and the kind in :data:`KINDS` that applies them."""
 
     kind: str  # the kind of `KINDS` that applies the learnt subwords
     file: str  # name of the file to write
