@@ -1,8 +1,9 @@
 """The only entry point of this plugin, :func:`register`.
 
-fairseq calls it if its command line has the option ``--user-dir``: ``--user-dir user_dir`` in a
-clone, or ``--user-dir "$(fairseq-ext user-dir)"`` in an installation. Our commands, and the
-processes that they start, call it themselves. Importing this package registers nothing.
+fairseq calls ``register`` if its command line has the option ``--user-dir``: ``--user-dir
+user_dir`` in a clone, or ``--user-dir "$(fairseq-ext user-dir)"`` in an installation. Our commands,
+and the processes that they start, call ``register`` themselves. Importing this package registers
+nothing.
 """
 
 import functools
@@ -12,8 +13,9 @@ import functools
 def register() -> None:
     """Repair fairseq for today's Python and torch, then register everything that this package adds.
 
-    These are architectures, a task, losses and schedules. From then on, uncaught errors of this
-    package are printed as one line instead of a traceback. A second call does nothing.
+    The package adds architectures, a task, losses and learning-rate schedules. After the call,
+    uncaught errors of this package are printed as one line instead of a traceback. A second call
+    does nothing.
 
     Raises:
         EnvironmentProblem: fairseq or torch is missing, two distributions provide fairseq, a patch

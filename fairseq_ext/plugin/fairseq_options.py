@@ -6,7 +6,7 @@ from typing import Any
 
 
 def add(group: Any, options: Mapping[str, tuple[Any, Any, str]]) -> None:
-    """Add options to fairseq's commands and its configuration.
+    """Add options to one of fairseq's groups of options, and so to commands and configurations.
 
     fairseq-hydra-train checks a YAML file before it loads the plugin, so it accepts such an option
     only on the command line, after a plus sign (``+optimization.bf16_products=True``). The

@@ -6,9 +6,8 @@ folder of the patch's module decides its kind: a ``repair`` of fairseq, ``securi
 untrusted files, a ``feature`` of this plugin, or a ``check`` that turns a user's mistake into an
 error of one line.
 
-The decorator of each function names the patch to which the function belongs. The last paragraph in
-the docstring of a patch's first function begins with “Problem:” and tells what happens without the
-patch.
+The decorator of a function names the function's patch. The docstring of a patch's first function
+ends with a paragraph that begins with “Problem:” and tells what happens without the patch.
 
 Rows are applied in order. If two rows wrap the same function, the later row is called first: it is
 *outside*, and the earlier row is *inside*. ``fairseq-ext doctor --patches`` prints the rows of each
@@ -78,7 +77,7 @@ def apply() -> None:
 
 
 def complete(module: str) -> None:
-    """Apply the patches to a command's module that was imported after :func:`apply`."""
+    """Apply the patches to ``module``, a command that was imported after :func:`apply`."""
     for patch in PATCHES:
         if patch.name in _active:
             patching.apply(patch, f"{module}:")
@@ -90,7 +89,7 @@ def active() -> tuple[str, ...]:
 
 
 def by_target() -> dict[str, list[Patch]]:
-    """Map each wrapped attribute of fairseq to its patches, in the order of their calls."""
+    """Map each patched function of fairseq to its patches, the outermost first."""
     targets: dict[str, list[Patch]] = {}
     for patch in PATCHES:
         for layer in patch.layers:
@@ -100,7 +99,7 @@ def by_target() -> dict[str, list[Patch]]:
 
 
 def as_text() -> str:
-    """List each patched function with its patches, outermost first; then each patch's reason."""
+    """Return a text that lists the patches of each function, outermost first, and all reasons."""
     lines = ["Functions of fairseq, and the patches around each in the order they are called:", ""]
     targets = by_target()
     for target, layers in targets.items():

@@ -41,15 +41,15 @@ class Layer:
 
 
 def replacing(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Make a decorator for a function that gets each target's original and returns its replacement.
+    """Decorate a function that takes the original of a target and returns the replacement.
 
-    The function becomes a layer of ``patch``.
+    The function becomes a layer of ``patch``, and is called once for each target.
     """
     return lambda wrapper: Layer(targets, wrapper, patch)
 
 
 def around(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Make a decorator for a function that is called instead of each target.
+    """Decorate a function that fairseq is to call instead of each target.
 
     The function gets the original target first, then the arguments of the call.
     """
@@ -68,15 +68,15 @@ def around(*targets: str, patch: str) -> Callable[[Callable], Layer]:
 
 
 def acting(patch: str) -> Callable[[Callable], Layer]:
-    """Make a decorator for a function to call once, for instance to filter a warning."""
+    """Decorate a function that applies ``patch`` by one call, for instance to filter a warning."""
     return lambda action: Layer((), action, patch)
 
 
 @dataclass(frozen=True)
 class Patch:
-    """One row of the table: a change to fairseq, with its reason.
+    """A change to fairseq with its reason: one row of :data:`fairseq_ext.plugin.patches.PATCHES`.
 
-    The modules of patches import fairseq only inside functions, so that the table can be printed
+    The modules of patches import fairseq only inside functions, so that this table can be printed
     without fairseq.
     """
 
@@ -109,10 +109,10 @@ def patches_of(module: ModuleType) -> list[Patch]:
 
 
 def apply(patch: Patch, start: str = "") -> None:
-    """Apply a patch to those of its targets that begin with ``start``, by default to all of them.
+    """Apply a patch to its targets, or only to the targets that begin with ``start``.
 
-    ``start`` is a module with a colon, such as ``fairseq_cli.train:``. The actions of a patch are
-    called only without it.
+    ``start`` is a module with a colon, such as ``fairseq_cli.train:``. The patch's actions are
+    called only if ``start`` is empty.
 
     Raises:
         EnvironmentProblem: a target does not exist in the installed fairseq.
@@ -135,11 +135,10 @@ def apply(patch: Patch, start: str = "") -> None:
 
 
 def owners(target: str) -> Iterator[tuple[Any, str]]:
-    """Yield each module or class that holds a target, with the name of the target in it.
+    """Yield each module or class that has the attribute ``target``, and the attribute's name.
 
-    A target in a module that also runs as ``__main__`` is held by both copies of the module. The
-    module of a command is left out if it is not loaded, because importing it would set up its
-    logging.
+    If a module also runs as ``__main__``, both copies of the module are yielded. The module of a
+    command is left out if it is not loaded, because importing it would set up its logging.
     """
     module, _, path = target.replace("?", "").partition(":")
     *classes, name = path.split(".")
@@ -158,7 +157,7 @@ def owners(target: str) -> Iterator[tuple[Any, str]]:
 
 
 def running(name: str) -> Iterator[Any]:
-    """Yield the module of the command ``name`` if it is loaded, under its name or ``__main__``."""
+    """Yield the loaded copies of a command's module: as ``name``, as ``__main__``, or both."""
     if name in sys.modules:
         yield sys.modules[name]
     main = sys.modules.get("__main__")
@@ -187,7 +186,7 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace the attribute ``owner.name`` within the block."""
+    """Set the attribute ``owner.name`` to ``value`` within the ``with`` block."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:

@@ -2,10 +2,9 @@
 
 fairseq's parsers share groups of options, so a command also accepts options that it never reads:
 fairseq-generate takes `--save-interval`, and fairseq-preprocess `--fp16`. :func:`ignored` lists
-them. Some options need another option (:data:`ONLY_WITH`), are turned off by another one
-(:data:`NOT_WITH`), or work only in some tasks (:data:`ONLY_TASKS`).
-``tests/commands/test_option_effects.py`` compares, for every option of the parsers, runs with and
-without it.
+such options. Other options need another option (:data:`ONLY_WITH`), are turned off by another
+option (:data:`NOT_WITH`), or work only in some tasks (:data:`ONLY_TASKS`). For every option of the
+parsers, ``tests/commands/test_option_effects.py`` compares a run with the option and one without.
 """
 
 import functools
@@ -39,15 +38,15 @@ GENERATE_READS = (
     *("log_format", "log_interval", "no_progress_bar", "data_buffer_size", "dataset_impl"),
     *("gen_subset", "num_workers", "required_batch_size_multiple", "shard_id"),
 )
-"""Further options of these groups that fairseq-generate reads, but fairseq-interactive does not."""
+"""Options of the shared training groups that fairseq-generate reads, but not fairseq-interactive.
+"""
 DECODING_IGNORES = (
     *("criterion", "force_anneal", "lenpen_mt", "load_alignments", "lr_shrink", "optimizer"),
     *("no_beamable_mm", "no_early_stop", "no_seed_provided", "sacrebleu", "upsample_primary"),
     *("warmup_updates", "eval_bleu", "eval_bleu_args", "eval_bleu_detok", "eval_bleu_detok_args"),
     *("eval_tokenized_bleu", "eval_bleu_remove_bpe", "eval_bleu_print_samples"),
 )
-"""Options outside these groups that fairseq-generate and fairseq-interactive accept but never read.
-"""
+"""Options of other groups that fairseq-generate and fairseq-interactive accept but never read."""
 INTERACTIVE_IGNORES = (
     *("lm_path", "max_target_positions", "num_batch_buckets", "prefix_size", "print_step"),
     *("quiet", "results_path", "scoring", "truncate_source"),
@@ -60,7 +59,7 @@ TRAIN_IGNORES = (
 OFF = (None, False, 0, -1, "")  # values that leave an option switched off
 REFUSED: dict[str, tuple[str, ...]] = {
     "train": ("use_plasma_view",),  # needs a pyarrow from before plasma was removed
-    # `--checkpoint-shard-count` needs fairscale for FSDP's parts; of others fairseq keeps the last
+    # fairseq joins only FSDP's shards (with fairscale); of other shards it keeps just the last
     "generate": ("lr_scheduler", "retain_iter_history", "checkpoint_shard_count"),
     "interactive": (
         *("lr_scheduler", "retain_iter_history", "checkpoint_shard_count", "score_reference"),
@@ -116,7 +115,7 @@ NOT_WITH: dict[str, tuple[str, ...]] = {
     "unnormalized": ("lenpen",),
     "sampling_topp": ("sampling_topk",),
 }
-"""Options that turn other options off, each with those that then have no effect."""
+"""Options that turn other options off, each with the options that then have no effect."""
 ONLY_TASKS: dict[str, str] = {
     name: task
     for task, names in {
@@ -133,10 +132,10 @@ ONLY_TASKS: dict[str, str] = {
 
 @acting("command lines")
 def _keep_options_out_of_the_log() -> None:
-    """Keep fairseq from logging several hundred options before our one-line message.
+    """Keep fairseq from logging several hundred options before our error of one line.
 
-    Problem: Missing or conflicting options end in a traceback, and a misspelt name in a page of all
-    names.
+    Problem: Missing or conflicting options end in a traceback, and a misspelt option in a page of
+    all options.
     """
     logging.getLogger("fairseq.dataclass.utils").addFilter(
         lambda record: not str(record.msg).startswith("Error when composing")
@@ -170,7 +169,7 @@ def _parse_args_and_arch(
         name_ignored(parser, args)
     arch, name = getattr(args, "arch", None), getattr(args, "task", None)
     model, task = ARCH_MODEL_REGISTRY.get(arch), TASK_REGISTRY.get(name)
-    is_default = arch == parser.get_default("arch")  # fairseq-generate's is wav2vec2
+    is_default = arch == parser.get_default("arch")  # wav2vec2 in fairseq-generate
     if model and task and not is_default and misfit(task, model):
         raise ConfigError(
             f"`--task {name}` does not go with `--arch {arch}`; give another task or architecture."
@@ -204,7 +203,7 @@ def _error(parser: ArgumentParser, message: str) -> NoReturn:
 
 @around("fairseq.dataclass.utils:compose", patch="command lines")
 def _compose(original: Callable, *arguments: Any, overrides: list[str], **options: Any) -> Any:
-    """Report an option that has no value, or one of a wrong type."""
+    """Raise :class:`ConfigError` for an option that is missing, or has a value of a wrong type."""
     from hydra.errors import ConfigCompositionException
 
     try:
@@ -246,7 +245,7 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
     """Print one line for each option of this process's command line that has no effect.
 
     Raises:
-        ConfigError: the command cannot work with an option (:data:`REFUSED`).
+        ConfigError: an option is in :data:`REFUSED`: the command cannot work with it.
     """
     from fairseq_ext.base import models
 
@@ -282,7 +281,10 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
 
 
 def _options_given(parser: ArgumentParser, words: Sequence[str]) -> dict[str, str]:
-    """Return the options in ``words``, also abbreviated ones, by the attribute that each sets."""
+    """Map each attribute that an option in ``words`` sets to that option, as the user typed it.
+
+    The user may have abbreviated options. Words that are no option are left out.
+    """
     options: dict[str, str] = {}
     actions = parser._option_string_actions
     for word in (word.partition("=")[0] for word in words if word.startswith("--")):

@@ -1,7 +1,7 @@
-"""Check that checkpoints fit a run: its architecture, its schedule and its dictionaries.
+"""Check that a checkpoint fits the architecture, scheduler and dictionaries of a run.
 
-:mod:`fairseq_ext.checkpoints.safe_load` checks that their files are complete, and
-:mod:`fairseq_ext.checkpoints.dictionaries` says how a checkpoint records its dictionaries.
+:mod:`fairseq_ext.checkpoints.safe_load` checks that checkpoint files are complete, and
+:mod:`fairseq_ext.checkpoints.dictionaries` says how a checkpoint stores its dictionaries.
 """
 
 import inspect
@@ -34,9 +34,10 @@ def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, 
 
 
 def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
-    """Return the file from which fairseq would start training, and the option that names it.
+    """Return the checkpoint from which fairseq would start training, and the option that names it.
 
-    The option is None for the run's own last checkpoint, which may not exist.
+    The option, such as ``restore_file``, is None for the run's own last checkpoint, which may not
+    exist.
     """
     from fairseq.file_io import PathManager
 
@@ -55,9 +56,11 @@ def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
 def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
     """Load a checkpoint; report faults in one line, and copy the data's text.json to `--save-dir`.
 
-    Problem: A checkpoint of another architecture or schedule ends in a traceback, and one with
-    another dictionary in wrong words; if the file of `--restore-file` is missing, training starts
-    from random weights. Training does not copy the data's text.json beside its checkpoints.
+    text.json says how text becomes tokens.
+
+    Problem: A checkpoint of another architecture or scheduler ends in a traceback, and a model with
+    another dictionary prints wrong words; if the file of `--restore-file` is missing, training
+    starts from random weights. Training does not copy the data's text.json beside its checkpoints.
     """
     from fairseq.file_io import PathManager
 
@@ -133,7 +136,7 @@ def _trainer_load_checkpoint(
 
 
 def _require_scheduler(cfg: Any, filename: str) -> None:
-    """Refuse to resume with another `--lr-scheduler`; fairseq would load the old one's state."""
+    """Refuse to resume with a new `--lr-scheduler`, which would get the old scheduler's state."""
     if not storage.is_checkpoint(filename):
         return
     state = storage.peek(filename)
@@ -156,10 +159,10 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
 def _only_for_trainers(
     original: Callable, cfg: Any, trainer: Any, *rest: Any, **options: Any
 ) -> Any:
-    """Call fairseq's function without our patches for a trainer that is not fairseq's.
+    """If ``trainer`` is not fairseq's, call fairseq's original function without our patches.
 
-    Problem: Patches of loading and saving checkpoints read attributes of fairseq's trainer, which
-    the trainers of other programs lack.
+    Problem: Patches of loading and saving checkpoints read attributes of fairseq's trainer that the
+    trainers of other programs lack.
     """
     from fairseq.trainer import Trainer
 
@@ -171,9 +174,9 @@ def _only_for_trainers(
 def _save_dictionaries(
     original: Callable, self: Any, filename: str, extra_state: dict[str, Any]
 ) -> Any:
-    """Store the dictionaries of translation and of language modelling in their checkpoints.
+    """Store the dictionaries of a translation or language modelling task in each checkpoint.
 
-    Problem: Checkpoints do not store dictionaries, so that fairseq accepts one of the same size
+    Problem: Checkpoints do not store dictionaries. So fairseq accepts a dictionary of the same size
     in another order, and prints wrong words.
     """
     if words := _task_symbols(self.task):
@@ -182,10 +185,11 @@ def _save_dictionaries(
 
 
 def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool = True) -> None:
-    """Require that a task has a checkpoint's dictionaries, if :func:`_task_symbols` has them.
+    """Require that a task has the dictionaries with which the checkpoint ``path`` was trained.
 
-    ``record`` has the symbols that the checkpoint ``path`` was trained with, by side. If it is
-    None, nothing is compared, and ``warn`` decides whether to log a warning.
+    ``record`` has these dictionaries, as :func:`fairseq_ext.checkpoints.dictionaries.recorded`
+    returns them. If it is None, nothing is compared, and a warning is logged if ``warn``. Tasks
+    other than translation and language modelling are not checked.
 
     Raises:
         CheckpointError: a dictionary differs.
@@ -211,7 +215,10 @@ def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool =
 
 
 def _task_symbols(task: Any) -> tuple[list[str], list[str]] | None:
-    """Return the symbols of a task's dictionaries; None unless it translates or models language."""
+    """Return the symbols of a task's source and target dictionaries, which may be the same.
+
+    Return None for tasks other than translation and language modelling.
+    """
     from fairseq.tasks.language_modeling import LanguageModelingTask
     from fairseq.tasks.translation import TranslationTask
 

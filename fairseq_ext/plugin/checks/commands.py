@@ -1,4 +1,4 @@
-"""Make commands check their input, write all results or none, and give one message per error."""
+"""Make fairseq's commands check input, write all results or none, and print one line per error."""
 
 import inspect
 import io
@@ -42,7 +42,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
         _check_input(cfg.interactive.input)
     for log in map(logging.getLogger, ("fairseq_cli.train", "fairseq.logging.progress_bar")):
         for handler in [file for file in log.handlers if isinstance(file, logging.FileHandler)]:
-            log.removeHandler(handler)  # of the log file of an earlier job of a sweep
+            log.removeHandler(handler)  # an earlier job of a sweep has opened this log file
             handler.close()
     with files.no_empty_folder(cfg.checkpoint.save_dir):
         if command == "fairseq_cli.train" and cfg.common.log_file is not None:
@@ -53,7 +53,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 
 @around("fairseq.trainer:Trainer.__init__", patch="options that do not work")
 def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
-    """Check the options again: processes that `fairseq-hydra-train` starts skip `call_main`."""
+    """Check the options of each trainer: processes of `fairseq-hydra-train` skip `call_main`."""
     _refuse_broken(cfg, "fairseq_cli.train")
     if cfg.optimization.use_bmuf and cfg.distributed_training.distributed_world_size == 1:
         raise ConfigError(
@@ -64,7 +64,10 @@ def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any
 
 
 def _refuse_broken(cfg: Any, command: str) -> None:
-    """Refuse options that fairseq accepts although they do not work."""
+    """Raise :class:`ConfigError` for options that ``command`` accepts but that cannot work.
+
+    ``command`` is the module of the command, such as ``fairseq_cli.train``.
+    """
     option_checks.refuse_broken(cfg, command)
     unsharded = ("train", "validate", "interactive")
     if cfg.dataset.num_shards != 1 and command.rpartition(".")[2] in unsharded:
@@ -84,7 +87,10 @@ def _refuse_broken(cfg: Any, command: str) -> None:
 def _build_generator(
     original: Callable, self: Any, models: list[Any], args: Any, *rest: Any, **options: Any
 ) -> Any:
-    """Check options against the models; no function that is called earlier gets both."""
+    """Check whether the models and the data can do what the generation options ask for.
+
+    fairseq calls no earlier function that gets both the options and the models.
+    """
     from fairseq.models import FairseqLanguageModel
 
     reasons = [reason for model in models if (reason := option_checks.no_alignment(model))]
@@ -125,7 +131,7 @@ def _build_generator(
     patch="options that do not work",
 )
 def _search(original: Callable, self: Any, models: list[Any], sample: Any, **options: Any) -> Any:
-    """Say why a search with `--constraints` fails, where fairseq gives no reason."""
+    """Say why a search with `--constraints` fails, if fairseq's error gives no reason."""
     if options.get("constraints") is None:
         return original(self, models, sample, **options)
     if 2 * self.beam_size > self.vocab_size:
@@ -149,7 +155,7 @@ def _search(original: Callable, self: Any, models: list[Any], sample: Any, **opt
     patch="options that do not work",
 )
 def _add_symbols(original: Callable, dictionary: Any, model: Any, languages: Any) -> None:
-    """Refuse a model to whose output layer online back-translation cannot add symbols."""
+    """Refuse a model if online back-translation cannot add symbols to its output layer."""
     weight = getattr(getattr(model.decoder, "output_projection", None), "weight", None)
     if weight is None or weight.size(1) != model.encoder.embed_tokens.embedding_dim:
         raise ConfigError(
@@ -161,9 +167,9 @@ def _add_symbols(original: Callable, dictionary: Any, model: Any, languages: Any
 
 
 def _check_input(path: str) -> None:
-    """Check a file to translate before models are loaded; read standard input as strict UTF-8."""
+    """Check the file to translate before models are loaded; make standard input strict UTF-8."""
     if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
-        # refuse invalid UTF-8, as in files; in some locales it would become unknown words
+        # Refuse invalid UTF-8, as in files: in some locales it would become unknown words.
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
     elif path != "-" and not Path(path).is_fifo() and not Path(path).is_char_device():
         # a pipe is not checked in advance, because it can be read only once
@@ -172,7 +178,7 @@ def _check_input(path: str) -> None:
 
 @around("fairseq_cli.interactive:buffered_read", patch="control symbols as words")
 def _buffered_read(original: Callable, path: str, size: int) -> Iterator[list[str]]:
-    """Refuse `<s>`, `</s>` and `<pad>` as words, also in standard input and in pipes.
+    """Refuse `<s>`, `</s>` and `<pad>` as words of a text to translate, also in pipes.
 
     Problem: fairseq-interactive takes `<s>`, `</s>` and `<pad>` in a text for the beginning, the
     end and the padding of a sentence.
@@ -188,7 +194,7 @@ def _buffered_read(original: Callable, path: str, size: int) -> Iterator[list[st
 
 
 def _check_models(cfg: Any) -> None:
-    """Require `--path`, and that `--model-overrides` names options of the checkpoints there."""
+    """Require `--path`, and refuse options in `--model-overrides` that its checkpoints lack."""
     from fairseq.checkpoint_utils import get_maybe_sharded_checkpoint_filename
     from fairseq.utils import split_paths
 
@@ -239,8 +245,8 @@ def _generate(original: Callable, cfg: Any) -> Any:
 def _name_text(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
     """Make `fairseq-generate` print which ``text.json`` turns its translations into text.
 
-    Problem: The output of fairseq-generate does not say how to turn its tokens back into text,
-    which scoring needs.
+    Problem: The output of fairseq-generate does not say how its tokens become text again, but
+    scoring needs to know.
     """
     from fairseq.data.data_utils import infer_language_pair
 
@@ -289,7 +295,7 @@ def _preprocess(original: Callable, args: Namespace) -> None:
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.build_dictionary", patch="complete result files")
 def _build_dictionary(original: Callable, cls: type, filenames: Any, **options: Any) -> Any:
-    """Refuse to make a dictionary of nothing but fairseq's own symbols, which have the count 0."""
+    """Refuse to make a dictionary that has only fairseq's own symbols, all of which count 0."""
     dictionary = original(cls, filenames, **options)
     if not any(dictionary.count[dictionary.nspecial :]):
         raise ConfigError(
@@ -300,7 +306,10 @@ def _build_dictionary(original: Callable, cls: type, filenames: Any, **options: 
 
 
 def _keep_pipeline(args: Namespace, stage: Path) -> None:
-    """Copy the text's ``text.json`` into the data folder."""
+    """Copy the ``text.json`` of the first text into the new data folder ``stage``.
+
+    The file says how text became tokens. A different ``text.json`` in ``--destdir`` is an error.
+    """
     prefix = (args.trainpref or args.validpref or args.testpref or "").split(",")[0]
     pipe = pipeline.load(Path(prefix).parent) if prefix else None
     if pipe is None:
@@ -310,7 +319,7 @@ def _keep_pipeline(args: Namespace, stage: Path) -> None:
 
 
 def _require_no_dictionary(args: Namespace) -> None:
-    """Refuse to learn a dictionary that `--destdir` already has."""
+    """Refuse to learn the dictionary of a language if `--destdir` already has one."""
     folder = Path(args.destdir)
     if any(not (folder / name).exists() for name in indexed.read_manifest(folder)):
         return  # an earlier call was killed while moving its files, so write them again
@@ -328,7 +337,10 @@ def _require_no_dictionary(args: Namespace) -> None:
 
 
 def _require_same_dictionaries(stage: Path, folder: Path) -> None:
-    """Refuse to replace a dictionary that other data in the folder still use."""
+    """Refuse to replace a dictionary in ``folder`` if other data there were made with it.
+
+    ``stage`` has the new files, which will be moved to ``folder``.
+    """
     written = {path.name for path in stage.iterdir()}
     stay = sorted(path.name for path in folder.glob("*.idx") if path.name not in written)
     for new in stage.glob("dict.*txt") if stay else ():
@@ -341,7 +353,7 @@ def _require_same_dictionaries(stage: Path, folder: Path) -> None:
 
 
 def _check_texts(args: Namespace) -> None:
-    """Check every text and its translation."""
+    """Check the texts of every split; source and target need equal numbers of lines."""
     prefixes = [("train", args.trainpref)] if args.trainpref else []
     for split, prefix_list in (("valid", args.validpref), ("test", args.testpref)):
         prefixes += [(split, prefix) for prefix in prefix_list.split(",")] if prefix_list else []

@@ -1,4 +1,4 @@
-"""Check data folders, dictionaries and lengths when tasks read them; stop if files change later."""
+"""Check data folders, dictionaries and sentence lengths; stop if files change after reading."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ from fairseq_ext.utils.files import FileVersions
 
 @around("fairseq.tasks:setup_task", patch="data folders")
 def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
-    """Refuse a folder without binary data, and a language that contradicts the folder.
+    """Refuse a data folder without binary data, and a language that contradicts the folder.
 
     If only one of `--source-lang` and `--target-lang` is given, fairseq ignores it, and takes both
     languages from the folder.
@@ -60,7 +60,10 @@ def _add_from_file(original: Callable, self: Any, f: Any) -> None:
 def _make_dataset(
     original: Callable, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None
 ) -> Any:
-    """Check data: a job's first process reads the files, the others only check the files' sizes."""
+    """Check the files of a data set before fairseq opens them.
+
+    The first process of a job reads the files; the other processes check only their sizes.
+    """
     from fairseq.distributed.utils import get_global_rank
 
     vocabulary = len(dictionary) if dictionary is not None else None
@@ -98,7 +101,7 @@ def _load_dataset(
 
 
 def _require_equal_dictionaries(cfg: Any, folders: list[str]) -> None:
-    """Refuse data in several folders whose dictionaries differ: fairseq reads the first one's."""
+    """Refuse data folders with different dictionaries: fairseq reads only the first folder's."""
     names = sorted({f"dict.{cfg.source_lang}.txt", f"dict.{cfg.target_lang}.txt"})
     for name in names if len(folders) > 1 else ():
         symbols = dictionaries.symbols(Path(folders[0], name))
@@ -130,8 +133,8 @@ def _require_unchanged(original: Callable, self: Any, *arguments: Any, **options
 def _require_alignments(task: Any, split: str) -> None:
     """Refuse a training set without alignments, and a split with a wrong number of alignments.
 
-    Each sentence needs an entry. A validation set may have no alignments; its loss then leaves
-    them out.
+    A split with alignments needs an entry for each sentence pair. A validation set may have no
+    alignments; the validation loss then leaves them out.
     """
     cfg, dataset = task.cfg, task.datasets[split]
     alignments = getattr(dataset, "align_dataset", None)
@@ -155,9 +158,10 @@ def _filter_indices_by_size(
     max_positions: Any = None,
     ignore_invalid_inputs: bool = False,
 ) -> Any:
-    """Refuse a sentence that is too long, unless it may be skipped and others remain in the split.
+    """Refuse a sentence that is too long, unless it may be skipped.
 
-    In interactive use, where sentences are not from a split, all of them may be skipped.
+    With ``ignore_invalid_inputs`` it is skipped if other sentences of the split remain. In
+    interactive use, where sentences belong to no split, all of them may be skipped.
 
     Problem: fairseq prints numpy's types instead of lengths, and if all sentences of a split are
     too long, it calls the split empty.

@@ -1,4 +1,4 @@
-"""End a diverging training with one line, and keep its last good checkpoint.
+"""End a diverging training with an error of one line, and keep its last good checkpoint.
 
 fairseq checks the gradients of each update. It misses an infinite loss with finite gradients, an
 infinite loss on a validation set, and weights that an update has made infinite. It would even save
@@ -74,7 +74,10 @@ def _save_checkpoint(original: Callable, cfg: Any, trainer: Any, *rest: Any, **o
 
 
 def _not_finite(trainer: Any) -> str | None:
-    """Name the first parameter of the model or its moving average that is not finite."""
+    """Name the first parameter of the model or its moving average that is NaN or infinite.
+
+    Return None if all are finite.
+    """
     models = {"": trainer.get_model()}
     if trainer.cfg.ema.store_ema:
         models["moving average of "] = trainer.ema.get_model()

@@ -68,7 +68,7 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
 
 @around("fairseq_cli.hydra_train:_hydra_main", patch="fairseq-hydra-train")
 def _hydra_main(original: Callable, cfg: Any, **options: Any) -> Any:
-    """Check the later jobs of a sweep, which begin with this plugin already loaded."""
+    """Check the options of a sweep's later jobs, which begin with this plugin already loaded."""
     with _in_one_line():
         complete(cfg)
         return original(cfg, **options)
@@ -76,7 +76,7 @@ def _hydra_main(original: Callable, cfg: Any, **options: Any) -> Any:
 
 @contextmanager
 def _in_one_line() -> Iterator[None]:
-    """Print errors in one line, because Hydra would print a traceback."""
+    """Exit on an error in the ``with`` block with one line; Hydra would print a traceback."""
     try:
         yield
     except Exception as error:
@@ -87,9 +87,9 @@ def _in_one_line() -> Iterator[None]:
 
 
 def complete(cfg: Any) -> None:
-    """Refuse unknown names, and add the values to ``cfg`` that the parser of fairseq-train adds.
+    """Complete ``cfg`` as the parser of fairseq-train would; refuse names that are not registered.
 
-    These are ``fp16`` or ``bf16`` for their memory-efficient forms, and the architecture's sizes.
+    A memory-efficient precision switches ``fp16`` or ``bf16`` on, and an architecture sets sizes.
     """
     require_names(cfg)
     for precision in ("fp16", "bf16"):
@@ -99,7 +99,7 @@ def complete(cfg: Any) -> None:
 
 
 def require_names(cfg: Any) -> None:
-    """Raise :class:`ConfigError` for a `_name` that nothing is registered under."""
+    """Raise :class:`ConfigError` if a `_name` in ``cfg``, such as `model._name`, is unknown."""
     from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY
@@ -117,11 +117,11 @@ def require_names(cfg: Any) -> None:
 
 
 def fill_in_architecture(cfg: Any) -> None:
-    """Add the architecture's values to ``cfg.model`` where it has none.
+    """Fill in the options that ``cfg.model`` lacks with the defaults of its architecture.
 
     fairseq's own models are left as they are. In the first job of a sweep, fairseq has already
-    filled in their defaults when this runs. So only the later jobs would get the architecture's
-    values, and these jobs would differ from the first.
+    filled in these models' own defaults. So only the later jobs would get the architecture's
+    defaults, and would differ from the first.
     """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
     from omegaconf import open_dict

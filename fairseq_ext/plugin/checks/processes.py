@@ -1,8 +1,8 @@
-"""Guard training processes: allow enough open files, lock the folder, report the end in one line.
+"""Guard a training: allow enough open files, lock `--save-dir`, report in one line how it ended.
 
 The first process of ``fairseq-train`` holds a lock on ``--save-dir``; commands that only read the
-folder ignore it. A killed process cannot print anything, so the other processes report it: they
-notice a closed connection, or miss a message until torch's process group times out.
+folder ignore the lock. A killed process cannot print anything, so the other processes report its
+end: they notice a closed connection, or miss a message until torch's process group times out.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ _held = contextlib.ExitStack()  # global, because a lock belongs to the whole pr
 
 @contextlib.contextmanager
 def locked(folder: str | Path) -> Iterator[None]:
-    """Hold the lock on an existing folder during a block, then remove the lock file.
+    """Hold the lock on an existing folder during a ``with`` block, then remove the lock file.
 
     On a file system without locks, only log a warning.
 
@@ -108,7 +108,7 @@ LOST = re.compile(
     patch="processes of a training",
 )
 def _work(original: Callable, *arguments: Any, **options: Any) -> Any:
-    """Release the lock at the end; if another process of the job is gone, say so in one line."""
+    """Release the lock at the end; report in one line if another process of the job has died."""
     import torch.distributed
     from torch.multiprocessing import ProcessExitedException
 
@@ -144,6 +144,8 @@ TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train")
 def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
     """Handle signals in the first process of ``fairseq-train``, which waits for the others.
 
+    A signal ends the job's processes with one message.
+
     Problem: Ctrl-C ends a training in pages of tracebacks; SIGTERM and SIGHUP (a closed terminal)
     end it without a message, and leave unfinished files and, for a while, other processes of its
     job.
@@ -163,10 +165,10 @@ def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any)
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[list[signal.Signals]]:
-    """Raise KeyboardInterrupt on :data:`SIGNALS`; yield the list of signals received.
+    """Raise KeyboardInterrupt on :data:`SIGNALS` in a ``with`` block; yield the signals received.
 
     A terminal and a launcher may both send a signal, so further signals have no effect for
-    :data:`PATIENCE` seconds. Later ones raise again: code may have caught the first exception.
+    :data:`PATIENCE` seconds. A later signal raises again: code may have caught the first exception.
     """
     received: list[signal.Signals] = []
     owner, answered = os.getpid(), -PATIENCE
@@ -207,7 +209,10 @@ def leave_quietly() -> None:
 
 
 def _end(cfg: Any, number: signal.Signals) -> NoReturn:
-    """Print the message, end the job's other processes, and die by the signal, as shells expect."""
+    """Say how to continue, end the job's other processes, and end this one by the signal.
+
+    Shells expect a process to end by the signal that it got.
+    """
     for handled in SIGNALS:
         signal.signal(handled, signal.SIG_DFL)  # a second Ctrl-C ends the process at once
     with contextlib.suppress(Exception):  # the process is already ending with another error
@@ -239,6 +244,6 @@ def _how_it_goes_on(checkpoint: Any) -> str:
 
 
 def last_checkpoint(checkpoint: Any) -> Path | None:
-    """Find the file that a run with this ``cfg.checkpoint`` would continue from, or None."""
+    """Return the run's last checkpoint, or None; ``checkpoint`` is the run's ``cfg.checkpoint``."""
     last = Path(checkpoint.save_dir, f"checkpoint_last{checkpoint.checkpoint_suffix}.pt")
     return last if last.is_file() else None

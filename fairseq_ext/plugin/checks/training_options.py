@@ -21,7 +21,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "distillation": (),
     ALIGNMENT: ("alignment_loss",),
 }
-"""The metrics of known criterions besides the usual ones, such as ``loss``."""
+"""By criterion, the metrics besides the two lists above. Other criterions may have any metric."""
 BLEU_SEARCH = (
     *("beam", "max_len_a", "max_len_b", "min_len", "lenpen", "unkpen", "unnormalized"),
     *("temperature", "no_repeat_ngram_size", "match_source_len", "diversity_rate"),
@@ -35,7 +35,7 @@ NUMBERS = re.compile(r"[0-9]+(,[0-9]+)*|[0-9]+-[0-9]+")
 def refuse(cfg: Any) -> None:
     """Raise :class:`ConfigError` for options that fairseq-train accepts but that cannot work.
 
-    Each of the functions below yields one message per fault; the first message is raised.
+    The functions below yield one message per fault. The error has the first of these messages.
     """
     checks = (_numbers, _precision, _packages, _sharding, _criterion, _bleu, _metric, _model, _data)
     for faults in checks:
@@ -44,7 +44,11 @@ def refuse(cfg: Any) -> None:
 
 
 def dictionary(option: str, text: str) -> dict[Any, Any]:
-    """Read the value of an option such as ``--model-overrides``; else raise ConfigError."""
+    """Read ``text``, the value of an option such as ``--model-overrides``, as a dictionary.
+
+    Raises:
+        ConfigError: the text is not a dictionary.
+    """
     values = _value(text)
     if not isinstance(values, dict):
         raise wrong_value(option, "a dictionary such as \"{'dropout': 0.1}\" (quote it)", text)
@@ -60,7 +64,7 @@ def require_batch_size(dataset: Any) -> None:
 
 
 def _numbers(cfg: Any) -> Iterator[str]:
-    """Find required options that are missing, and numbers with which training cannot run."""
+    """Yield errors about missing options, and about numbers with which training cannot run."""
     optimization, dataset = cfg.optimization, cfg.dataset
     dictionary("--optimizer-overrides", cfg.checkpoint.optimizer_overrides)
     if cfg.optimizer is None:
@@ -112,7 +116,7 @@ def _numbers(cfg: Any) -> Iterator[str]:
 
 
 def _value(text: str) -> Any:
-    """Evaluate a literal; None if the text is not one."""
+    """Return the value of a Python literal, or None if the text is not a literal."""
     try:
         return literal(text)
     except LiteralError:
@@ -120,7 +124,10 @@ def _value(text: str) -> Any:
 
 
 def _precision(cfg: Any) -> Iterator[str]:
-    """Find ``--fp16`` and ``--amp`` on a CPU: their master weights and loss scaler need CUDA."""
+    """Yield errors about ``--fp16`` and ``--amp`` on a CPU, and about ``--bf16-products``.
+
+    The master weights of ``--fp16`` and the loss scaler of both need CUDA.
+    """
     import torch
 
     for option in ("fp16", "amp"):
@@ -136,7 +143,7 @@ def _precision(cfg: Any) -> Iterator[str]:
 
 
 def _bf16_products(cfg: Any) -> Iterator[str]:
-    """Find reasons for which ``--bf16-products`` would have no effect."""
+    """Yield errors about ``--bf16-products`` where the option would have no effect."""
     import torch
 
     from fairseq_ext.training import onednn_matmul
@@ -154,7 +161,7 @@ def _bf16_products(cfg: Any) -> Iterator[str]:
 
 
 def _packages(cfg: Any) -> Iterator[str]:
-    """Find options whose package is missing; fairseq would ignore them or show a traceback."""
+    """Yield errors about options that need a missing package; fairseq would ignore them or fail."""
     common, backend = cfg.common, cfg.distributed_training.ddp_backend
     for is_set, option, *packages in (
         (common.tpu and not common.bf16, "--tpu", "torch_xla"),
@@ -172,7 +179,7 @@ def _packages(cfg: Any) -> Iterator[str]:
 
 
 def _sharding(cfg: Any) -> Iterator[str]:
-    """Find options that ``--zero-sharding os`` cannot work with; it distributes whole tensors."""
+    """Yield errors about options that rule out ``--zero-sharding os``: it needs whole tensors."""
     common = cfg.common
     if cfg.distributed_training.zero_sharding != "os":
         return
@@ -190,7 +197,7 @@ def _sharding(cfg: Any) -> Iterator[str]:
 
 
 def _criterion(cfg: Any) -> Iterator[str]:
-    """Check what a loss needs from the model and the data."""
+    """Yield errors if the model or the data lack what the criterion needs."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     criterion = getattr(cfg.criterion, "_name", None) or ""
@@ -214,7 +221,7 @@ def _criterion(cfg: Any) -> Iterator[str]:
 
 
 def _bleu(cfg: Any) -> Iterator[str]:
-    """Check the options of ``--eval-bleu``, which fairseq reads only after the first epoch."""
+    """Yield errors about options of ``--eval-bleu``; fairseq reads them after the first epoch."""
     from fairseq.data.encoders import TOKENIZER_REGISTRY
 
     task = cfg.task
@@ -243,7 +250,7 @@ def _bleu(cfg: Any) -> Iterator[str]:
 
 
 def _bleu_search(values: dict[str, Any]) -> Iterator[str]:
-    """Check names and types in `--eval-bleu-args`; fairseq ignores names that it does not know."""
+    """Yield errors about names and types in `--eval-bleu-args`; fairseq ignores unknown names."""
     from fairseq.dataclass.configs import GenerationConfig
 
     for name, value in values.items():
@@ -260,7 +267,10 @@ def _bleu_search(values: dict[str, Any]) -> Iterator[str]:
 
 
 def _metric(cfg: Any) -> Iterator[str]:
-    """Check the name and the direction of the metric; a wrong direction keeps the worst model."""
+    """Yield errors about the name or the direction of ``--best-checkpoint-metric``.
+
+    With the wrong direction, fairseq would keep the worst checkpoint as the best.
+    """
     metric, names = cfg.checkpoint.best_checkpoint_metric, (*LOWER_IS_BETTER, *HIGHER_IS_BETTER)
     maximize = cfg.checkpoint.maximize_best_checkpoint_metric
     if metric in HIGHER_IS_BETTER and not maximize:
@@ -286,7 +296,7 @@ def _unknown_metric(metric: str, names: Any) -> str:
 
 
 def _model(cfg: Any) -> Iterator[str]:
-    """Find options of the model that would end in a Python error when it is built or trained."""
+    """Yield errors about model options that end in a Python error in building or training."""
     import torch
 
     model = cfg.model
@@ -319,7 +329,7 @@ def _model(cfg: Any) -> Iterator[str]:
 
 
 def _data(cfg: Any) -> Iterator[str]:
-    """Check the options that choose the data and the way to read them."""
+    """Yield errors about the options that choose the data and the way to read them."""
     dataset = cfg.dataset
     if dataset.dataset_impl == "cached":
         yield (
@@ -346,7 +356,7 @@ def _data(cfg: Any) -> Iterator[str]:
 def _get_valid_stats(
     original: Callable, cfg: Any, trainer: Any, stats: dict[str, Any], *rest: Any
 ) -> Any:
-    """Raise :class:`ConfigError` if validation has not measured ``--best-checkpoint-metric``.
+    """Raise :class:`ConfigError` if validation did not measure ``--best-checkpoint-metric``.
 
     Problem: If validation does not measure --best-checkpoint-metric, training ends in `KeyError`
     after the first epoch.

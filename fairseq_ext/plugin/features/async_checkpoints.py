@@ -26,14 +26,14 @@ _saving: list[Future] = []
 
 
 def wait() -> None:
-    """Wait until the last checkpoint is on the disk; raise the error if saving it has failed."""
+    """Wait until the last checkpoint is on the disk; raise the error that saving it met, if any."""
     while _saving:
         _saving.pop().result()
 
 
 @around("fairseq_cli.train:add_defaults", patch="checkpoints written asynchronously")
 def _add_defaults(original: Callable, cfg: Any) -> None:
-    """Add an empty module iopath if it is not installed; without it, fairseq refuses the option.
+    """Provide an empty module iopath if none is installed; fairseq requires it, but never uses it.
 
     Problem: --write-checkpoints-asynchronously needs one more package and writes no
     checkpoint_last.pt, and a kill leaves a torn checkpoint.
@@ -41,7 +41,7 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
     original(cfg)
     asynchronous = cfg.checkpoint.write_checkpoints_asynchronously
     if asynchronous and "iopath" not in sys.modules and not importlib.util.find_spec("iopath"):
-        sys.modules["iopath"] = ModuleType("iopath")  # fairseq imports it, but never uses it
+        sys.modules["iopath"] = ModuleType("iopath")
 
 
 @around("fairseq.checkpoint_utils:save_checkpoint", patch="checkpoints written asynchronously")

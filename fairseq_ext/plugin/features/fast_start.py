@@ -15,7 +15,7 @@ LONGEST = (1 << 16) - 1  # greatest length in tokens that fits in a sort key of 
 
 @around("fairseq.data.indexed_dataset:_warmup_mmap_file", patch="fast start on large corpora")
 def read_ahead(original: Callable, path: str) -> None:
-    """Let the system read a file in the background; fairseq would read it and discard the data.
+    """Let the system cache a file in the background; fairseq would read it and discard the data.
 
     Problem: fairseq stores the lengths of sentences twice, sorts them twice as 32-bit numbers, and
     reads all data once for nothing.
@@ -43,7 +43,7 @@ def order_by_radix(original: Callable, self: Any) -> np.ndarray:
 
 
 def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
-    """Order sentences by length, and sentences of equal length at random: int64 ``[sentences]``.
+    """Return sentence numbers sorted by length, at random among equals: int64 ``[sentences]``.
 
     The order equals fairseq's: numpy's global generator gives the same numbers, and sorting is
     stable. numpy sorts integers of 16 bits by radix. ``sizes`` has an array of lengths for each

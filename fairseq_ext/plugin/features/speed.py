@@ -1,8 +1,8 @@
 """Make updates take less time and memory.
 
-Results change only by rounding and by the random numbers of dropout, unless ``--bf16-products``
-asks for more. The loss reads the model's features and computes the output layer itself, in chunks;
-the docstrings of the other patches say what they change.
+Results change only by rounding and by the random numbers of dropout; ``--bf16-products`` rounds
+more. The loss reads the model's features and computes the output layer itself, in chunks. The
+docstrings of the other patches say what they change.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ READING_LOGITS = ("compute_loss", "get_lprobs_and_target")
 def obstacle(criterion: Any, model: Any) -> str | None:
     """Say why the loss of ``model`` needs all logits at once; None if it can work in chunks.
 
-    A criterion of this plugin says so itself, in its method ``obstacle``; its ``compute_loss`` can
+    A criterion of this plugin gives the reason in its method ``obstacle``; its ``compute_loss`` can
     read features. A criterion of another plugin that computes its own loss gets all logits, as in
     fairseq.
     """
@@ -105,7 +105,7 @@ def loss_in_chunks(
 def update_in_one_pass(
     original: Callable, self: Any, closure: Callable[[], Any] | None = None
 ) -> Any:
-    """Update all weights in one fused pass where that is possible.
+    """Update all weights in one fused pass if :func:`~fairseq_ext.training.adam.can_fuse` allows.
 
     Problem: fairseq's Adam reads and writes each tensor a dozen times per update, ours once.
     """
@@ -146,7 +146,7 @@ def copy_weights_at_once(original: Callable, self: Any) -> None:
 def _fp32_copies(optimizer: Any, weights: list[Tensor], part: str) -> list[Tensor] | None:
     """Return ``part`` (``data`` or ``grad``) of the weights' fp32 copies, in the weights' shapes.
 
-    Return None if some are missing, or if the copies are on several devices.
+    Return None if some copies have no such part, or if the copies are on several devices.
     """
     copies = optimizer.fp32_params
     if not optimizer.has_flat_params:
@@ -211,9 +211,9 @@ def seed_cpu(original: Callable, self: Any) -> None:
 
 @around("fairseq.models.fairseq_model:BaseFairseqModel.train", patch="mode of each update")
 def change_mode(original: Callable, self: Any, mode: bool = True) -> Any:
-    """Set the mode only if some module is in the other mode.
+    """Switch between training and evaluation only if some module is not in the desired mode.
 
-    Problem: fairseq sets every module's mode twice in each update, even if it stays the same.
+    Problem: fairseq sets every module's mode twice in each update, even if no mode changes.
     """
     if all(module.training is mode for module in self.modules()):
         return self
@@ -258,7 +258,7 @@ def add_bf16_products() -> None:
 
 @around("fairseq.trainer:Trainer.train_step", patch="matrix products by oneDNN")
 def train_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Use oneDNN for the matrix products of an update where MKL is slow, or in bf16 on request.
+    """Multiply matrices of an update with oneDNN where MKL is slow, or for ``--bf16-products``.
 
     Problem: MKL uses AVX-512 on Intel's processors only; on AMD processors that have it, torch's
     fp32 matrix products take twice as long as necessary.

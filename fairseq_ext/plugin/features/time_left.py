@@ -11,7 +11,7 @@ PRIORITY = 2000  # higher than fairseq's priorities, so that it is printed last
 
 
 def updates_left(cfg: Any, epoch_itr: Any, done: int) -> float:
-    """Count the updates left at the start of an epoch; infinite if no option limits the training.
+    """Return the number of updates left at the start of an epoch, infinite if there is no limit.
 
     ``done`` is the number of updates so far. ``--max-update`` and ``--max-epoch`` set the limit.
     """
@@ -28,14 +28,14 @@ def updates_left(cfg: Any, epoch_itr: Any, done: int) -> float:
 
 
 def clock(seconds: float) -> str:
-    """Format a time as hours, minutes and seconds."""
+    """Format a time as hours, minutes and seconds, such as ``2:05:30``."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
 @around("fairseq_cli.train:train", patch="time left")
 def _train(original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-    """Set, before each epoch, the number of the training's last update.
+    """Compute, before each epoch, the number of the training's last update.
 
     Problem: The progress bar shows the time left in the epoch, but not in the training.
     """

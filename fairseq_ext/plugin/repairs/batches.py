@@ -18,7 +18,7 @@ from fairseq_ext.plugin.patching import around, replacing
 
 @around("fairseq.data.data_utils:batch_by_size", patch="last batch")
 def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    """Make batches like fairseq, and one more for the sentences that fairseq would drop at the end.
+    """Make fairseq's batches, and one more of the last sentences, which fairseq would drop.
 
     Problem: fairseq drops the end of every split whose size is not a multiple of
     --required-batch-size-multiple (8): 10 test lines give 8 translations.
@@ -34,12 +34,13 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
 
 @around("fairseq.data.iterators:EpochBatchIterator.__init__", patch="batches of each epoch")
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Fill the last group with empty batches, which fairseq skips; renew workers if data change.
+    """Complete the last group of `--grouped-shuffling`, and give workers the data of each epoch.
 
-    Data change in each epoch if the data set has a method ``set_epoch`` of its own. Noise is drawn
-    between updates, not beside them in a thread, because both draw from torch's generator.
+    The last group gets empty batches, which fairseq skips. Workers start anew in each epoch if the
+    data set defines ``set_epoch``. Without workers, a denoising data set draws noise between
+    updates, not beside them in a thread, because updates and noise draw from one generator.
 
-    Problem: --grouped-shuffling makes groups of one batch per process and drops the last one in
+    Problem: --grouped-shuffling makes groups of one batch per process and drops the last group of
     every epoch if it is incomplete; with --num-workers, `masked_lm` keeps the masks of the first
     epoch, because its workers live on; `denoising` draws other noise in each run, and after a
     resume.
@@ -70,7 +71,10 @@ def _parts(dataset: Any) -> Iterator[Any]:
     "fairseq.data.denoising_dataset:DenoisingDataset.__getitem__", patch="batches of each epoch"
 )
 def draw_noise_of_sentence(original: Callable, self: Any, index: int) -> Any:
-    """Seed torch's generator for noise by seed, epoch and sentence, as fairseq seeds numpy's."""
+    """Seed torch's generator by run seed, epoch and sentence before noise is drawn.
+
+    fairseq seeds only numpy's generator in this way.
+    """
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(hash((self.seed, self.epoch, int(index))))
         return original(self, index)
@@ -112,7 +116,7 @@ def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
 
 @around("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.writer", patch="data above 2 GiB")
 def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
-    """Compute the byte positions of sentences in int64 when the parts of workers are merged.
+    """Compute the byte positions of sentences in int64 when the files of workers are merged.
 
     Problem: Under numpy 2, fairseq-preprocess with several --workers sums sizes in int32: above
     some 40 million sentences, the index points to wrong places in the data, or the job ends in
@@ -125,13 +129,13 @@ def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
 
 @around("fairseq.data.indexed_dataset:infer_dataset_impl", patch="data of the old layout")
 def not_cached(original: Callable, path: str) -> str | None:
-    """Return ``lazy`` instead of ``cached`` for data of the old layout.
+    """Return ``lazy`` instead of ``cached`` for data of `fairseq-preprocess --dataset-impl lazy`.
 
     Then sentences are read from the file, not from a cache that is still empty.
 
     Problem: Training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError, because
-    fairseq reads a batch before it caches the sentences; without the cache, workers move each
-    other's position in the file.
+    fairseq reads a batch before it caches the sentences; without the cache, workers share the open
+    file and move each other's position in it.
     """
     layout = original(path)
     return "lazy" if layout == "cached" else layout
@@ -139,7 +143,7 @@ def not_cached(original: Callable, path: str) -> str | None:
 
 @around("fairseq.data.indexed_dataset:IndexedDataset.prefetch", patch="data of the old layout")
 def nothing_to_prefetch(original: Callable, self: Any, indices: Any) -> None:
-    """Do nothing when a task such as online back-translation prefetches: no cache is used."""
+    """Do nothing when a task such as online back-translation prefetches: there is no cache."""
     return None
 
 
@@ -159,7 +163,7 @@ def opened_here(original: Callable, self: Any, i: int) -> Any:
 def close_if_open(original: Callable, self: Any) -> None:
     """Call the destructor only if the data set was opened.
 
-    Problem: If a data set cannot be opened, tracebacks of two destructors follow the error.
+    Problem: If a data set cannot be opened, the tracebacks of two destructors follow the error.
     """
     if getattr(self, "_bin_buffer_mmap", None) is not None:
         original(self)
@@ -167,10 +171,10 @@ def close_if_open(original: Callable, self: Any) -> None:
 
 @around("fairseq.data.data_utils:_find_extra_valid_paths", patch="several validation sets")
 def names_of_subsets(original: Callable, dataset_path: str) -> set[str]:
-    """Return the names for `--valid-subset`: ``valid1``, not ``valid1.de-en.de``.
+    """Return the names of further validation sets: ``valid1``, not ``valid1.de-en.de``.
 
     Problem: fairseq-train refuses `--valid-subset valid,valid1`: it compares names of sets with
-    names of files, and believes that it would ignore valid1.
+    names of files, and concludes that valid1 would be ignored.
     """
     return {name.partition(".")[0] for name in original(dataset_path)}
 
@@ -179,7 +183,7 @@ def names_of_subsets(original: Callable, dataset_path: str) -> set[str]:
 def once_by_default(
     original: Callable, self: Any, datasets: Any, sample_ratios: int | Sequence[int] = 1
 ) -> None:
-    """Treat the ratio -1, the default of `--upsample-primary`, as 1, so that nothing is repeated.
+    """Read the ratio -1, the default of `--upsample-primary`, as 1: no part is repeated.
 
     Problem: Training on train and train1, or with `--combine-valid-subsets`, ends in “negative
     dimensions are not allowed”, because `--upsample-primary` is -1 by default.

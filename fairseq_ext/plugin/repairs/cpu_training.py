@@ -44,8 +44,8 @@ def join_processes(training: Any) -> None:
 def require_one_job(training: Any) -> None:
     """Refuse processes of ``torchrun`` that would train separate models in the same folder.
 
-    fairseq ignores ``torchrun`` if ``--distributed-world-size`` is 1. Its default is the number of
-    GPUs.
+    fairseq ignores ``torchrun`` if ``--distributed-world-size`` is 1. The option's default is the
+    number of GPUs.
 
     Raises:
         ConfigError: ``torchrun`` has started several processes, but the option is 1.
@@ -78,8 +78,8 @@ def start_on_cpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) ->
     """Start the processes of a job that runs on CPUs; leave all other jobs to fairseq.
 
     Problem: On the CPU, fairseq divides by the number of CUDA devices (zero) if torchrun has
-    started it, starts one process per CUDA device if not, and gives DDP device ids for a CPU
-    module.
+    started it. Otherwise it starts one process per CUDA device. It also passes device ids to DDP
+    for a module on the CPU.
     """
     training = cfg.distributed_training
     if cfg.common.tpu or (torch.cuda.is_available() and not cfg.common.cpu):
@@ -98,7 +98,7 @@ def start_on_cpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) ->
 def forget_tpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> None:
     """Switch ``--tpu`` off if the library for TPUs is not installed.
 
-    Problem: --bf16 switches --tpu on, and training ends because torch_xla is missing.
+    Problem: --bf16 switches --tpu on, so that training ends if torch_xla is missing.
     """
     if cfg.common.bf16 and importlib.util.find_spec("torch_xla") is None:
         for group in (cfg.common, cfg.distributed_training, cfg.task):
@@ -123,7 +123,10 @@ def without_device_ids(
 def gather_on_cpu(
     original: Callable, data: Any, group: Any = None, max_size: int = 16384
 ) -> list[Any]:
-    """Gather logs without the CUDA buffer that fairseq uses; jobs with gloo may have no GPU."""
+    """Return the ``data`` of all processes, such as logs; with gloo, use no CUDA buffer.
+
+    fairseq always uses such a buffer, but a job with gloo may have no GPU.
+    """
     from fairseq.distributed.utils import get_global_group, get_world_size
 
     group = group or get_global_group()
@@ -139,7 +142,7 @@ def send_object(original: Callable, obj: Any, src_rank: int, group: Any, dist_de
     """Send an object from rank 0 to all ranks by pickle; rank 0 has already loaded it safely.
 
     Problem: Rank 0 cannot send a loaded checkpoint to the other ranks, because weights_only=True
-    refuses its configuration objects.
+    refuses the configuration objects in it.
     """
     message = [obj]
     torch.distributed.broadcast_object_list(message, src_rank, group, dist_device)

@@ -31,7 +31,7 @@ def count_from_the_first(
     prev_output_tokens: Tensor | None = None,
     original_batch_idxs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Number the sentences of a diverse search by their rows in the batch of its first step.
+    """Number the sentences of a diverse search by their rows in the first step's batch.
 
     Problem: fairseq-generate --diverse-beam-groups ends in an IndexError: fairseq stores the
     overlap of groups by row of the batch, but looks it up by sentence number.
@@ -52,9 +52,10 @@ def limit_to_vocabulary(
     sampling_topk: int = -1,
     sampling_topp: float = -1.0,
 ) -> None:
-    """Let ``--sampling-topk`` draw from all tokens if it is above their number.
+    """Lower ``--sampling-topk`` to the number of symbols in the target dictionary.
 
-    Problem: such a --sampling-topk ends in torch's error about a selected index.
+    Problem: A --sampling-topk above the number of target symbols ends in torch's error about a
+    selected index.
     """
     original(self, tgt_dict, min(sampling_topk, len(tgt_dict)), sampling_topp)
 
@@ -95,7 +96,7 @@ def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -
 
 @around("fairseq.models.transformer_align:TransformerAlignModel.__init__", patch="alignment layer")
 def align_as_trained(original: Callable, self: Any, encoder: Any, decoder: Any, args: Any) -> None:
-    """Make the search read the alignment layer and heads with which the model was trained.
+    """Make the search take alignments from the layer and heads that were trained to align.
 
     Problem: fairseq-generate --print-alignment shows the last layer of a transformer_align, not its
     --alignment-layer and --alignment-heads.
@@ -110,10 +111,10 @@ def align_as_trained(original: Callable, self: Any, encoder: Any, decoder: Any, 
 def score_without_attention(
     original: Callable, self: Any, models: list[Any], sample: Any, **options: Any
 ) -> Any:
-    """Leave out the attention of an ensemble's models when they score, unless it is asked for.
+    """Score with an ensemble without the models' attention, unless alignments are asked for.
 
     Problem: --score-reference ends in a TypeError if the first model of an ensemble returns its
-    attention and another one does not.
+    attention and another model does not.
     """
     if len(models) == 1 or self.compute_alignment:
         return original(self, models, sample, **options)
@@ -132,11 +133,11 @@ MBART = "fairseq.tasks.translation_from_pretrained_bart:TranslationFromPretraine
 
 @around(f"{MBART}.__init__", patch="task of mBART")
 def set_args(original: Callable, self: Any, args: Any, *dictionaries: Any) -> None:
-    """Set the attribute from which mBART's task reads its options.
+    """Set ``args``, the attribute from which mBART's task reads its options; require `--langs`.
 
     Problem: Every command with --task translation_from_pretrained_bart ends in an AttributeError,
-    because fairseq's translation tasks have renamed the attribute of their options. Its generator
-    reads only some of them, and ignores --sampling, --print-alignment and others.
+    because fairseq's translation tasks have renamed the attribute of their options. The generator
+    of this task reads only some options, and ignores --sampling, --print-alignment and others.
     """
     if not args.langs:
         raise ConfigError(
@@ -151,7 +152,7 @@ def set_args(original: Callable, self: Any, args: Any, *dictionaries: Any) -> No
 def build_as_other_tasks(
     original: Callable, self: Any, models: list[Any], args: Any, **options: Any
 ) -> Any:
-    """Build the generator that other tasks build, for translations that end with a language."""
+    """Build the generator of other tasks, with the target language's symbol as end symbol."""
     from fairseq.tasks.fairseq_task import FairseqTask
 
     end = self.tgt_dict.index(f"[{self.args.target_lang}]")
@@ -170,7 +171,7 @@ def score_by_language(
 ) -> Any:
     """Compute BLEU in validation with sacrebleu's tokenizer for the target language.
 
-    Symbols that mark the target language, which fairseq-generate strips, do not count as words.
+    Symbols that mark the target language do not count as words; fairseq-generate strips them, too.
 
     Problem: --eval-bleu is 0 for Chinese and Japanese, because each sentence counts as one word.
     Symbols of languages count as words that are always right, and batches without any translated
@@ -195,9 +196,10 @@ def score_by_language(
 def count_empty_translations(
     original: Callable, self: Any, logging_outputs: list[dict[str, Any]], criterion: Any
 ) -> None:
-    """Log the counts for BLEU of a batch whose translations have no words; fairseq leaves it out.
+    """Log the BLEU counts also of batches whose translations have no words.
 
-    If all batches were like that, there would be no BLEU for ``--best-checkpoint-metric``.
+    fairseq leaves out such batches. Without any other batch, there would be no BLEU for
+    ``--best-checkpoint-metric``.
     """
     from fairseq.logging import metrics
     from fairseq.tasks.translation import EVAL_BLEU_ORDER
@@ -213,7 +215,7 @@ def count_empty_translations(
 
 
 def _bleu(meters: Any) -> float:
-    """Compute BLEU of all batches from their counts, as fairseq does."""
+    """Compute the BLEU of all batches from the sums of their counts, as fairseq does."""
     from sacrebleu.metrics import BLEU
 
     counts, totals = meters["_bleu_counts"].sum, meters["_bleu_totals"].sum
@@ -225,7 +227,7 @@ def _bleu(meters: Any) -> float:
 def _generate(original: Callable, cfg: Any) -> Any:
     """Translate only the shard `--shard-id`; put its number into the names of the result files.
 
-    Problem: fairseq-generate ignores --num-shards and --shard-id; each shard is the full set.
+    Problem: fairseq-generate ignores --num-shards and --shard-id, and translates the full set.
     """
     count, shard = cfg.dataset.num_shards, cfg.dataset.shard_id
     require_shard(count, shard)

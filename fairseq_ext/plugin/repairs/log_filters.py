@@ -1,6 +1,6 @@
 """Remove noise from the log: warnings about fairseq's own code, and repeated lines.
 
-Each warning is recognized by the exact beginning of its text, so that all others are still shown.
+Each warning is recognized by the exact beginning of its text. All other warnings are still shown.
 """
 
 import logging
@@ -22,7 +22,7 @@ HARMLESS = (
     ("\nThe strict flag in the compose API is deprecated.", UserWarning),
     ("\n'config' is validated against ConfigStore schema with the same name.", UserWarning),
     ("In 'config': Usage of deprecated keyword in package header", UserWarning),
-    # fairseq always asks for pinned memory; without an accelerator torch ignores that.
+    # fairseq always asks for pinned memory, which torch ignores without an accelerator.
     ("'pin_memory' argument is set as true but no accelerator is found", UserWarning),
     # Old names in torch.amp that still work.
     ("`torch.cuda.amp.autocast(args...)` is deprecated", FutureWarning),
@@ -77,7 +77,7 @@ _reported: set[object] = set()  # names of logs about which an error was printed
 
 @around("logging:Handler.handleError", patch="logs that cannot be written")
 def _say_once(original: Callable, self: Any, record: logging.LogRecord) -> None:
-    """Print one line for each log that cannot be written, not a traceback for each message.
+    """Print one line for each log that cannot be written, instead of a traceback per message.
 
     Problem: On a full disk, every log line prints a traceback on stderr.
     """

@@ -1,10 +1,11 @@
 """Repair layers of fairseq's models, checkpoints of half-precision training, and moving averages.
 
 Encoder layers store a second copy of their weights for torch's fused layer (“BetterTransformer”).
-That layer would silently replace a Linformer's attention. ``--decoder-conv-type dynamic`` computes
-a kernel of K taps for each token (Wu et al., 2019, equation 4); generation takes the softmax over
-all K taps, as the paper does. With ``--store-ema`` fairseq averages the whole state of a model,
-without the version numbers of modules, so it later loads the average like a very old model.
+The fused layer would silently replace a Linformer's attention. ``--decoder-conv-type dynamic``
+computes a kernel of K taps for each token (Wu et al., 2019, equation 4); generation takes the
+softmax over all K taps, as the paper does. With ``--store-ema`` fairseq averages the whole state of
+a model, without the version numbers of modules. So it later loads the average like a very old
+model.
 """
 
 import logging
@@ -125,10 +126,10 @@ HALF_PRECISION = ("fairseq.optim:FP16Optimizer", "fairseq.optim:MemoryEfficientF
 def without_scale_window(
     original: Callable, self: Any, cfg: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Let bf16, which has no loss scale, train with another update frequency in each epoch.
+    """Let `--bf16`, which has no loss scale, train with several values of `--update-freq`.
 
-    Problem: --bf16 with several values of --update-freq demands --fp16-scale-window, which it does
-    not use.
+    Problem: With --bf16 and several values of --update-freq, fairseq demands --fp16-scale-window,
+    which bf16 does not use.
     """
     common = cfg.common
     several = len(cfg.optimization.update_freq) > 1
@@ -169,7 +170,7 @@ def save_half_precision(original: Callable, self: Any) -> dict[str, Any]:
 def restore_half_precision(
     original: Callable, self: Any, state: dict[str, Any], *args: Any, **kwargs: Any
 ) -> None:
-    """Restore fp32 master weights whose rounded values the model has, and the loss scaler."""
+    """Restore the loss scaler, and each fp32 master weight that rounds to the model's weight."""
     original(self, state, *args, **kwargs)
     saved = state.get("fp32_params", [])
     weights = _master_weights(self)
@@ -202,7 +203,7 @@ def restore_loss_scale(
 def average_once(
     original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
 ) -> None:
-    """Average each floating-point tensor once, even if it has several names; copy the others.
+    """Average each floating-point tensor once, even if it has several names; copy other tensors.
 
     Then load the whole state, with the modules' version numbers, which fairseq leaves out.
 

@@ -1,12 +1,12 @@
 """Resume exactly: a killed run continues to the same weights as an uninterrupted one.
 
-These must survive a kill at any moment:
+A kill at any moment must not change or lose:
 
 1. the composition of the batches, which fairseq fixes in the first epoch, and the number of batches
    already read, even if `--update-freq` or the number of processes changes;
 2. the number of validations without improvement (``--patience``, ``reduce_lr_on_plateau``), unless
    another ``--best-checkpoint-metric`` is asked for;
-3. a complete checkpoint file under each name, the old one or the new one;
+3. a complete checkpoint file under each name, the old file or the new one;
 4. the fact that a run has finished;
 5. the float32 master weights of half precision, see :mod:`fairseq_ext.plugin.repairs.models`;
 6. the number of threads, on which the last bits of a matrix product depend.
@@ -45,7 +45,7 @@ def compose_as_in_first_epoch(
 ) -> Any:
     """Make a resumed run reuse the batches of the first epoch, as an uninterrupted run does.
 
-    Tasks with their own iterators, or with new batches each epoch, do not need this patch.
+    Tasks with their own iterators, or with new batches in each epoch, do not need this patch.
 
     Problem: A run resumed in its second or a later epoch draws its batches with another seed than
     the uninterrupted run.
@@ -68,7 +68,7 @@ def compose_as_in_first_epoch(
 def shuffle_as_asked(
     original: Callable, self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
 ) -> Any:
-    """Set the shuffling of a reused sampler, which would otherwise stay as in its first epoch."""
+    """Tell a reused sampler whether to shuffle; it would otherwise do as in its first epoch."""
     if hasattr(self, "epoch_batch_sampler"):
         self.epoch_batch_sampler.shuffle = shuffle
     return original(self, epoch, shuffle, *args, **kwargs)
@@ -80,7 +80,7 @@ def shuffle_as_asked(
     patch="batches after resume",
 )
 def continue_the_pass(original: Callable, self: Any, epoch: int) -> None:
-    """Seed the order of a pass over a multilingual corpus by the number of the pass's first epoch.
+    """Seed a pass over a multilingual corpus by its first epoch, also when a run resumes within it.
 
     With ``--virtual-epoch-size`` a pass takes several epochs. fairseq draws another order if a run
     resumes within a pass, so that some sentences are read twice and others not at all.
@@ -101,8 +101,8 @@ def group_what_is_left(
 ) -> None:
     """Group the remaining batches of an epoch correctly after a change of `--update-freq`.
 
-    fairseq counts the groups of the whole epoch by the present `--update-freq`, and loses the last
-    group if earlier batches were grouped by another one.
+    A group has the batches of one update. fairseq counts the groups of the whole epoch by the
+    present `--update-freq`, and loses the last group if earlier batches were grouped differently.
 
     Problem: A run resumed within an epoch, with another --update-freq or number of processes, loses
     batches, reads some twice, or ends in `UnboundLocalError`.
@@ -128,7 +128,7 @@ def group_what_is_left(
 
 @around("fairseq.data.iterators:EpochBatchIterator.state_dict", patch="batches left of an epoch")
 def store_processes(original: Callable, self: Any) -> dict[str, Any]:
-    """Store how many processes share the batches of an epoch."""
+    """Add the number of processes that share the batches of an epoch to the iterator's state."""
     return {**original(self), "processes": self.num_shards}
 
 
@@ -138,8 +138,8 @@ def store_processes(original: Callable, self: Any) -> dict[str, Any]:
 def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[str, Any]) -> None:
     """Continue an epoch where it stopped, even with another number of processes.
 
-    Each of N processes reads every N-th batch, and a checkpoint has the number of batches that a
-    single process has read.
+    Each of N processes reads every N-th batch. A checkpoint has the number of batches that a single
+    process has read.
     """
     before, done = state_dict.get("processes"), state_dict.get("iterations_in_epoch", 0)
     if before is not None and before != self.num_shards and done:
@@ -163,8 +163,8 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
 def early_stopping_state() -> dict[str, Any]:
     """Return fairseq's state for ``--patience``: ``best`` and ``num_runs``.
 
-    ``best`` is the best value that a validation has given so far (None at first), and ``num_runs``
-    the number of validations since that one.
+    ``best`` is the best value that a validation has given so far (None at first). ``num_runs`` is
+    the number of validations since then.
     """
     command = next(running("fairseq_cli.train"), None)
     counter = getattr(command, "should_stop_early", None)
@@ -178,7 +178,7 @@ def save_early_stopping(
     """Add the state of early stopping, and its metric, to a checkpoint.
 
     Problem: --patience and reduce_lr_on_plateau start counting again after a resume; with another
-    --best-checkpoint-metric, its values are compared with values of the earlier metric.
+    --best-checkpoint-metric, new values are compared with values of the earlier metric.
     """
     stopping = {**early_stopping_state(), "aim": aim(self.cfg.checkpoint)}
     return original(self, filename, {**extra_state, EARLY_STOPPING: stopping})
@@ -199,7 +199,8 @@ def restore_validation(
 ) -> tuple[Any, Any]:
     """Restore the whole state of validation; fairseq restores only the best value.
 
-    The best value of another metric is dropped: new values cannot be compared with it.
+    If ``--best-checkpoint-metric`` has changed, the best value is dropped, because values of the
+    new metric cannot be compared with it.
     """
     from fairseq import checkpoint_utils
 
@@ -302,9 +303,9 @@ def sweep_directory(original: Callable, save_dir: str) -> None:
 def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None:
     """Keep every checkpoint as one of the best until the number to keep is reached.
 
-    fairseq keeps a new checkpoint only if it is better than the worst of those kept, even if these
-    are fewer than ``--keep-best-checkpoints``. So until that number is reached, this patch tells
-    fairseq that the worst of them is infinitely bad.
+    fairseq keeps a new checkpoint only if it is better than the worst that it has kept, even while
+    it has kept fewer than ``--keep-best-checkpoints``. So until that number is reached, this patch
+    tells fairseq that its worst checkpoint is infinitely bad.
 
     Problem: --keep-best-checkpoints 3 keeps only one checkpoint while the loss rises.
     """
@@ -328,8 +329,8 @@ def save_interval_at_end(
 ) -> Any:
     """Write the checkpoint of `--save-interval-updates` also at the end of an epoch.
 
-    It is written before the other files: a run killed in between resumes from the previous
-    `checkpoint_last.pt` and writes them all again.
+    This checkpoint is written before the other files: a run killed in between resumes from the
+    previous `checkpoint_last.pt` and writes all of them again.
 
     Problem: --save-interval-updates writes no checkpoint at the end of an epoch.
     """
@@ -409,8 +410,8 @@ def notice_finished(original: Callable, cfg: Any, trainer: Any, **options: Any) 
 def fix_threads(original: Callable, self: Any, *args: Any, **options: Any) -> None:
     """Make MKL always use the number of threads that torch has chosen.
 
-    Problem: MKL may use fewer threads than torch from product to product, and Intel does not
-    promise equal bits from run to run then (oneMKL Developer Guide, Reproducibility Conditions).
+    Problem: MKL may use fewer threads than torch for some products. Then Intel does not promise
+    equal bits from run to run (oneMKL Developer Guide, Reproducibility Conditions).
     """
     torch.set_num_threads(torch.get_num_threads())  # switches MKL_DYNAMIC off
     original(self, *args, **options)

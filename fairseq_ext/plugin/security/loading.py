@@ -1,10 +1,10 @@
 """Read each checkpoint safely and only once, and run nothing that a file names.
 
 The plugin makes fairseq read checkpoints with :mod:`fairseq_ext.checkpoints.storage`. A checkpoint
-names its task, its architecture and hundreds of options. fairseq builds nothing from it until
-:mod:`fairseq_ext.checkpoints.registry_checks` has found them fit for the command. Any later error
-caused by a forged configuration becomes one message that names the file. Like fairseq, the plugin
-ignores a saved ``user_dir``, but reads the files that other options of a configuration name.
+names its task, its architecture and hundreds of options. fairseq builds no model before
+:mod:`fairseq_ext.checkpoints.registry_checks` has checked that they fit the command. Any later
+error caused by a forged configuration becomes one message that names the file. Like fairseq, the
+plugin ignores a saved ``user_dir``, but reads the files that other options of a configuration name.
 
 fairseq calls ``eval()`` on options and saved configurations in some 40 places. A checkpoint whose
 option ``decoder_attention`` is ``__import__("os").system("…")`` would run that command when the
@@ -80,7 +80,7 @@ def _load_nothing_but_data() -> None:
 
 @replacing("fairseq.checkpoint_utils:torch", patch="checkpoints are read safely")
 def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
-    """Copy the module torch, with our ``load``, for fairseq's ``load_checkpoint_to_cpu``.
+    """Return a copy of the module torch with our ``load``, for ``load_checkpoint_to_cpu``.
 
     Problem: torch reads damaged files without an error, its error messages are pages long, and a
     pickle may fill all memory.
@@ -99,7 +99,7 @@ def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
     patch="checkpoints are checked before models are built",
 )
 def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
-    """Check every checkpoint that fairseq reads; take a bundle in place of a checkpoint.
+    """Check every checkpoint that fairseq reads; accept a bundle in place of a checkpoint.
 
     Problem: fairseq builds any architecture, task, criterion or size that a file names, and faults
     end in tracebacks.
@@ -126,7 +126,7 @@ def _one_by_one(
     num_shards: int = 1,
     state: dict[str, Any] | None = None,
 ) -> tuple[list[Any], Any, Any]:
-    """Check each file before a model is built from it, and name it in every error."""
+    """Check each file before fairseq builds a model from it, and name the file in every error."""
     from fairseq import checkpoint_utils as utils
 
     if num_shards > 1:  # each file has a part of the model
@@ -180,7 +180,10 @@ def _require_memory(path: str, weights: dict[str, Any]) -> None:
 
 
 def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
-    """Require `--source-bos` as in training: fairseq-generate takes it from the command line."""
+    """Require `--source-bos` if the model was trained with it, and refuse the option otherwise.
+
+    fairseq-generate takes it from the command line, not from the checkpoint.
+    """
     trained, requested = (
         bool(getattr(getattr(owner, attribute, None), "source_bos", False))
         for owner, attribute in ((cfg, "task"), (task, "cfg"))
@@ -205,7 +208,7 @@ def _validated(original: Callable, cfg: Any, *rest: Any, **options: Any) -> Any:
     patch="checkpoints are checked before models are built",
 )
 def _meters(original: Callable, self: Any, state_dict: Any) -> None:
-    """Check the kinds of meters, because fairseq would call any function that the file names."""
+    """Refuse meters of unknown kinds, because fairseq would call any function that a file names."""
     from fairseq.logging import meters
 
     for _, _, name, _ in state_dict:
