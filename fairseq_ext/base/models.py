@@ -214,7 +214,7 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def complete(cls, model: TransformerModelBase, cfg: TransformerModelConfig) -> None:
-        """Change the model that fairseq's classes have built: here, not at all.
+        """Change the model that fairseq's classes have built; here this does nothing.
 
         Subclasses override this, for instance to replace layers.
         """

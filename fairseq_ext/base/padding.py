@@ -76,7 +76,7 @@ def keep_sentences(values: Tensor, axis: int, sentences: Tensor) -> Tensor:
 def reorder_rows(
     encoder_out: Mapping[str, list[Tensor]], order: Tensor, by_row: str
 ) -> dict[str, list[Tensor]]:
-    """Reorder an encoder's output when beam search keeps the rows ``order`` ``[R']``.
+    """Return the encoder's output for the rows ``order`` ``[R']`` that beam search keeps.
 
     All entries of ``encoder_out`` have one item per sentence, except the entry ``by_row``, which
     has one per row. Return a new dictionary, with the sentences of :func:`select_sentences`.

@@ -1,9 +1,9 @@
 """Linformer for translation: Pampaloni, "Evaluating Linformer's performance on the WMT14 EN-DE
 machine translation task", after Wang et al. 2020 (arXiv 2006.04768).
 
-Attention reads ``K`` mixtures of the ``n`` source tokens instead of the tokens themselves. Learned
-matrices E and F, ``[K, N]``, say how to mix; a source of ``n ≤ N`` tokens uses their first ``n``
-columns::
+Attention reads ``K`` mixtures of the ``n`` source tokens instead of the tokens themselves. The
+weights of the mixtures are two learned matrices E and F, ``[K, N]``. For a source of ``n ≤ N``
+tokens only their first ``n`` columns are used::
 
     head = softmax(Q (E K)^T / √D) F V
 
@@ -11,8 +11,8 @@ The encoder's self-attention and the decoder's cross-attention work like this, a
 linearly with ``n``. The decoder's self-attention stays exact, because a mixture over positions
 cannot be causal (section 1.2).
 
-``docs/linformer.md`` lists the code of each equation. ``reference.py`` has the equation in plain
-code, with which the tests compare the fast layer. ``attention.py`` has E, F and the fast layer,
+``docs/linformer.md`` says which code computes which equation. ``reference.py`` has the equation in
+plain code; the tests compare the fast layer with it. ``attention.py`` has E, F and the fast layer,
 ``model.py`` the model for fairseq, ``encoder.py`` the sentence classifier.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch linformer``.

@@ -5,8 +5,8 @@
 *slot*, a mixture of the source tokens.
 
 Letters in shapes: ``T`` queries, ``S`` tokens of the source, ``B`` sentences, ``C`` channels, ``H``
-heads of ``D`` channels, ``K`` slots, ``N`` tokens of the longest source, ``M`` matrices (2 for E
-and F, 1 if they are the same), ``R`` rows of queries.
+heads of ``D`` channels, ``K`` slots, ``N`` tokens of the longest possible source, ``M`` matrices (2
+for E and F, 1 if E = F), ``R`` rows of queries (one per sentence, or one per hypothesis).
 """
 
 from math import ceil, sqrt
@@ -26,18 +26,19 @@ SCALES = ("head-dim", "model-dim")
 class LinformerAttention(nn.Module):
     """Multi-head attention over ``K`` mixtures of the source tokens.
 
-    All slots take part in the softmax, even those that stay empty because the source is short:
-    their key is 0, so they count as ``e^0``. A slot mixes several tokens, so its weight cannot be
-    divided among them, and no attention weights are returned.
+    All slots take part in the softmax. A slot that stays empty, because the source is short, has
+    the key 0 and so counts as ``e^0``. Attention weights are not returned, because the weight of a
+    slot cannot be divided among the tokens that the slot mixes.
 
     Args:
         embed_dim: ``C``.
         num_heads: ``H``.
-        projection: E and F; layers may share one.
+        projection: E and F; several layers may share one projection.
         scale: ``head-dim`` divides scores by ``√D``, ``model-dim`` by ``√C`` as the paper prints.
-        compress_first: whether to mix the tokens before ``W_k`` and ``W_v``. Results are equal, but
-            ``K`` rows are multiplied instead of ``S``. None chooses the cheaper order. Must be
-            False if ``k_proj`` or ``v_proj`` is replaced by a layer that is not linear.
+        compress_first: True mixes the tokens first and applies ``W_k`` and ``W_v`` to ``K`` slots;
+            False applies ``W_k`` and ``W_v`` to ``S`` tokens first. The results are equal. None
+            chooses the cheaper order. Must be False if ``k_proj`` or ``v_proj`` is replaced by a
+            layer that is not linear.
     """
 
     def __init__(
@@ -63,19 +64,19 @@ class LinformerAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialize the four linear layers like fairseq's exact attention, but not E and F."""
+        """Initialize the four linear layers as in fairseq's attention; leave E and F unchanged."""
         for linear in (self.q_proj, self.k_proj, self.v_proj):
             nn.init.xavier_uniform_(linear.weight, gain=1 / sqrt(2))
         nn.init.xavier_uniform_(self.out_proj.weight)
         nn.init.zeros_(self.out_proj.bias)
 
     def compress(self, source: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute ``E K`` and ``F V``, ``[B, H, K, D]``, of a source ``[S, B, C]``.
+        """Compress a source ``[S, B, C]`` to ``E K`` and ``F V``, ``[B, H, K, D]`` each.
 
         The source must be padded on the right; ``padding_mask`` ``[B, S]`` is true on pads.
 
         Raises:
-            DataError: the source has more than ``N`` tokens, for which E and F have no columns.
+            DataError: the source has more tokens than E and F have columns (``N``).
         """
         matrices = self.projection(source.size(0))  # [M, K, S]
         if padding_mask is not None:
@@ -90,7 +91,10 @@ class LinformerAttention(nn.Module):
     def _compress_then_project(
         self, source: Tensor, padding_mask: Tensor | None, matrices: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Mix, then project: ``(E y) W + (E 1) b^T = E (y W + 1 b^T)``; ``1`` has 0 on pads."""
+        """Mix first, then project: ``E K = E (y W + 1 b^T) = (E y) W + (E 1) b^T``, and so for F V.
+
+        The vector ``1`` has a 1 for each token and a 0 for each pad.
+        """
         mixed = mix(matrices.flatten(0, 1), source).unflatten(0, matrices.shape[:2])  # [M, K, B, C]
         if padding_mask is None:
             mass = matrices.sum(-1, keepdim=True)  # E 1: [M, K, 1]
@@ -111,12 +115,14 @@ class LinformerAttention(nn.Module):
         return mix(matrices[0], keys), mix(matrices[-1], values)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Compute the heads ``softmax(Q (E K)^T / √D) F V``, join and project them: ``[T, R, C]``.
+        """Attend to compressed keys and values; return the outputs ``[T, R, C]``.
+
+        The heads ``softmax(Q (E K)^T / √D) F V`` are joined and projected by ``out_proj``.
 
         Args:
-            query: ``[T, R, C]``. R is B or, in beam search, a multiple of it: the neighbouring
-                hypotheses of a sentence share its keys and values.
-            keys, values: ``E K`` and ``F V`` of each head, ``[B, H, slots, D]``.
+            query: ``[T, R, C]``. In beam search, ``R`` is a multiple of ``B``: neighbouring rows
+                are hypotheses of one sentence, which share the sentence's keys and values.
+            keys, values: ``E K`` and ``F V`` of each head, ``[B, H, K, D]``.
         """
         length, rows, _ = query.shape
         sentences = keys.size(0)
@@ -139,7 +145,7 @@ class LinformerAttention(nn.Module):
 
 
 def mix(matrix: Tensor, source: Tensor) -> Tensor:
-    """Compute ``E y`` for every sentence: ``[K, S]`` times ``[S, B, C]`` is ``[K, B, C]``."""
+    """Mix each sentence's tokens: ``matrix`` ``[K, S]`` times ``[S, B, C]`` gives ``[K, B, C]``."""
     return (matrix @ source.flatten(1)).unflatten(1, source.shape[1:])
 
 
@@ -148,25 +154,33 @@ class LengthProjection(nn.Module):
 
     Column ``j`` belongs to the token at position ``j``, so sources must be padded on the right.
 
+    There are three kinds of matrices:
+
     - ``learned``: all entries are parameters.
     - ``mean-pool``: slot ``i`` is the mean over tokens ``i w … i w + w - 1`` with ``w = N / K``
       (rounded up); no parameters.
-    - ``convolution``: the same windows with ``w`` learned weights, which all slots share. This is a
-      convolution over time with kernel and stride ``w``.
+    - ``convolution``: slot ``i`` is a sum over the same tokens with ``w`` learned weights, which
+      all slots share. This is a convolution over time with kernel and stride ``w``.
 
     If ``K`` does not divide ``N``, windows of ``w`` tokens may need fewer than ``K`` slots: the
     last slots are then empty for every source, and only add ``e^0`` to the softmax.
 
-    ``learned`` has two initializations, which keep slots and scores bounded for every length:
+    Learned matrices have two initializations, which keep slots and scores bounded for every length:
 
     - ``identity``: ``E_ij = 1 / (1 + ⌊j / K⌋)`` where ``j mod K = i``, else 0. The first ``K``
-      tokens fill one slot each, which is exact attention. The next ``K`` tokens are added with
-      weight 1/2, those after them with 1/3, and so on. The norm of a slot is at most ``√(π²/6)``
-      times that of a token if tokens are independent, and ``ln(N / K) + 1`` times if all are equal.
-    - ``normal``: independent ``N(0, 1 / N)``. A slot is a random mixture with at most the norm of a
-      token. (Wang et al.'s analysis uses ``N(0, 1 / K)``, with which scores grow with ``√S``.)
+      tokens fill one slot each, which is exact attention. The second ``K`` tokens are added to the
+      slots with weight 1/2, the third ``K`` tokens with 1/3, and so on. The norm of a slot is at
+      most ``√(π²/6)`` times the norm of a token if tokens are independent, and at most
+      ``ln(N / K) + 1`` times the norm of a token if all tokens are equal.
+    - ``normal``: each entry is drawn from ``N(0, 1 / N)``. A slot is a random mixture with at most
+      the norm of a token. (Wang et al.'s analysis uses ``N(0, 1 / K)``, which makes scores grow
+      with ``√S``.)
 
-    With ``shared``, E and F are the same matrix.
+    Args:
+        slots, max_len: ``K`` and ``N``.
+        shared: whether E and F are the same matrix.
+        kind: ``learned``, ``mean-pool`` or ``convolution``.
+        init: initialization of learned matrices, ``identity`` or ``normal``.
 
     Raises:
         ConfigError: ``K`` is below 1 or above ``N``.
@@ -199,7 +213,7 @@ class LengthProjection(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialize as the class describes; a convolution starts as the mean over its window."""
+        """Initialize E and F as ``init`` says; a convolution starts as the mean over its window."""
         if self.kind != "learned":
             self.weight.fill_(1 / self.window)
         elif self.init == "normal":
@@ -211,10 +225,10 @@ class LengthProjection(nn.Module):
             self.weight[:, token % self.slots, token] = 1 / lap.to(self.weight.dtype)
 
     def forward(self, length: int) -> Tensor:
-        """Return the columns of E and F for a source of ``length`` tokens: ``[M, K, S]``.
+        """Return the first ``length`` columns of E and F, ``[M, K, length]``.
 
         Raises:
-            DataError: ``length`` is above ``N``.
+            DataError: the source is too long, because ``length`` is above ``N``.
         """
         if length > self.max_len:
             raise DataError(
@@ -236,14 +250,16 @@ class LengthProjection(nn.Module):
 def fit_checkpoint(
     module: LengthProjection, state_dict: dict[str, Tensor], prefix: str, *unused: object
 ) -> None:
-    """Fit saved E and F in ``state_dict`` to the module's ``N``, before torch compares shapes.
+    """Fit the saved E and F in ``state_dict`` to the module's ``N``.
 
-    A smaller ``N`` cuts columns off. A larger ``N`` adds columns of zeros: sources that the old
-    model could read give the same result, and later tokens are ignored until the new columns are
+    torch calls this hook before it compares shapes. If the module's ``N`` is smaller than the saved
+    ``N``, columns are cut off. If it is larger, columns of zeros are added: the results for sources
+    up to the saved ``N`` do not change, and tokens beyond it are ignored until the new columns are
     trained.
 
     Raises:
-        CheckpointError: the window of a convolution, or a size other than ``N``, differs.
+        CheckpointError: the checkpoint has another window of a convolution, or other sizes than the
+            module has, apart from ``N``.
     """
     name = f"{prefix}weight"
     if name not in state_dict or module.kind == "mean-pool":
@@ -252,9 +268,10 @@ def fit_checkpoint(
     fixed = slice(-1) if module.kind == "learned" else slice(None)
     if saved.dim() != len(expected) or saved.shape[fixed] != expected[fixed]:
         raise CheckpointError(
-            f"`{name}` has the shape {tuple(saved.shape)} in the checkpoint, but "
-            f"`--linformer-k`, `--linformer-sharing` and `--linformer-projection` make it "
-            f"{tuple(expected)}; only `--linformer-max-len` of learned matrices may differ."
+            f"`{name}` has the shape {tuple(saved.shape)} in the checkpoint, but `--linformer-k`, "
+            f"`--linformer-sharing` and `--linformer-projection` need the shape {tuple(expected)}. "
+            "Set them as in the training; only `--linformer-max-len` may change, and only with "
+            "learned matrices."
         )
     # `pad` cuts columns if the number is negative.
     state_dict[name] = functional.pad(saved, (0, expected[-1] - saved.size(-1)))

@@ -1,11 +1,12 @@
 """Encoder-only models that classify sentences, with Linformer attention or exact attention.
 
-Pampaloni (section 7) measures a much larger gain in speed for an encoder alone, and suggests that
-sentence classification may be the better benchmark. Both models consist of an encoder, a pooling
-over its tokens and fairseq's classification head. They differ only in attention:
+Pampaloni (section 7) finds that Linformer speeds up an encoder alone much more than a translation
+model, and suggests that sentence classification may be the better benchmark. Both models consist of
+an encoder, a pooling over the tokens and fairseq's classification head. They differ only in the
+encoder's attention:
 
-- ``linformer_encoder``: :class:`LinformerEncoder`, linear in the length of the sentence;
-- ``transformer_encoder``: fairseq's own encoder, quadratic.
+- ``linformer_encoder``: :class:`LinformerEncoder`, whose cost is linear in the sentence's length;
+- ``transformer_encoder``: fairseq's own encoder, whose cost is quadratic.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --task sentence_prediction --criterion
 sentence_prediction --num-classes N --arch linformer_encoder``.
@@ -42,7 +43,7 @@ POOLINGS = ("mean", "bos")
 
 @dataclass
 class TransformerEncoderConfig(configuration.EncoderConfig):
-    """Options of ``transformer_encoder``."""
+    """Options of the model ``transformer_encoder``."""
 
     pooling: ChoiceEnum(POOLINGS) = option(
         "mean",
@@ -58,12 +59,12 @@ class TransformerEncoderConfig(configuration.EncoderConfig):
 
 @dataclass
 class LinformerEncoderConfig(LinformerOptions, TransformerEncoderConfig):
-    """Options of ``linformer_encoder``."""
+    """Options of the model ``linformer_encoder``."""
 
 
 @models.register_model("transformer_encoder", dataclass=TransformerEncoderConfig)
 class TransformerClassifier(FairseqEncoderModel):
-    """A sentence classifier: fairseq's Transformer encoder, a pooling and classification heads."""
+    """A sentence classifier: fairseq's Transformer encoder, pooling and classification heads."""
 
     Config: type[TransformerEncoderConfig]
     encoder_class = TransformerEncoderBase
@@ -75,7 +76,10 @@ class TransformerClassifier(FairseqEncoderModel):
 
     @classmethod
     def build_model(cls, cfg: FairseqDataclass, task: FairseqTask) -> "TransformerClassifier":
-        """Build the model for a task's dictionary; the task registers the head it needs."""
+        """Build the model for a task's dictionary, without heads.
+
+        The task then adds its head by :meth:`register_classification_head`.
+        """
         cfg = configuration.with_defaults(cfg, cls.Config, task)
         cfg = configuration.namespace(cfg, max_source_positions=cfg.max_positions)
         config = configuration.transformer_config(cfg)
@@ -87,12 +91,15 @@ class TransformerClassifier(FairseqEncoderModel):
 
     @staticmethod
     def change_attention(cfg: FairseqDataclass, encoder: TransformerEncoderBase) -> None:
-        """Replace the attention of the encoder's layers: for subclasses; here it does nothing."""
+        """Replace the attention in the encoder's layers; here nothing, subclasses override this."""
 
     def register_classification_head(
         self, name: str, num_classes: int, inner_dim: int | None = None, **unused: Any
     ) -> None:
-        """Add a classification head, or replace the head ``name``; fairseq's tasks call this."""
+        """Add a classification head, or replace the head ``name``; fairseq's tasks call this.
+
+        ``inner_dim`` is the size of the head's hidden layer; None for the encoder's embedding size.
+        """
         size = self.cfg.encoder_embed_dim
         self.classification_heads[name] = RobertaClassificationHead(
             input_dim=size,
@@ -111,8 +118,8 @@ class TransformerClassifier(FairseqEncoderModel):
     ) -> tuple[Tensor, EncoderOut]:
         """Classify ``src_tokens`` ``[B, S]``, padded on either side.
 
-        Return logits ``[B, classes]``, or the pooled features ``[B, C]`` if no head is named, and
-        the output of the encoder.
+        Return the logits ``[B, classes]`` of the named head and the encoder's output. If no head is
+        named, return the pooled features ``[B, C]`` instead of logits.
         """
         encoded = self.encoder(src_tokens, src_lengths)
         pooled = pool(
@@ -131,21 +138,24 @@ class TransformerClassifier(FairseqEncoderModel):
         log_probs: bool,
         sample: dict[str, Any] | None = None,
     ) -> Tensor:
-        """Return (log) probabilities of the classes, ``[B, classes]``, in fp32."""
+        """Return the classes' probabilities or log-probabilities, ``[B, classes]``, in fp32."""
         logits = net_output[0].float()
         return logits.log_softmax(-1) if log_probs else logits.softmax(-1)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Keep the new heads of this model, with a warning, if a checkpoint's heads do not fit.
+        """Keep this model's new heads if a checkpoint has heads of other names or sizes.
 
-        This lets users fine-tune a trained encoder for other classes (``--finetune-from-model``).
+        The heads in ``state_dict`` are then replaced by the model's own, and a warning is logged.
+        So users can fine-tune a trained encoder for other classes (``--finetune-from-model``).
         """
         super().upgrade_state_dict_named(state_dict, name)
         prefix = f"{name}.classification_heads." if name else "classification_heads."
         heads = self.classification_heads.state_dict(prefix=prefix)
         saved = {key: value for key, value in state_dict.items() if key.startswith(prefix)}
         if {k: v.shape for k, v in heads.items()} != {k: v.shape for k, v in saved.items()}:
-            logger.warning("the checkpoint has other classification heads; ours start untrained")
+            logger.warning(
+                "the checkpoint has other classification heads; the model's heads start untrained"
+            )
             for key in saved:
                 del state_dict[key]
             state_dict.update(heads)
@@ -162,10 +172,10 @@ class LinformerClassifier(TransformerClassifier):
 
 
 def pool(features: Tensor, padding_mask: Tensor, pooling: str) -> Tensor:
-    """Pool the features ``[B, S, C]`` of a sentence's tokens into one vector: ``[B, C]``.
+    """Pool the tokens' features ``[B, S, C]`` into one vector for each sentence: ``[B, C]``.
 
     ``padding_mask`` ``[B, S]`` is true on pads. ``pooling`` is ``bos`` for the features of the
-    first token, or ``mean`` for their mean over all tokens.
+    first token, or ``mean`` for the mean over all tokens.
     """
     if pooling == "bos":
         first = padding_mask.to(torch.uint8).argmin(1)

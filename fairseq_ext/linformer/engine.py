@@ -1,4 +1,8 @@
-"""Write Linformer attention as operations of the C engine."""
+"""Compile Linformer attention to operations of the engine.
+
+The operations are added to ``program``. ``Columns`` say in which columns of a register an operation
+finds its input or leaves its result.
+"""
 
 import numpy as np
 
@@ -18,8 +22,9 @@ def attention(
 ) -> Columns:
     """Compile ``added + softmax(Q (E K)^T · scale) F V W_O + b``; return the columns of the result.
 
-    Keys and values are computed from ``source``, or from ``x`` like the queries if ``source`` is
-    ``NOTHING``. ``shown`` has no effect: a slot has no weight for a single token.
+    Queries are computed from ``x``, keys and values from ``source``. If ``source`` is ``NOTHING``,
+    keys and values are computed from ``x`` too (self-attention). ``shown``, which asks for the
+    alignment, has no effect: a Linformer has no attention weights of single tokens.
     """
     read = x if source is NOTHING else source
     projection = layer.projection

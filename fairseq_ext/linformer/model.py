@@ -1,7 +1,8 @@
 """The Linformer as a model of fairseq: configuration, model, named architectures.
 
-A Linformer is fairseq's Transformer in which the attentions over the source are replaced
-(Pampaloni, section 3.2). Everything else is fairseq's own, including the flags.
+A Linformer is fairseq's Transformer with another attention over the source: the encoder's
+self-attention and the decoder's cross-attention are replaced (Pampaloni, section 3.2). Everything
+else is fairseq's own, including the flags.
 """
 
 from argparse import Namespace
@@ -31,15 +32,15 @@ class LinformerOptions(FairseqDataclass):
     linformer_k: str = option(
         "32",
         "number k of slots into which attention mixes the source tokens; or a comma-separated list "
-        "with a number for each encoder layer, which the decoder layers use too, or for each "
-        "encoder layer and then each decoder layer",
+        "with one number for each encoder layer, which the decoder's layers then use too, or with "
+        "one number for each encoder layer and then for each decoder layer",
     )
     linformer_max_len: int = option(256, "length of the longest source, in tokens with </s>")
     linformer_sharing: ChoiceEnum(["headwise", "key-value", "layerwise"]) = option(
         "headwise",
-        "sharing of the projections E (keys) and F (values): two for each layer "
-        "(headwise), one for each layer with E = F (key-value), or one for all layers "
-        "(layerwise); heads always share them",
+        "which of the matrices E (for keys) and F (for values) are the same: each layer has its "
+        "own E and F (headwise), in each layer E = F (key-value), or E = F is the same in all "
+        "layers (layerwise); the heads of a layer always share E and F",
     )
     linformer_projection: ChoiceEnum(attention.KINDS) = option(
         "learned",
@@ -53,30 +54,33 @@ class LinformerOptions(FairseqDataclass):
     )
     linformer_scale: ChoiceEnum(attention.SCALES) = option(
         "head-dim",
-        "size of a head or of the model; attention scores are divided by its square root (the "
-        "paper prints model-dim)",
+        "attention scores are divided by the square root of the size of a head (head-dim) or of "
+        "the model (model-dim, as the paper prints)",
     )
 
 
 @dataclass
 class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
-    """Options of ``linformer``; the defaults are the paper's sizes."""
+    """Options of the model ``linformer``; the defaults are the paper's sizes."""
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield each Linformer option that others turn off, with what it needs to have an effect."""
+    """Yield ``(option, need)`` for each Linformer option without effect.
+
+    Other options have turned it off. The need is a phrase that says what would turn it on.
+    """
     if cfg.linformer_projection != "learned":
         yield "linformer_init", "`--linformer-projection learned`"
 
 
 def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
-    """Parse ``--linformer-k``: the number of slots in each encoder layer, then each decoder layer.
+    """Parse ``--linformer-k`` into the numbers of slots of all encoder and then all decoder layers.
 
     ``decoder`` says whether the model has a decoder.
 
     Raises:
-        ConfigError: the option is no list of numbers, the list does not fit the layers, or layers
-            that share E and F have different numbers.
+        ConfigError: the option is no list of numbers, the list has a wrong length, or layers that
+            share E and F have different numbers.
     """
     encoder_layers, decoder_layers = cfg.encoder_layers, cfg.decoder_layers if decoder else 0
     try:
@@ -92,7 +96,7 @@ def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
     if len(slots) != encoder_layers + decoder_layers:
         raise ConfigError(
             "`--linformer-k` must be one number, or one for each layer (encoder "
-            f"{encoder_layers}, decoder {decoder_layers}), but has {len(slots)} instead."
+            f"{encoder_layers}, decoder {decoder_layers}), but has {len(slots)} numbers instead."
         )
     if cfg.linformer_sharing == "layerwise" and len(set(slots)) > 1:
         raise wrong_value(
@@ -106,9 +110,14 @@ def replace_attentions(
     encoder: transformer.TransformerEncoderBase,
     decoder: transformer.TransformerDecoderBase | None = None,
 ) -> None:
-    """Replace each attention over the source by Linformer's, which projects keys and values.
+    """Replace the encoder's self-attention and the decoder's cross-attention by Linformer's.
 
-    With ``--linformer-sharing layerwise`` all attentions share one matrix for E and F.
+    ``decoder`` is None in a model without a decoder. With ``--linformer-sharing layerwise`` all
+    attentions share one matrix, which is E and F.
+
+    Raises:
+        ConfigError: encoder and decoder have different embedding dimensions, or ``--linformer-k``
+            is wrong (:func:`slots_of_layers`).
     """
     layers = [("encoder", "self_attn", layer) for layer in encoder.layers]
     if decoder is not None:
@@ -140,10 +149,10 @@ def replace_attentions(
 
 @with_incremental_state
 class SourceAttention(attention.LinformerAttention):
-    """Linformer attention with the interface of fairseq's attention and a cache.
+    """Linformer attention over the source, with the interface of fairseq's attention.
 
-    In incremental decoding the compressed keys and values ``[B, H, K, D]`` of a sentence are
-    computed once, and all its hypotheses share them.
+    In incremental decoding the compressed keys and values ``[B, H, K, D]`` are computed once and
+    kept in the incremental state. All hypotheses of a sentence share them.
     """
 
     def __init__(self, *sizes: Any, dropout: float = 0.0, **options: Any) -> None:
@@ -162,10 +171,11 @@ class SourceAttention(attention.LinformerAttention):
     ) -> tuple[Tensor, None]:
         """Attend from ``query`` ``[T, R, C]`` to the source ``key`` ``[S, B, C]``.
 
-        Return outputs ``[T, R, C]``, and None in the place of attention weights.
+        Return outputs ``[T, R, C]``, and None in the place of attention weights. ``value`` is not
+        read, because keys and values are both computed from ``key``.
 
         Raises:
-            ConfigError: ``attn_mask`` is not None; slots mix tokens, so no pair can be masked.
+            ConfigError: ``attn_mask`` is not None; it cannot be applied, because slots mix tokens.
             DataError: a source is longer than ``--linformer-max-len``.
         """
         if attn_mask is not None:
@@ -185,7 +195,7 @@ class SourceAttention(attention.LinformerAttention):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Reorder the cached keys and values for beam search: take rows ``new_order`` ``[R']``."""
+        """Keep the cached keys and values of the rows ``new_order`` ``[R']``, for beam search."""
         saved = self.get_incremental_state(incremental_state, "projected")
         if saved is None:
             return
@@ -200,10 +210,11 @@ class SourceAttention(attention.LinformerAttention):
 
 
 class LinformerEncoder(transformer.TransformerEncoderBase):
-    """fairseq's encoder, but with the words of each source moved to the left edge of the batch.
+    """fairseq's encoder for sources padded on either side; its output is padded on the right.
 
-    Each column of E and F belongs to a position, but fairseq pads sources on the left by default,
-    and always in fairseq-interactive and in hub use. The output is padded on the right.
+    The words of each source are moved to the left edge of the batch, because each column of E and F
+    belongs to a position. fairseq pads sources on the left by default, and always in
+    fairseq-interactive and in hub use.
     """
 
     def forward(
@@ -213,7 +224,7 @@ class LinformerEncoder(transformer.TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
     ) -> EncoderOut:
-        """Encode ``src_tokens`` ``[B, S]``, padded on either side, like fairseq's encoder."""
+        """Encode ``src_tokens`` ``[B, S]``; arguments and result are as in fairseq's encoder."""
         pads = src_tokens.eq(self.padding_idx)
         columns, width = padding.real_first(pads), pads.size(1)
         if width > self.linformer_max_len:  # drop columns that hold only pads
@@ -225,11 +236,11 @@ class LinformerEncoder(transformer.TransformerEncoderBase):
 
     @property
     def linformer_max_len(self) -> int:
-        """The number ``N`` of columns of the projections."""
+        """The number ``N`` of columns of E and F."""
         return self.layers[0].self_attn.projection.max_len
 
     def max_positions(self) -> int:
-        """Return the length of the longest source, in tokens."""
+        """Return the length of the longest source that the encoder reads, in tokens."""
         return min(super().max_positions(), self.linformer_max_len)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
@@ -250,12 +261,12 @@ class LinformerModel(models.TranslationTransformer):
 
     @classmethod
     def complete(cls, model: "LinformerModel", cfg: LinformerConfig) -> None:
-        """Replace the attentions over the source by Linformer attention."""
+        """Replace the encoder's self-attention and the decoder's cross-attention by Linformer's."""
         replace_attentions(cfg, model.encoder, model.decoder)
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield each option that other options turn off, with what it needs to have an effect."""
+        """Yield ``(option, need)`` for each option that has no effect, because of other options."""
         yield from super().without_effect(cfg)
         yield from without_effect(cfg)
 

@@ -1,7 +1,8 @@
 """Linformer attention, written from its equations.
 
-It takes one sentence without padding. It is slow and meant to be read; the tests compare the fast
-layer's values and gradients with it. Equations are Wang et al.'s (2020), sections are Pampaloni's.
+The functions take one sentence without padding. They are slow and meant to be read; the tests
+compare the fast layer's values and gradients with theirs. Equation numbers are those of Wang et al.
+(2020), section numbers those of Pampaloni unless the text says otherwise.
 
 Letters: ``T`` queries, ``n`` source tokens, ``C`` channels, ``H`` heads, ``K`` slots (mixtures of
 tokens), ``N`` columns of E and F.
@@ -15,7 +16,7 @@ from torch import Tensor
 
 
 def matrix(kind: str, slots: int, max_len: int, weight: Tensor) -> Tensor:
-    """Build E or F ``[K, N]`` (section 4 of Wang et al.), with ``K = slots`` and ``N = max_len``.
+    """Build E or F, ``[K, N]``, with ``K = slots`` and ``N = max_len`` (Wang et al., section 4).
 
     ``kind`` is ``learned``, ``mean-pool`` or ``convolution``. ``weight`` is the learned matrix
     itself, or the convolution's kernel ``[w]`` with ``w = ⌈N / K⌉``.
@@ -37,11 +38,15 @@ def attention(
     num_heads: int,
     scale: str = "head-dim",
 ) -> Tensor:
-    """Attend from ``query`` ``[T, C]`` to ``source`` ``[n, C]`` by (2) and (7); return ``[T, C]``.
+    """Attend from ``query`` ``[T, C]`` to ``source`` ``[n, C]``; return ``[T, C]``.
+
+    This computes equations (2) and (7).
 
     Args:
-        p: the four projections by name, ``q_proj.weight`` …
-        e, f: E and F ``[K, N]``, of which the first ``n`` columns are used.
+        p: weights and biases of the four linear layers by name, such as ``q_proj.weight``.
+        query, source: one sentence's queries and source tokens.
+        e, f: E and F, ``[K, N]``; their first ``n`` columns are used.
+        num_heads: ``H``.
         scale: ``head-dim`` divides scores by ``√(C / H)``, ``model-dim`` by ``√C`` (section 1).
     """
 

@@ -113,7 +113,7 @@ def test_a_head_of_other_classes_starts_anew(caplog: pytest.LogCaptureFixture) -
     fresh = {k: v.clone() for k, v in other.classification_heads.state_dict().items()}
     trained.register_classification_head("second", 2)
     other.load_state_dict(trained.state_dict())
-    assert "other classification heads; ours start untrained" in caplog.text
+    assert "other classification heads; the model's heads start untrained" in caplog.text
     for key, value in other.classification_heads.state_dict().items():
         assert value.equal(fresh[key])
     tokens = padded(SENTENCES, left=False)
