@@ -21,7 +21,10 @@ from fairseq_ext.utils.errors import CheckpointError
 
 
 def can_fuse(optimizer: Optimizer) -> bool:
-    """Return whether :func:`step` can replace fairseq's Adam: fp32, dense and without AMSGrad."""
+    """Return whether :func:`step` can replace the step of ``optimizer``, fairseq's Adam.
+
+    It can if all weights are fp32, all gradients dense, and AMSGrad is off.
+    """
     return all(
         not group.get("amsgrad", False)
         and all(
@@ -34,7 +37,7 @@ def can_fuse(optimizer: Optimizer) -> bool:
 
 
 def step(optimizer: Optimizer) -> None:
-    """Update every parameter that has a gradient; the state stays that of fairseq's Adam.
+    """Update every parameter that has a gradient, and keep the state as fairseq's Adam keeps it.
 
     Raises:
         CheckpointError: the state, which comes from a checkpoint, does not fit the parameters.
@@ -50,7 +53,7 @@ def step(optimizer: Optimizer) -> None:
 
 
 def _advance(state: dict[str, Any], weight: Tensor) -> int:
-    """Make or fit the moments of a weight, count its next step, and return the step's number."""
+    """Make or convert the moments of a weight, count its next step; return the step's number."""
     if not state:
         state.update(step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight))
     for name in ("exp_avg", "exp_avg_sq"):
@@ -62,7 +65,11 @@ def _advance(state: dict[str, Any], weight: Tensor) -> int:
 
 
 def _fitted(moment: Any, weight: Tensor) -> Tensor:
-    """Convert a moment to its weight's type and layout, because torch's kernel checks neither."""
+    """Convert a moment to the type, device and strides of its weight; torch's kernel checks none.
+
+    Raises:
+        CheckpointError: the moment is not a tensor of the weight's shape.
+    """
     if not isinstance(moment, Tensor) or moment.shape != weight.shape:
         shape = list(moment.shape) if isinstance(moment, Tensor) else moment
         raise _unfit(f"{shape!r:.40} as a moment of a weight of {list(weight.shape)}")

@@ -1,4 +1,4 @@
-"""Let the loss compute a model's output layer, which it does in chunks.
+"""Let the loss compute a model's output layer, so that the logits can be computed in chunks.
 
 Inside :func:`deferred`, a model returns the features that its output layer would read, and
 :func:`output_layer` gives the loss the weights of that layer.
@@ -52,7 +52,10 @@ def obstacle(model: nn.Module) -> str | None:
 
 @contextlib.contextmanager
 def deferred(model: nn.Module) -> Iterator[None]:
-    """Let ``model`` return features, not logits, in a block; its :func:`obstacle` must be None."""
+    """Make ``model`` return features instead of logits in a ``with`` block.
+
+    :func:`obstacle` must return None for ``model``.
+    """
     attributes = vars(unwrapped(model).decoder)
     attributes["output_layer"] = _unchanged  # in the instance, to hide the class's method
     try:
@@ -67,9 +70,9 @@ def is_deferred(model: nn.Module) -> bool:
 
 
 def output_layer(model: nn.Module, features: Tensor) -> OutputLayer:
-    """Return the last matrix product of ``model`` for its features ``[B, T, C]``.
+    """Return the output layer of ``model`` with the input ``features``, ``[B, T, C]``.
 
-    Our decoders provide it as ``last_product``.
+    The decoders of this package return it from their method ``last_product``.
     """
     decoder = unwrapped(model).decoder
     owner = owner_of(decoder, "output_layer")

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK = 2**22  # logits in a chunk, but at least one word's: 16 MiB in fp32, with fast products
-BLOCK = 2**18  # logits whose loss is computed at a time: few enough for a core's own cache
+CHUNK = 2**22  # logits in a chunk of several words: 16 MiB in fp32, enough for fast products
+BLOCK = 2**18  # logits of which the loss is computed at a time: they fit into a core's own cache
 
 
 class OutputLayer(NamedTuple):
@@ -33,7 +33,7 @@ class OutputLayer(NamedTuple):
     bias: Tensor | None = None
 
     def of_words(self, words: Tensor | slice) -> "OutputLayer":
-        """Return this layer with only the features of the selected words, ``[N, C]``."""
+        """Return this layer with only the features of the selected ``words``, ``[N, C]``."""
         return self._replace(features=self.features.flatten(0, -2)[words])
 
     def logits(self) -> Tensor:
@@ -43,8 +43,8 @@ class OutputLayer(NamedTuple):
 
 
 ChunkLoss = Callable[[Tensor, slice, bool], Tensor]
-"""A function of logits ``z``, ``[R, V]``, the place of their words among all words, and whether a
-gradient is needed. The function returns the sums of loss and negative log-likelihood, ``[2]``, and
+"""A function of logits ``z``, ``[R, V]``, the slice of their words among all words, and whether a
+gradient is needed. The function returns the sums of loss and negative log-likelihood, ``[2]``. It
 overwrites ``z``, with ``∂L/∂z`` if a gradient is needed."""
 
 
@@ -63,13 +63,13 @@ def smoothed_nll(
 
     Args:
         output: the output layer of the words ``[...]``.
-        target: ``[...]``.
+        target: the correct words' numbers in the vocabulary, ``[...]``.
         epsilon: ε, the probability taken from the target and shared by all other words.
         padding_idx: words with this target do not count.
 
     Returns:
-        The loss, and the negative log-likelihood of the targets (without gradient); in nats, in at
-        least fp32.
+        Two scalars in nats, in at least fp32: the loss, and the negative log-likelihood of the
+        targets, without gradient.
     """
     words, target = _counted(target, padding_idx)
 
@@ -98,7 +98,9 @@ def distilled_nll(
     teacher_weight: float = 1.0,
     padding_idx: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute a mean of two cross-entropies: with the teacher's probabilities and with the targets.
+    """Compute a weighted mean of two cross-entropies, with the teacher and with the targets.
+
+    The mean is summed over words, like the loss of :func:`smoothed_nll`.
 
     For one word with logits ``z`` of the student and ``y`` of the teacher, ``w`` the teacher's
     weight, ``p = softmax(y/τ)`` and ``q = softmax(z/τ)``:
@@ -139,7 +141,7 @@ def distilled_nll(
 
 
 def _counted(target: Tensor, padding_idx: int | None) -> tuple[Tensor | slice, Tensor]:
-    """Return the indices of the words that are not pads, and their targets, ``[N]``."""
+    """Return the indices of the words that are not pads (or a slice), and their targets ``[N]``."""
     target = target.reshape(-1)
     if padding_idx is None or (counted := target.ne(padding_idx)).all():
         return slice(None), target
@@ -166,8 +168,8 @@ class _Summed(torch.autograd.Function):
     """The sum of a :data:`ChunkLoss` over all chunks; the forward pass computes the gradients, too.
 
     Gradients are sums over chunks of ``∂L/∂h = ∂L/∂z W``, ``∂L/∂W = (∂L/∂z)^T h`` and
-    ``∂L/∂b = ∂L/∂z``. The weight's gradient is stored transposed: libraries compute ``h^T ∂L/∂z``,
-    a product with few rows, twice as fast.
+    ``∂L/∂b = ∂L/∂z``. The weight's gradient is stored transposed, as ``h^T ∂L/∂z``: libraries
+    compute this product, which has few rows, twice as fast.
     """
 
     @staticmethod
@@ -219,7 +221,7 @@ class _Summed(torch.autograd.Function):
 
 
 def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return ``total + A B``, in place if there is a total."""
+    """Return ``total + A B`` in ``dtype``, computed in place unless ``total`` is None."""
     if total is None:
         return (a @ b).to(dtype)
     if dtype == b.dtype:

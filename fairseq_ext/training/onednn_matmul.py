@@ -1,8 +1,8 @@
 """Multiply fp32 matrices with oneDNN: faster where torch's own choice is slow, or in bf16.
 
 torch multiplies fp32 matrices with MKL, which uses AVX-512 on Intel's processors only. oneDNN, also
-part of torch, uses it on all processors: on an AMD processor with AVX-512, a product of training
-takes half the time. Sums are rounded in another order, as with any other library.
+part of torch, uses it on all processors: on an AMD processor with AVX-512, a matrix product of
+training takes half the time. Sums are rounded in another order, as with any other library.
 
 On request both factors and the result of a large product are rounded to bf16 (8 bits of mantissa),
 and the result is returned in fp32. oneDNN sums in fp32. A processor with instructions for bf16
@@ -35,14 +35,14 @@ Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """A function that computes ``A B + bias`` of fp32 matrices."""
 
 CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
-"""How many programs oneDNN and torch's layer above it keep; both read this from the environment at
-their first product. Each number of rows has its own program of some 0.3 MiB, and an update needs
-thirty. With the default of 1,024 for each, a training would fill gigabytes."""
+"""How many compiled products oneDNN and torch's layer above it keep; both read this from the
+environment at their first product. Each number of rows is compiled separately, to some 0.3 MiB, and
+an update needs thirty. With the default of 1,024 for each, a training would fill gigabytes."""
 
 
 @functools.cache
 def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether torch multiplies slowly here (MKL, AVX-512, not Intel) and oneDNN can help."""
+    """Return whether MKL is slow on this processor (AVX-512, but not Intel) and oneDNN can help."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():
         return False
     try:
@@ -129,7 +129,8 @@ def times_as_long(converted: bool) -> float:
     """Return the time of a matrix product on the CPU in bf16, divided by its time in fp32.
 
     Args:
-        converted: whether the bf16 product has fp32 factors, and includes their conversion.
+        converted: whether the factors of the bf16 product are fp32, so that its time includes
+            their conversion.
     """
     fp32 = torch.ones(*TIMED[:2]), torch.ones(*TIMED[1:])
     with torch.no_grad():

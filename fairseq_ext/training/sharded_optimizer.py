@@ -1,7 +1,7 @@
 """``--zero-sharding os``: each process keeps the optimizer's state for a part of the weights.
 
-This is stage 1 of ZeRO (Rajbhandari et al., 2020, https://arxiv.org/abs/1910.02054), which torch's
-``ZeroRedundancyOptimizer`` does: gradients are summed as usual, and each process updates its own
+This is stage 1 of ZeRO (Rajbhandari et al., 2020, https://arxiv.org/abs/1910.02054), in torch's
+``ZeroRedundancyOptimizer``: gradients are summed as usual, and each process updates its own
 parameters and sends them to the others. No parameter is divided, so sharding changes no results.
 """
 
@@ -18,10 +18,10 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
     """
 
     disable_mem_eff_fp16_loading_hack = True
-    """Keep fairseq from casting the state: it is float32 even where the weights are not."""
+    """Keep fairseq from casting the state, which is float32 even if the weights are not."""
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the inner optimizer supports, such as ``supports_step_with_scale``."""
+        """Return attributes such as ``supports_step_with_scale`` of the inner optimizer."""
         if name.startswith("supports"):
             return getattr(self.optim, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -38,7 +38,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         self.state.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state in the process for which ``consolidate_state_dict`` collected it.
+        """Return the state of all processes, which ``consolidate_state_dict`` has collected here.
 
         The state is not kept in memory: the next checkpoint collects it again.
         """
@@ -47,7 +47,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         return state
 
     def share(self) -> tuple[int, int]:
-        """Return the number of weights whose state this process keeps, and of all weights."""
+        """Return two numbers of weights: those whose state this process keeps, and all."""
         share, total = (
             sum(weight.numel() for group in groups for weight in group["params"])
             for groups in (self.optim.param_groups, self.param_groups)
