@@ -24,8 +24,8 @@ from torch import Tensor
 def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
     """Copy log-probabilities ``[..., V]``, with ``-inf`` for tokens less probable than ``epsilon``.
 
-    The most probable token always stays. The natural logarithms of the other tokens are not
-    normalized again.
+    The most probable token always stays. The remaining probabilities, given as natural logarithms,
+    are not normalized again.
     """
     top = log_probabilities.amax(dim=-1, keepdim=True)
     threshold = top.clamp(max=math.log(epsilon) if epsilon > 0 else -math.inf)
@@ -33,7 +33,7 @@ def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
 
 
 class EpsilonSampling(Sampling):
-    """A variant of fairseq's ``--sampling`` that draws only tokens of sufficient probability.
+    """A variant of fairseq's ``--sampling`` that draws only tokens with probability at least ε.
 
     ``--temperature`` is applied before the threshold. Scores are the model's log-probabilities from
     before truncation, as in fairseq's own sampling.
@@ -46,20 +46,20 @@ class EpsilonSampling(Sampling):
     def step(self, step: int, lprobs: Tensor, *state: Tensor | None) -> tuple[Tensor, ...]:
         """Draw one token for each hypothesis, after truncating ``lprobs`` ``[B, K, V]``.
 
-        Other arguments and the results are those of fairseq's ``Sampling.step``.
+        The other arguments and the results are the same as in fairseq's ``Sampling.step``.
         """
         return super().step(step, truncate(lprobs, self.epsilon), *state)
 
 
 def penalty(length: int, alpha: float) -> float:
-    """Compute ``lp(Y)``, the divisor of a log-probability, from the ``length`` of Y in tokens."""
+    """Compute GNMT's ``lp(Y)``, the divisor of ``log P(Y)``, for a Y of ``length`` tokens."""
     return ((5 + length) / 6) ** alpha
 
 
 def with_gnmt_scores(
     sentences: Sequence[Sequence[dict[str, Tensor]]], alpha: float
 ) -> list[list[dict[str, Tensor]]]:
-    """Divide the log-probability of each hypothesis by GNMT's penalty, and rank them by the result.
+    """Divide each hypothesis's log-probability by GNMT's penalty, and sort hypotheses, best first.
 
     The search itself stays fairseq's: hypotheses of equal length compete by log-probability, and a
     sentence is done when ``--beam`` hypotheses have ended. So the penalty only ranks the finished

@@ -35,17 +35,17 @@ from fairseq_ext.utils.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 
-def leave(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
-    """Log that fairseq's generator translates instead of the engine, with the ``reason``.
+def log_fallback(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
+    """Log the ``reason`` why fairseq's generator translates instead of the engine.
 
-    The message is a warning, or only an info if ``numbers`` is the default ``fp32``.
+    The message is a warning, or only an info if ``numbers`` is the default format ``fp32``.
 
     Raises:
         ConfigError: there is a ``shortlist``, which only the engine can use.
     """
     if shortlist is not None:
         raise ConfigError(f"`--shortlist` is for the engine alone, but {reason}")
-    # With the default fp32, users lose only time. All other formats were their choice.
+    # With the default fp32, users lose only time. They have chosen every other format themselves.
     level = logging.INFO if numbers == "fp32" else logging.WARNING
     logger.log(level, "fairseq's generator translates instead of the engine: %s", reason)
 
@@ -56,7 +56,7 @@ def on_a_device(model: BaseFairseqModel) -> bool:
 
 
 def share_weights(generators: Iterable[Any]) -> None:
-    """Let engine generators of the same models share weights; ignore fairseq's generators."""
+    """Let generators on the engine, made of the same models, share weights; skip all others."""
     natives = [generator for generator in generators if isinstance(generator, NativeGenerator)]
     for native in natives[1:]:
         native._teams, native._shortlist = natives[0]._teams, natives[0]._shortlist
@@ -64,7 +64,7 @@ def share_weights(generators: Iterable[Any]) -> None:
 
 
 def words(rows: Tensor, pad: int) -> list[list[int]]:
-    """Convert rows of tokens ``[B, S]`` to lists without pads."""
+    """Convert token numbers ``[B, S]`` to a list for each of the B sentences, without pads."""
     return [row[row.ne(pad)].tolist() for row in rows]
 
 
@@ -82,10 +82,14 @@ def with_engine(
     numbers: str,
     shortlist: Shortlist | None = None,
 ) -> Any:
-    """Return the engine in place of ``generator``, or ``generator`` itself if that is impossible.
+    """Return a generator that runs ``models`` on the engine, or ``generator`` if none can.
 
-    In the second case, :func:`leave` logs why. ``numbers`` is one of the values of
-    :data:`fairseq_ext.engine.ENGINES`, ``shortlist`` the tokens that translations may have.
+    In the second case, :func:`log_fallback` logs why. ``numbers`` is one of the values of
+    :data:`fairseq_ext.engine.ENGINES`. ``shortlist`` has the tokens that translations may have.
+
+    Raises:
+        ConfigError: the ``shortlist`` is too small for the search, or the engine, which alone could
+            use it, cannot translate.
     """
     if shortlist is not None:
         if type(generator) is SequenceScorer:
@@ -97,7 +101,7 @@ def with_engine(
             return NativeGenerator(generator, models, target, numbers, shortlist)
     except ConfigError as error:
         reason = str(error)
-    leave(reason, numbers, shortlist)
+    log_fallback(reason, numbers, shortlist)
     return generator
 
 
@@ -107,7 +111,7 @@ def obstacle(
     numbers: str = "fp32",
     shortlist: Shortlist | None = None,
 ) -> str | None:
-    """Return the reason why the engine cannot replace a generator of these models, or None."""
+    """Return the reason why the engine cannot replace ``generator`` for ``models``, or None."""
     if numbers != TORCH:
         if any(map(on_a_device, models)):
             return "the model is on a GPU, where only `--engine torch` runs our engine."
@@ -122,7 +126,7 @@ def obstacle(
     if type(generator) is SequenceScorer:
         return "the engine scores no references; fairseq's scorer reads a whole reference at once."
     if type(generator) not in GENERATORS or type(generator.search) not in SEARCHES:
-        return "the engine has no diverse search or other generators."
+        return "the engine has no diverse search and no other special generators."
     if generator.lm_model is not None:
         return "the engine has no language models."
     if generator.token_indices_to_suppress is not None:
@@ -142,12 +146,12 @@ def obstacle(
 
 
 def _followed(generator: SequenceGenerator) -> int:
-    """Return how many continuations of a hypothesis the search may consider in a step."""
+    """Return how many next tokens of a hypothesis the search may consider in a step."""
     return 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
 
 
 def rules_of(generator: SequenceGenerator) -> Rules:
-    """Turn a generator's search options into the engine's; torch draws the seed of samples."""
+    """Convert a generator's search options to the engine's; torch draws the seed of sampling."""
     search, blocker = generator.search, generator.repeat_ngram_blocker
     draws: dict[str, Any] = {}
     if isinstance(search, Sampling):
@@ -173,7 +177,7 @@ def rules_of(generator: SequenceGenerator) -> Rules:
 
 
 class NativeGenerator:
-    """A model or an ensemble on the engine, in place of fairseq's generator.
+    """A generator that runs a model or an ensemble on the engine, in place of fairseq's generator.
 
     fairseq's generator, the ``fallback``, translates what the engine cannot: batches whose start
     symbol is not the end symbol, batches in which a prefix is a complete translation, and
@@ -192,7 +196,7 @@ class NativeGenerator:
         self._fallback, self._numbers, self._shortlist = fallback, numbers, shortlist
         self._program = merged([compile_model(model, target, fallback.eos) for model in models])
         self._model, self._rules, self._seen = models[0], rules_of(fallback), 0
-        # Empty, or one team. Generators that share weights share this list.
+        # Empty, or with one team of threads. Generators that share weights share this list.
         self._teams: list[Team | Executor] = []
         self._left: set[str] = set()
 
@@ -204,7 +208,7 @@ class NativeGenerator:
 
     @property
     def search(self) -> Search:
-        """The search strategy of the fallback; a task may replace it in the generator it built."""
+        """The search strategy of the fallback; a task may replace it after building a generator."""
         return self._fallback.search
 
     @search.setter
@@ -225,12 +229,12 @@ class NativeGenerator:
         if constraints is not None and not self.search.supports_constraints:
             reason = "only beam search has constraints."
         elif bos_token not in (None, symbols.begin):
-            reason = "translations begin with another symbol than they end with."
+            reason = "the start symbol of translations is not their end symbol."
         elif prefix_tokens is not None and prefix_tokens.eq(symbols.end).any():
             reason = "a target is shorter than `--prefix-size`."
         if reason is not None:
             if reason not in self._left:  # log each reason once
-                leave(reason, self._numbers, self._shortlist)
+                log_fallback(reason, self._numbers, self._shortlist)
                 self._left.add(reason)
             unsupported = {"prefix_tokens": prefix_tokens, "constraints": constraints}
             return self._fallback.generate(models, sample, bos_token=bos_token, **unsupported)
@@ -260,7 +264,7 @@ class NativeGenerator:
     def _hypothesis(self, candidate: Found, source: Tensor) -> dict[str, Tensor]:
         """Convert a hypothesis of the engine to a hypothesis of fairseq.
 
-        Its attention ``[S, T]`` over ``source`` ``[S]`` is 0 on pads, and empty if not computed.
+        The attention ``[S, T]`` over ``source`` ``[S]`` is 0 on pads, and empty if not computed.
         """
         symbols, tokens = self._program.symbols, torch.from_numpy(candidate.tokens)
         attention = alignment = torch.empty(0)

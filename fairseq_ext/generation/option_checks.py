@@ -5,14 +5,14 @@ from typing import Any
 
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 
-STEEPEST = 100  # largest exponent of a length penalty; far larger ones make scores 0 or infinite
+STEEPEST = 100  # largest exponent of a length penalty; far larger exponents give scores of 0 or ∞
 TRANSLATING = ("fairseq_cli.generate", "fairseq_cli.interactive")
-# Options with which no hypothesis would have a score, if they are NaN or infinite.
+# Options that must be finite numbers: with NaN or infinity no hypothesis would have a score.
 REAL = ("lenpen", "unkpen", "temperature", "max_len_a", "diversity_rate", "diverse_beam_strength")
 
 
 def refuse_broken(cfg: Any, command: str) -> None:
-    """Refuse options that do nothing, or that end in an error deep inside fairseq.
+    """Refuse generation options that do nothing, or that end in an error deep inside fairseq.
 
     ``command`` is the module of the command that runs, such as ``fairseq_cli.generate``.
     """
@@ -21,8 +21,8 @@ def refuse_broken(cfg: Any, command: str) -> None:
     if generation.replace_unk is not None:
         raise ConfigError(
             "`--replace-unk` does not work in this fairseq (it reads a binarized corpus as text), "
-            "and no model without alignments could do it. Leave it out; subwords leave hardly any "
-            "unknown words."
+            "and would need a model with alignments. Leave it out; with subwords there are hardly "
+            "any unknown words."
         )
     if generation.print_step and cfg.task._name in ("translation", "translation_ext"):
         raise ConfigError(
@@ -81,7 +81,9 @@ def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) 
     if not 0 <= epsilon < 1:
         raise wrong_value("--epsilon-sampling", "at least 0 and less than 1", epsilon)
     if epsilon and not sampling:
-        raise ConfigError("`--epsilon-sampling` needs `--sampling`; without it, search is by beam.")
+        raise ConfigError(
+            "`--epsilon-sampling` needs `--sampling`; without `--sampling`, nothing is drawn."
+        )
     for name, is_given in (("--sampling-topk", top_k > 0), ("--sampling-topp", top_p > 0)):
         if epsilon and is_given:
             raise ConfigError(

@@ -2,10 +2,10 @@
 
 It has nine more options than ``translation``. The Linformer paper needs targets that are cut like
 sources with ``--truncate-source``, a start symbol on every source, and training batches drawn at
-random instead of by length. Cutting and the start symbol also apply in fairseq-interactive and hub
-use, where ``translation`` ignores ``--truncate-source``. The BMT paper needs epsilon sampling for
-minimum Bayes risk decoding, and GNMT's length penalty for beam search. Models of many languages
-need symbols around sources and targets that name the languages.
+random instead of by length. Cutting and the start symbol also apply in fairseq-interactive and to
+hub models, where ``translation`` ignores ``--truncate-source``. The BMT paper needs epsilon
+sampling for minimum Bayes risk decoding, and GNMT's length penalty for beam search. Models of many
+languages need symbols around sources and targets that name the languages.
 """
 
 from copy import copy
@@ -29,7 +29,7 @@ from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 @dataclass
 class TranslationExtConfig(TranslationConfig):
-    """The options of ``translation`` and the additional ones of this task."""
+    """The options of ``translation``, and nine more for data, language symbols and search."""
 
     truncate_target: bool = option(
         False,
@@ -67,7 +67,8 @@ class TranslationExtConfig(TranslationConfig):
     epsilon_sampling: float = option(
         0.0,
         "when generating with --sampling, draw only among tokens whose probability (after "
-        "--temperature) is at least this, or take the most probable one if there is none; 0: off",
+        "--temperature) is at least this number; if there is no such token, take the most probable "
+        "token; 0: off",
     )
     gnmt_lenpen: float = option(
         0.0,
@@ -79,8 +80,8 @@ class TranslationExtConfig(TranslationConfig):
 class CutDataset(data.TruncateDataset):
     """A dataset of sentences cut to ``truncation_length`` symbols; the last symbol is always kept.
 
-    fairseq's own combination (strip the end, truncate, append the end) counts one symbol too many
-    for every uncut sentence; here ``sizes`` is exact.
+    fairseq's own datasets (strip the end, truncate, append the end) count one symbol too many for
+    every uncut sentence; ``sizes`` of this dataset is exact.
     """
 
     def __getitem__(self, index: int) -> Tensor:
@@ -143,7 +144,10 @@ class TranslationExtTask(TranslationTask):
         self.affixes = Affixes(**numbers)
 
     def load_dataset(self, split: str, *rest: Any, **options: Any) -> None:
-        """Load a split from disk as ``translation`` does, then apply the options to it."""
+        """Load a split as ``translation`` does, then cut sentences and add symbols as options say.
+
+        With ``--random-batches``, the training split becomes a :class:`RandomPairDataset`.
+        """
         stock = copy(self.cfg)
         stock.truncate_source, stock.num_batch_buckets = False, 0
         loader = TranslationTask(stock, self.src_dict, self.tgt_dict)
@@ -174,12 +178,17 @@ class TranslationExtTask(TranslationTask):
     def build_dataset_for_inference(
         self, src_tokens: list[Tensor], src_lengths: Any, constraints: Tensor | None = None
     ) -> data.LanguagePairDataset:
-        """Prepare sentences of fairseq-interactive or of a hub model as in training."""
+        """Cut sentences and add symbols as in training, for fairseq-interactive and hub models."""
         source = self.prepare_source(data.ListDataset(src_tokens, np.asarray(src_lengths)))
         return super().build_dataset_for_inference(source, source.sizes, constraints=constraints)
 
     def build_generator(self, models: list[FairseqModel], args: Any, **options: Any) -> Any:
-        """Build fairseq's generator, with ``--epsilon-sampling`` if given."""
+        """Build fairseq's generator, with ``--epsilon-sampling`` and ``--target-suffix``.
+
+        Raises:
+            ConfigError: generation options do not go with ``--epsilon-sampling`` or
+                ``--gnmt-lenpen``.
+        """
         check_gnmt_lenpen(self.cfg.gnmt_lenpen, args)
         epsilon = self.cfg.epsilon_sampling
         check_sampling(
@@ -241,7 +250,10 @@ class TranslationExtTask(TranslationTask):
 def surrounded(
     dataset: data.FairseqDataset, before: int | None, after: int | None
 ) -> data.FairseqDataset:
-    """Put a symbol before and one after each sentence; None stands for no symbol."""
+    """Add the symbol ``before`` to the start of each sentence, and ``after`` to the end.
+
+    None adds no symbol.
+    """
     if before is not None:
         dataset = data.PrependTokenDataset(dataset, before)
     return dataset if after is None else data.AppendTokenDataset(dataset, after)
@@ -267,7 +279,7 @@ class Affixes(NamedTuple):
 
 
 def check_options(cfg: TranslationExtConfig) -> None:
-    """Raise :class:`ConfigError` if options of the task cannot work together."""
+    """Raise :class:`ConfigError` if options of ``translation_ext`` cannot work together."""
     for name in ("truncate_source", "truncate_target", "source_bos"):
         if cfg.load_alignments and getattr(cfg, name):
             raise ConfigError(

@@ -210,7 +210,7 @@ def test_a_batch_that_is_left_to_fairseq_is_refused_with_a_list_and_told_without
     rounded.generate([model], batch, bos_token=5)
     assert [(record.levelname, record.message.partition(": ")[2]) for record in caplog.records] == [
         ("WARNING", "a target is shorter than `--prefix-size`."),
-        ("WARNING", "translations begin with another symbol than they end with."),
+        ("WARNING", "the start symbol of translations is not their end symbol."),
     ]
 
 
