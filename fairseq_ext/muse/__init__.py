@@ -9,11 +9,11 @@ read the same input in parallel. Attention and convolution share one value proje
 
 D is dropout. MUSE-simple (2) has no convolutions.
 
-``docs/muse.md`` lists the code of each equation. ``reference.py`` has the equations in plain code,
-with which the tests compare the fast layers. ``convolution.py`` has the dynamic and the ordinary
-convolution, ``attention.py`` the attention to the source and the branch of self-attention and
-convolution, ``block.py`` the block, and ``projections.py`` its matrices, separate or fused
-(section 3.5). ``model.py`` connects the block to fairseq.
+``docs/muse.md`` says which code computes which equation. ``reference.py`` has the equations in
+plain code; the tests compare the fast layers with it. ``convolution.py`` has the dynamic and the
+ordinary convolution, ``attention.py`` the attention over the source and the branch of
+self-attention and convolution, ``block.py`` the block, and ``projections.py`` the block's matrices,
+separate or fused (section 3.5). ``model.py`` connects the block to fairseq.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch muse_iwslt_de_en``.
 """

@@ -1,6 +1,7 @@
 """Self-attention with a convolution in parallel, and attention over the source.
 
-Letters: see :mod:`fairseq_ext.muse.convolution`; also ``S`` source positions, ``R`` rows of a beam.
+Letters are those of :mod:`fairseq_ext.muse.convolution`; also ``S`` source positions, ``R`` rows of
+the decoder (one per sentence or, in beam search, one per hypothesis).
 """
 
 from typing import NamedTuple
@@ -22,22 +23,29 @@ MASKED = -3e4
 
 
 def heads_first(projected: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
-    """Split ``[T, B, parts · C]`` into a contiguous ``[B·H, T, D]`` for each part, by one copy."""
+    """Split ``[T, B, parts · C]`` into its parts, such as q, k and v, and each part into heads.
+
+    Return a contiguous tensor ``[B·H, T, D]`` for each part. The numbers are copied only once.
+    """
     length, batch, _ = projected.shape
     split = projected.view(length, batch, parts, heads, -1).permute(2, 1, 3, 0, 4)
     return split.reshape(parts, batch * heads, length, -1).unbind()
 
 
 def additive_mask(padding_mask: Tensor, heads: int, like: Tensor) -> Tensor:
-    """Make a mask ``[B·H, 1, S]`` to add to scores ``[B·H, ·, S]``, from pads ``[B, S]``."""
+    """Turn a padding mask ``[B, S]``, true on pads, into numbers to add to the attention scores.
+
+    The result ``[B·H, 1, S]`` has the type and device of ``like``.
+    """
     added = like.new_zeros(padding_mask.shape).masked_fill_(padding_mask, MASKED)
     return added.repeat_interleave(heads, dim=0).unsqueeze(1)
 
 
 def attention_weights(queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
-    """Compute ``softmax(Q K^T / √D + mask)`` ``[N, M, S]``, equation (4), at least in fp32.
+    """Compute the attention weights ``softmax(Q K^T / √D + mask)`` ``[N, M, S]``, equation (4).
 
-    Queries are ``[N, M, D]``, keys ``[N, S, D]``; the mask is broadcast over ``[N, M, S]``.
+    Queries are ``[N, M, D]``, keys ``[N, S, D]``; the mask is broadcast to ``[N, M, S]``. The
+    softmax is computed at least in fp32, and the result has the type of the scores.
     """
     absent = 1 if mask is not None else 0
     added = mask if mask is not None else queries.new_zeros(1)
@@ -48,12 +56,15 @@ def attention_weights(queries: Tensor, keys: Tensor, mask: Tensor | None) -> Ten
 
 
 class MultiScaleAttention(nn.Module):
-    """Multi-head attention and convolution of the same values, before ``[W_O; W_out]``.
+    """Multi-head self-attention, in parallel with a convolution of the attention's values.
+
+    The caller projects the input to q, k and v, and multiplies the output by ``[W_O; W_out]``.
 
     Args:
         heads: H.
         convolution: convolution of the values, or None (MUSE-simple).
-        separate: whether the convolution has its own values (Table 3, "without shared projection").
+        separate: whether the convolution reads values of its own instead of the attention's (Table
+            3, "without shared projection").
         dropout: applied to the attention weights.
     """
 
@@ -70,12 +81,12 @@ class MultiScaleAttention(nn.Module):
 
     @property
     def parts_in(self) -> int:
-        """The number of projections to read: q, k, v and perhaps the convolution's own values."""
+        """The number of projections in the input: q, k, v and, if separate, one more for values."""
         return 4 if self.separate else 3
 
     @property
     def parts_out(self) -> int:
-        """The number of parts in the output: attention and perhaps convolution."""
+        """The number of results in the output: attention and, if there is one, convolution."""
         return 1 if self.convolution is None else 2
 
     def forward(
@@ -88,11 +99,12 @@ class MultiScaleAttention(nn.Module):
         """Attend and convolve; return ``[T, B, C]``, or ``[T, B, 2C]`` if there is a convolution.
 
         Args:
-            projected: ``[T, B, 3C]``, q, k and v (``[T, B, 4C]`` if separate).
-            padding_mask: ``[B, T]``, true on pads; their values count as 0 in the convolution too.
+            projected: q, k and v ``[T, B, 3C]``; if separate, also own values: ``[T, B, 4C]``.
+            padding_mask: ``[B, T]``, true on pads. Pads get no attention, and the convolution reads
+                0 instead of their values.
             attention_mask: ``[T, T]``, added to the scores of the attention.
-            past: keys and values ``[B·H, t, D]`` of earlier positions in decoding. The keys and
-                values of the newest position are added; ``T`` is then 1.
+            past: in incremental decoding, keys and values ``[B·H, t, D]`` of ``t`` earlier
+                positions. ``T`` is then 1, and the newest keys and values are added to ``past``.
         """
         length, batch, _ = projected.shape
         queries, *parts = heads_first(projected, self.parts_in, self.heads)
@@ -115,7 +127,10 @@ class MultiScaleAttention(nn.Module):
         return outputs.permute(3, 0, 2, 1, 4).reshape(length, batch, -1)
 
     def _joint_product(self, weights: Tensor, kernels: Tensor, values: list[Tensor]) -> Tensor:
-        """Attend and convolve, in one product if possible and worthwhile; return ``[N, 2T, D]``."""
+        """Attend and convolve, by a single matrix product where that is faster.
+
+        Return ``[N, 2T, D]``: the results of the attention, then the results of the convolution.
+        """
         left = self.convolution.left
         if weights.size(1) < weights.size(2):  # one position; the kernel's last tap reads it
             taps = min(kernels.size(-1), weights.size(2))
@@ -130,7 +145,7 @@ class MultiScaleAttention(nn.Module):
 
 
 class Source(NamedTuple):
-    """Keys and values ``[B·H, S, D]`` of the source, and the added mask ``[B·H, 1, S]`` or None."""
+    """The source's keys and values ``[B·H, S, D]``, and its :func:`additive_mask` or None."""
 
     keys: Tensor
     values: Tensor
@@ -138,9 +153,9 @@ class Source(NamedTuple):
 
 
 class SourceAttention(nn.Module):
-    """Multi-head attention over the source, without its projections.
+    """Multi-head attention over the source; the caller projects queries, keys, values and outputs.
 
-    Neighbouring rows of one sentence (hypotheses of a beam) share its keys and values.
+    In beam search, neighbouring rows (hypotheses) of one sentence share its keys and values.
     """
 
     def __init__(self, heads: int, dropout: nn.Module | None = None) -> None:
@@ -149,13 +164,16 @@ class SourceAttention(nn.Module):
         self.dropout = dropout or nn.Identity()
 
     def source(self, projected: Tensor, padding_mask: Tensor | None) -> Source:
-        """Convert keys and values ``[S, B, 2C]`` and pads ``[B, S]`` to a :class:`Source`."""
+        """Split projected keys and values ``[S, B, 2C]`` into heads; return a :class:`Source`.
+
+        ``padding_mask`` ``[B, S]`` is true on pads.
+        """
         keys, values = heads_first(projected, 2, self.heads)
         mask = None if padding_mask is None else additive_mask(padding_mask, self.heads, keys)
         return Source(keys, values, mask)
 
     def forward(self, queries: Tensor, source: Source) -> tuple[Tensor, Tensor]:
-        """Attend from R rows of queries ``[T, R, C]`` to the source.
+        """Attend from queries ``[T, R, C]`` to the source.
 
         Return contexts ``[T, R, C]`` and attention weights ``[R, H, T, S]``.
         """

@@ -1,4 +1,4 @@
-"""The MUSE block: all branches read the same input and are added to one residual.
+"""The MUSE block: all branches read the same input, and their outputs are added to the residual.
 
 Shapes use the letters of :mod:`fairseq_ext.muse.convolution`.
 """
@@ -17,25 +17,27 @@ from fairseq_ext.muse.convolution import DynamicConvolution, OrdinaryConvolution
 class ParallelBlock(nn.Module):
     """The block ``x ← LN(x + D(SAConv(x)) + D(Cross(x, source)) + D(FFN(x)))`` (equations 1, 8).
 
-    ``SAConv(x) = A W_O + C W_out + b``, where A and C are attention and convolution of the same
-    ``[q; k; v] = W x + b``. The query to the source is also computed from the block's input, so
-    that no branch has to wait for another. ``FFN(x) = W_2 relu(W_1 x + b_1) + b_2``. D is dropout,
-    drawn for each branch.
+    ``SAConv(x) = A W_O + C W_out + b``, where A is the attention and C the convolution of
+    ``[q; k; v] = W x + b``. ``Cross``, the attention over the source, exists only in a decoder. Its
+    query is also computed from the block's input, so no branch has to wait for another.
+    ``FFN(x) = W_2 relu(W_1 x + b_1) + b_2``. D is dropout, drawn for each branch.
 
     Args:
-        dim, ffn_dim, heads: C, F, H.
+        dim, ffn_dim, heads: C, F (units of the hidden layer of FFN), H.
         kernel_sizes: kernel sizes of the convolution; empty for MUSE-simple.
-        causal: whether the convolution reads no later positions (decoder).
+        causal: True (decoder) if the convolution must not read later positions.
         source_dim: channels of the source to attend to, or None (encoder).
-        ordinary: whether to use an :class:`OrdinaryConvolution` of one size, not the dynamic one.
+        ordinary: whether to use an :class:`OrdinaryConvolution`, with a single kernel size, instead
+            of a :class:`DynamicConvolution`.
         separate: whether the convolution has a value projection of its own.
         normalize_before: whether to apply LN to the input of the branches instead of the sum.
-        fused: whether to store ``W_Enc`` and ``W_Dec`` (section 3.5), without changing the results.
+        fused: whether to store all branches' matrices as ``W_Enc`` and ``W_Dec`` (section 3.5). The
+            results are the same.
         activation: activation function of the hidden layer.
         dropout, input_dropout, attention_dropout, activation_dropout, kernel_dropout: probabilities
-            of dropout for the output of each branch, the input of self-attention and convolution,
-            attention weights, the hidden layer, and kernels.
-        make_dropout: function that makes the dropout module for a probability.
+            of dropout for, in this order: the output of each branch, the input of self-attention
+            and convolution, attention weights, the hidden layer, and kernels.
+        make_dropout: function that returns a dropout module for a probability.
     """
 
     def __init__(
@@ -90,7 +92,10 @@ class ParallelBlock(nn.Module):
         self.layer_norm = nn.LayerNorm(dim)
 
     def source(self, encoded: Tensor, padding_mask: Tensor | None) -> Source:
-        """Compute keys and values from the encoder's output ``[S, B, C']`` and pads ``[B, S]``."""
+        """Compute the source's keys and values from the encoder's output ``[S, B, C']``.
+
+        ``padding_mask`` ``[B, S]`` is true on pads. Pass the result to :meth:`forward`.
+        """
         return self.cross.source(self.cross_key_value(encoded), padding_mask)
 
     def forward(
@@ -101,11 +106,12 @@ class ParallelBlock(nn.Module):
         source: Source | None = None,
         past: Past | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the block for whole sentences or, with ``past``, for the newest position alone.
+        """Compute the block for ``x`` ``[T, B, C]``; return the output ``[T, B, C]`` and weights.
 
-        ``x`` is ``[T, B, C]``, pads ``[B, T]``, the additive attention mask ``[T, T]``. In decoding
-        T is 1, and ``past`` has tensors of earlier positions. Return the result ``[T, B, C]``, and
-        weights over the source ``[B, H, T, S]``, or None without a source.
+        The weights ``[B, H, T, S]`` are those of the attention over the source, or None without a
+        source. ``padding_mask`` ``[B, T]`` is true on pads; ``attention_mask`` ``[T, T]`` is added
+        to the scores of self-attention. In incremental decoding, ``x`` is the newest position, and
+        ``past`` keeps tensors of the earlier ones.
         """
         before, x = x, self.layer_norm(x) if self.normalize_before else x
         x_self = self.input_dropout(x)
@@ -121,7 +127,10 @@ class ParallelBlock(nn.Module):
         return self._sum(before, parts, local), weights
 
     def _sum(self, x: Tensor, parts: Sequence[Tensor], local: Tensor | None) -> Tensor:
-        """Add the branches to the residual, and normalize."""
+        """Apply the branches' last matrices to ``parts``, add all to the residual ``x``, normalize.
+
+        ``local`` is the output of an ordinary convolution, or None.
+        """
         if isinstance(self.projections, projections.FusedProjections) and not is_active(
             self.dropout
         ):
@@ -135,7 +144,10 @@ class ParallelBlock(nn.Module):
         return x if self.normalize_before else self.layer_norm(x)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Fuse or separate saved matrices as this block stores them; fairseq calls this method."""
+        """Convert the matrices in ``state_dict`` to the form of this block, fused or separate.
+
+        fairseq calls this before it loads a checkpoint.
+        """
         prefix = f"{name}.projections."
         if isinstance(self.projections, projections.FusedProjections):
             changed = projections.fuse(state_dict, prefix)

@@ -1,11 +1,12 @@
 """Dynamic and ordinary convolution over time (MUSE, section 2.2).
 
-Letters: ``T`` time, ``B`` batch, ``C`` channels, ``H`` heads, ``D`` head dimension, ``K`` taps,
-``N`` = B·H, all heads of the first sentence, then those of the second, and so on. Activations are
-``[T, B, C]``; inside this module N is the first dimension.
+Letters: ``T`` time, ``B`` batch, ``C`` channels, ``H`` heads, ``D`` head dimension, ``K`` taps (the
+weights of a kernel), ``N`` = B·H: all heads of the first sentence, then all heads of the second,
+and so on. Activations are ``[T, B, C]``; inside this module N is the first dimension.
 
-A convolution is linear in its kernel, and all convolutions of a block read the same values. So
-their gated sum is one convolution, with the gated sum of all kernels padded to the widest one.
+A convolution is linear in its kernel, and all convolutions of a block read the same values. So the
+gated sum of the convolutions is a single convolution: its kernel is the gated sum of all kernels,
+each padded to the width of the widest.
 """
 
 from typing import Any
@@ -24,24 +25,25 @@ LONGEST_BAND_IN_TRAINING = 128
 MANY_TAPS = 8
 
 Past = dict[str, Tensor]
-"""The tensors of earlier positions that decoding keeps, by name: ``[rows, t, …]``."""
+"""The tensors of the ``t`` earlier positions that decoding keeps, by name: ``[rows, t, …]``."""
 
 
 def extend(past: Past, name: str, newest: Tensor) -> Tensor:
-    """Append ``newest`` ``[rows, 1, …]`` to the earlier positions; return all of them."""
+    """Append the newest position ``[rows, 1, …]`` to ``past[name]``; return the extended tensor."""
     past[name] = torch.cat([past[name], newest], dim=1) if name in past else newest
     return past[name]
 
 
 def taps_to_the_left(kernel_size: int, causal: bool) -> int:
-    """Return how many taps lie left of a position: all but one if causal, else by equation (6)."""
+    """Return how many taps lie left of a position: all but one if causal, half if not, by (6)."""
     return kernel_size - 1 if causal else kernel_size // 2
 
 
 def band(weights: Tensor, left: int) -> Tensor:
-    """Make a matrix ``[N, T, T]`` of kernels ``[N, T, K]``: ``band(w) @ v`` is the convolution.
+    """Return the band matrix ``[N, T, T]`` whose product with values is their convolution.
 
-    Row t has its taps in columns t - left … t - left + K - 1, without taps outside the sentence.
+    ``weights`` ``[N, T, K]`` has a kernel for each position. Row t of the result has the taps of
+    kernel t in columns t - left … t - left + K - 1, without the taps outside the sentence.
     """
     count, length, taps = weights.shape
     # Reading rows of length T + K as rows of length T + K - 1 shifts each by one column more.
@@ -51,9 +53,10 @@ def band(weights: Tensor, left: int) -> Tensor:
 
 
 def convolve(values: Tensor, weights: Tensor, left: int) -> Tensor:
-    """Compute ``out_t = Σ_j weights_tj values_{t - left + j}``, with zeros outside the sentence.
+    """Convolve: ``out_t = Σ_j weights_tj values_{t - left + j}``, with zeros outside the sentence.
 
-    Values and result are ``[N, T, D]``, weights ``[N, T, K]`` of the same type.
+    Values and result are ``[N, T, D]``. The weights, a kernel for each position, are ``[N, T, K]``
+    and of the same type. ``left`` is the number of taps to the left of a position.
     """
     if values.size(1) <= longest_band(weights.size(-1)):
         return torch.bmm(band(weights, left), values)
@@ -61,7 +64,7 @@ def convolve(values: Tensor, weights: Tensor, left: int) -> Tensor:
 
 
 def longest_band(kernel_size: int) -> int:
-    """Return the length, in positions, of the longest sentence for which to use :func:`band`.
+    """Return the length of the longest sentence that :func:`convolve` multiplies by a band matrix.
 
     Longer sentences are convolved by a loop over the taps.
     """
@@ -72,7 +75,7 @@ def longest_band(kernel_size: int) -> int:
 class _TapLoop(torch.autograd.Function):
     """The autograd function of :func:`convolve` for long sentences: K multiply-adds, no copies.
 
-    Sums are at least in fp32, because in half precision each addition would round.
+    Sums are kept at least in fp32, because in half precision each addition would round.
     """
 
     @staticmethod
@@ -99,12 +102,15 @@ class _TapLoop(torch.autograd.Function):
 
 
 def _zeros(x: Tensor) -> Tensor:
-    """Make zeros of the shape of ``x``, at least in fp32."""
+    """Return zeros shaped like ``x``, at least in fp32."""
     return torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:
-    """Return, for each tap, its weights ``[N, t, 1]`` and the positions written to and read."""
+    """Return a tuple for each tap: its weights ``[N, t, 1]``, positions written to, positions read.
+
+    ``t`` is the number of these positions. Taps that always lie outside the sentence are left out.
+    """
     length, taps = weights.size(1), []
     for tap in range(weights.size(2)):
         offset = tap - left
@@ -118,19 +124,19 @@ def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:
 class DynamicConvolution(nn.Module):
     """The gated sum of dynamic convolutions, equations (5) to (7), before ``W_out``.
 
-    Each head convolves its own channels; for the values ``v_t`` of a position::
+    Each head convolves its own channels. For the values ``v_t`` of a position::
 
         w_i = softmax(W_i v_t)                    over all k_i taps, one kernel for each head
         Conv(v)_t = Σ_i softmax(α)_i Σ_j w_ij v_{t - left_i + j}
 
-    The softmax, at least in fp32, is over all taps, even those outside the sentence: kernels are
+    The softmax is computed at least in fp32. It includes the taps outside the sentence: kernels are
     not renormalized at the borders.
 
     Args:
         dim: C.
-        heads: H, contiguous groups of channels that share a kernel.
-        kernel_sizes: ``k_1 … k_n``; each has a gate value if there are several.
-        causal: whether to read no later positions (decoder); else the taps are centred (encoder).
+        heads: H. A head is a group of neighbouring channels, which share a kernel.
+        kernel_sizes: ``k_1 … k_n``. If there are several, each has a gate value.
+        causal: True (decoder) if no later position may be read; False (encoder) centres the taps.
         dropout: applied to the kernels after the softmax.
     """
 
@@ -151,7 +157,7 @@ class DynamicConvolution(nn.Module):
         self.dropout = dropout or nn.Identity()
 
     def kernels(self, values: Tensor) -> Tensor:
-        """Predict a kernel for each position and head: ``[..., C]`` to ``[..., H, K]``."""
+        """Predict the summed kernel of each position and head: ``[..., C]`` to ``[..., H, K]``."""
         # Taps come before positions, because that makes short softmaxes many times faster.
         logits = F.linear(self.predictor.weight, values.reshape(-1, values.size(-1)))
         logits = logits.view(self.heads, sum(self.kernel_sizes), -1)  # [H, Σk, positions]
@@ -164,7 +170,7 @@ class DynamicConvolution(nn.Module):
         return merged.to(logits.dtype).permute(2, 0, 1).unflatten(0, values.shape[:-1])
 
     def _merge(self, parts: list[Tensor]) -> Tensor:
-        """Sum kernels ``[H, k_i, ·]`` times their gates, padded to K taps; return ``[H, K, ·]``."""
+        """Add up kernels ``[H, k_i, ·]``, each times its gate and padded to K: ``[H, K, ·]``."""
         taps, merged = max(self.kernel_sizes), 0
         for weights, share in zip(parts, self.gate_values(), strict=True):
             before = self.left - taps_to_the_left(weights.size(1), self.causal)
@@ -179,7 +185,10 @@ class DynamicConvolution(nn.Module):
         return torch.softmax(self.gate, 0, dtype=torch.promote_types(self.gate.dtype, torch.float))
 
     def forward(self, values: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Convolve values ``[T, B, C]`` to ``[T, B, C]``; pads (``[B, T]``, true) count as 0."""
+        """Convolve values ``[T, B, C]``; return ``[T, B, C]``.
+
+        Values count as 0 where ``padding_mask`` ``[B, T]`` is true (on pads).
+        """
         length, batch, dim = values.shape
         weights = self.kernels(values).flatten(1, 2).transpose(0, 1)  # [N, T, K]
         if padding_mask is not None:
@@ -194,8 +203,9 @@ class DynamicConvolution(nn.Module):
 class OrdinaryConvolution(nn.Module):
     """The ordinary convolution of Table 3: from all channels to all channels, k taps, a bias.
 
-    It mixes channels itself, so it does not share the value projection with attention: it reads the
-    input of the block, and needs no ``W_out``. Unless causal (decoder), the taps are centred.
+    It mixes channels itself. So it reads the input of the block instead of the attention's values,
+    and needs no ``W_out``. With ``causal`` (decoder) it reads no later positions; without, the taps
+    are centred.
     """
 
     def __init__(self, dim: int, kernel_size: int, causal: bool) -> None:
@@ -207,9 +217,10 @@ class OrdinaryConvolution(nn.Module):
     def forward(
         self, x: Tensor, padding_mask: Tensor | None = None, past: Past | None = None
     ) -> Tensor:
-        """Convolve ``[T, B, C]`` to ``[T, B, C]``; pads (``[B, T]``, true) count as 0.
+        """Convolve ``x`` ``[T, B, C]``; return ``[T, B, C]``.
 
-        In decoding, ``x`` is the newest position ``[1, R, C]``, and ``past`` has earlier ones.
+        Inputs count as 0 where ``padding_mask`` ``[B, T]`` is true (on pads). In incremental
+        decoding, ``x`` is the newest position ``[1, R, C]``, and ``past`` keeps the earlier inputs.
         """
         channels, left = x.permute(1, 2, 0), self.left  # [B, C, T]
         if padding_mask is not None:
@@ -225,8 +236,10 @@ class OrdinaryConvolution(nn.Module):
 def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list[tuple[int, ...]]:
     """Parse ``--muse-kernels`` into the kernel sizes of each layer, lowest layer first.
 
-    ``text`` is ``none``, the sizes for all layers (``3,15``), or groups of sizes for equal parts of
-    the ``layers`` (``3/7/15/31``). With ``ordinary``, a layer must have a single size.
+    ``text`` is ``none``, the sizes for all layers (``3,15``), or the sizes for each of several
+    groups of layers, separated by slashes (``3/7/15/31``). ``layers`` is the number of layers; the
+    groups divide it as evenly as possible. With ``ordinary``, a layer must have a single size. A
+    layer without convolution gets ``()``.
 
     Raises:
         ConfigError: ``text`` has another form, or more groups than layers.
@@ -247,6 +260,6 @@ def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list
     if len(groups) > layers:
         raise ConfigError(
             f"`--muse-kernels` must have at most one group for each of {layers} layers, but has "
-            f"{len(groups)} (`{text}`) instead."
+            f"{len(groups)} groups (`{text}`) instead."
         )
     return [groups[layer * len(groups) // layers] for layer in range(layers)]

@@ -1,4 +1,8 @@
-"""Compile a MUSE block to operations of the engine."""
+"""Compile a MUSE block to operations of the engine.
+
+The operations are added to ``program``. ``Columns`` say in which columns of a register an operation
+finds its input or leaves its result.
+"""
 
 from functools import partial
 
@@ -20,7 +24,7 @@ def block(
     """Compile ``LN(x + SAConv(x) + Cross(x, source) + FFN(x))``; return the columns of the result.
 
     SAConv is self-attention and convolution. In an encoder ``source`` is ``NOTHING``. ``shown``
-    says whether this block's weights over the source are to be the alignment of the translation.
+    says whether this block's attention weights over the source are the translation's alignment.
     """
     before, heads = x, layer.attention.heads
     if layer.normalize_before:
@@ -45,11 +49,11 @@ def block(
 
 
 def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
-    """Compile the products of ``x`` and the branches' first matrices ``W_Enc`` (section 3.5).
+    """Compile the products of ``x`` and the branches' first matrices, ``W_Enc`` (section 3.5).
 
     Return the columns of each branch's product.
     """
-    if not one_product(layer):
+    if not can_fuse(layer):
         projections = layer.projections
         return [linear(getattr(projections, name), x, program) for name in projections.inward]
     weight, bias, _, _ = fused(layer, program)
@@ -57,11 +61,11 @@ def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
 
 
 def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: Writer) -> Columns:
-    """Compile ``x + W_Dec parts``; return the columns of the sum.
+    """Compile ``x + W_Dec parts``, with the branches' last matrices; return the sum's columns.
 
     ``parts`` are what the branches' last matrices read, in adjacent columns of a register.
     """
-    if not one_product(layer):
+    if not can_fuse(layer):
         for name, part in zip(layer.projections.outward, parts, strict=True):
             x = linear(getattr(layer.projections, name), part, program, added=x)
         return x
@@ -70,8 +74,8 @@ def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: 
     return program.linear(joined, weight, bias, added=x)
 
 
-def one_product(layer: ParallelBlock) -> bool:
-    """Return whether one product can replace those of all branches; binary products stay apart."""
+def can_fuse(layer: ParallelBlock) -> bool:
+    """Return whether the branches' matrices can be joined, which binary layers cannot."""
     projections = layer.projections
     return isinstance(projections, FusedProjections) or all(
         type(module) is nn.Linear for module in projections.children()
@@ -79,7 +83,7 @@ def one_product(layer: ParallelBlock) -> bool:
 
 
 def fused(layer: ParallelBlock, program: Writer) -> tuple[np.ndarray, ...]:
-    """Return ``W_Enc``, its bias, ``W_Dec`` and its bias; fuse the matrices of a separate block."""
+    """Return ``W_Enc``, its bias, ``W_Dec``, its bias; join the matrices if they are separate."""
     projections = layer.projections
     if isinstance(projections, FusedProjections):
         names = ("weight_in", "bias_in", "weight_out", "biases_out")
@@ -103,7 +107,7 @@ def convolution(
 ) -> Columns:
     """Compile the gated sum of dynamic convolutions of ``values``, equations (6) and (7).
 
-    Return the columns ``out``, to which the sum is written.
+    The sum is written to the columns ``out``, which are returned.
     """
     logits = program.linear(values, program.array(layer.predictor.weight))
     shares = layer.gate_values().detach().float().cpu().numpy()

@@ -1,6 +1,6 @@
 """MUSE as a model of fairseq: configuration, encoder and decoder, named architectures.
 
-The model is fairseq's Transformer, with the same flags but MUSE blocks as layers.
+The model is fairseq's Transformer, with the same flags, but its layers are MUSE blocks.
 """
 
 # Without `from __future__ import annotations`: fairseq reads the types of a configuration's fields.
@@ -39,7 +39,7 @@ IncrementalState = dict[str, Any]
 
 @dataclass
 class MuseConfig(configuration.TransformerModelConfig):
-    """Options of ``muse``; the defaults are the paper's MUSE-base."""
+    """Options of the model ``muse``; the defaults are the paper's MUSE-base."""
 
     encoder_embed_dim: int = option(384, "encoder embedding dimension")
     encoder_ffn_embed_dim: int = option(768, "size of the encoder's feed-forward layers")
@@ -55,17 +55,19 @@ class MuseConfig(configuration.TransformerModelConfig):
     )
     muse_kernels: str = option(
         "3,15",
-        "kernel sizes of the convolutions: one, or several with commas, whose outputs are summed "
-        "with learned weights (3,15); slashes separate the sizes of groups of layers, from the "
-        "lowest to the highest (3/7/15/31); `none` for MUSE-simple, without convolutions",
+        "kernel sizes of the convolutions: one size, or several with commas (3,15), whose outputs "
+        "are summed with learned weights; slashes separate the sizes for groups of layers, from "
+        "the lowest to the highest (3/7/15/31); `none` for MUSE-simple, without convolutions",
     )
     muse_convolution: ChoiceEnum(["dynamic", "ordinary"]) = option(
         "dynamic",
-        "dynamic: convolve the values of the attention with kernels predicted from "
-        "them; ordinary: convolve the layer's input with a fixed kernel over all channels",
+        "dynamic: convolve the attention's values with kernels that are predicted from these "
+        "values; ordinary: convolve the layer's input with a fixed kernel over all channels",
     )
     muse_separate_projection: bool = option(
-        False, "give the convolution its own value projection (default: it shares attention's)"
+        False,
+        "give the convolution a value projection of its own (default: it reads the attention's "
+        "values)",
     )
     weight_dropout: float = option(0.1, "dropout probability for the convolution's kernels")
     input_dropout: float = option(
@@ -74,13 +76,16 @@ class MuseConfig(configuration.TransformerModelConfig):
     muse_fused: bool = option(
         False,
         "fuse the matrices of a layer's branches into two (the paper's W_Enc and W_Dec), which "
-        "translates faster, with the same results. Checkpoints can be loaded either way: "
-        "--model-overrides \"{'muse_fused': True}\"",
+        "translates faster, with the same results. A checkpoint without this option can be loaded "
+        "with it, and the reverse: --model-overrides \"{'muse_fused': True}\"",
     )
 
 
 def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of :class:`ParallelBlock` for each layer of the encoder or decoder."""
+    """Yield the arguments of :class:`ParallelBlock` for each layer, lowest first.
+
+    ``side`` is ``encoder`` or ``decoder``.
+    """
     sizes = getattr(cfg, side)
     ordinary = cfg.muse_convolution == "ordinary"
     kernels = kernels_of_layers(str(cfg.muse_kernels), sizes.layers, ordinary=ordinary)
@@ -113,7 +118,7 @@ class EncoderBlock(ParallelBlock):
     load_to_BT = False  # tells fairseq 0.12.2 that this is not a fused layer of torch
 
     def forward(self, x: Tensor, encoder_padding_mask: Tensor | None) -> Tensor:
-        """Compute a layer: ``[S, B, C]`` to ``[S, B, C]``; the mask ``[B, S]`` is true on pads."""
+        """Compute the layer for ``x`` ``[S, B, C]``; the mask ``[B, S]`` is true on pads."""
         return super().forward(x, encoder_padding_mask)[0]
 
 
@@ -135,11 +140,12 @@ class DecoderBlock(ParallelBlock):
         self_attn_padding_mask: Tensor | None,
         **unused: bool,
     ) -> tuple[Tensor, Tensor, None]:
-        """Compute a layer; return states ``[T, R, C]``, source weights ``[H, R, T, S]``, and None.
+        """Compute the layer for ``x`` ``[T, R, C]`` and the source ``encoder_out`` ``[S, B, C']``.
 
-        ``x`` is ``[T, R, C]``, ``encoder_out`` ``[S, B, C']``, its padding mask ``[B, S]``. With
-        ``incremental_state``, ``x`` is only the newest position. ``self_attn_mask`` ``[T, T]`` is
-        added to the scores of self-attention.
+        Return states ``[T, R, C]``, attention weights over the source ``[H, R, T, S]``, and a None
+        that fairseq expects. With ``incremental_state``, ``x`` is only the newest position.
+        ``self_attn_mask`` ``[T, T]`` is added to the scores of self-attention. Padding masks
+        (``[B, S]`` and ``[R, T]``) are true on pads.
         """
         if incremental_state is None:
             source = self.source(encoder_out, encoder_padding_mask)
@@ -157,7 +163,7 @@ class DecoderBlock(ParallelBlock):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Reorder the state for beam search: take rows ``new_order`` ``[R']`` and their sources."""
+        """Keep the cached tensors of the rows ``new_order`` ``[R']``, for beam search."""
         state = self.get_incremental_state(incremental_state, "state")
         if state is None:
             return
@@ -179,7 +185,7 @@ class DecoderBlock(ParallelBlock):
 
 
 class MuseEncoder(TransformerEncoderBase):
-    """fairseq's encoder with layers of :class:`EncoderBlock`."""
+    """fairseq's encoder, whose layers are :class:`EncoderBlock`."""
 
     def __init__(
         self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
@@ -189,7 +195,7 @@ class MuseEncoder(TransformerEncoderBase):
         del self._options  # a generator, which cannot be copied with the model (--store-ema)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
-        """Build the next layer; fairseq calls this."""
+        """Build the next layer; fairseq calls this once for each layer."""
         layer = EncoderBlock(**next(self._options))
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
@@ -202,7 +208,7 @@ class MuseEncoder(TransformerEncoderBase):
 
 
 class MuseDecoder(TransformerDecoderBase):
-    """fairseq's decoder with layers of :class:`DecoderBlock`, which keep their own state."""
+    """fairseq's decoder, whose layers are :class:`DecoderBlock`."""
 
     def __init__(
         self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
@@ -216,12 +222,16 @@ class MuseDecoder(TransformerDecoderBase):
     def build_decoder_layer(
         self, cfg: TransformerConfig, no_encoder_attn: bool = False
     ) -> nn.Module:
-        """Build the next layer; fairseq calls this."""
+        """Build the next layer; fairseq calls this once for each layer."""
         layer = DecoderBlock(**next(self._options))
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
     def extract_features(self, *args: Any, **kwargs: Any) -> tuple[Tensor, dict[str, Any]]:
-        """Compute features ``[B, T, C]``, and attention ``[B, T, S]`` if generation needs it."""
+        """Compute the output layer's input ``[B, T, C]``, with fairseq's arguments.
+
+        The entry ``attn`` of the second result has the attention ``[B, T, S]``, or None if
+        generation does not need it.
+        """
         features, extra = super().extract_features(*args, **kwargs)
         return features, extra if self.need_attn else {**extra, "attn": [None]}
 
@@ -230,13 +240,14 @@ class MuseDecoder(TransformerDecoderBase):
         return self._output(features, self.output_projection.weight, None)
 
     def last_product(self, features: Tensor) -> OutputLayer:
-        """Return the factors of :meth:`output_layer`, whose product the loss computes in chunks."""
+        """Return the factors of the output layer's product, which the loss computes in chunks."""
         return OutputLayer(features, self.output_projection.weight)
 
     def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:
-        """Prepare for generation: return attention only with ``--print-alignment`` (``need_attn``).
+        """Prepare for generation; fairseq calls this.
 
-        In a fused model, the output layer then also uses :class:`OneDnnProduct`'s packed weights.
+        Attention is returned only if ``need_attn`` is true, that is, with ``--print-alignment``. In
+        a fused model, the output layer multiplies with packed weights (:class:`OneDnnProduct`).
         """
         self.need_attn = bool(need_attn)
         self._output.enabled = self.cfg.muse_fused
@@ -250,7 +261,7 @@ class MuseModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield each option that other options turn off, with what it needs to have an effect."""
+        """Yield ``(option, need)`` for each option that has no effect, because of other options."""
         yield from super().without_effect(cfg)
         if cfg.muse_kernels == "none":
             yield "muse_convolution", "convolutions (`--muse-kernels`)"

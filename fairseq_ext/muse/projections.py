@@ -1,8 +1,8 @@
 """The first and last matrices of a block's branches, separate or fused into two.
 
-Section 3.5 joins the first matrices of all branches into ``W_Enc`` and their last ones into
-``W_Dec``. The numbers stay the same, so :func:`fuse` and :func:`unfuse` convert a state dict
-without rounding.
+Each branch of a block begins and ends with a matrix product. Section 3.5 joins the first matrices
+of all branches into one matrix ``W_Enc``, and their last matrices into ``W_Dec``. The numbers stay
+the same, so :func:`fuse` and :func:`unfuse` convert a state dict without rounding.
 """
 
 import math
@@ -24,46 +24,47 @@ class Sizes(NamedTuple):
     source_dim: int | None = None  # channels of the source, if the block attends to one
 
     def rows_in(self) -> list[int]:
-        """Return widths of what ``W_Enc`` computes: ``[q; k; v]``, source query, hidden layer."""
+        """Return the numbers of rows of ``W_Enc`` that compute ``[q; k; v]``, source query, FFN."""
         query = [] if self.source_dim is None else [self.dim]
         return [self.parts_in * self.dim, *query, self.ffn_dim]
 
     def columns_out(self) -> list[int]:
-        """Return widths of what ``W_Dec`` reads: attention and convolution, context, hidden layer.
+        """Return the numbers of columns of ``W_Dec`` that read each branch.
 
-        The context, the result of attention to the source, exists only in a decoder.
+        The branches are self-attention with convolution, source attention (decoder) and FFN.
         """
         context = [] if self.source_dim is None else [self.dim]
         return [self.parts_out * self.dim, *context, self.ffn_dim]
 
 
 def names(crossing: bool) -> tuple[list[str], list[str]]:
-    """Return the names of a block's first matrices and of its last ones, in the order of fusing.
+    """Return the names of the linear layers with the first and with the last matrices of a block.
 
-    ``crossing`` says whether the block attends to a source.
+    Both lists have the order of the rows of ``W_Enc`` and the columns of ``W_Dec``. ``crossing``
+    says whether the block attends to a source.
     """
     middle = (["cross_query"], ["cross_out"]) if crossing else ([], [])
     return ["in_proj", *middle[0], "fc1"], ["out_proj", *middle[1], "fc2"]
 
 
 def init_in_(weight: Tensor) -> None:
-    """Initialize with uniform numbers in ±1/√fan_in, torch's default for linear layers."""
+    """Initialize a weight uniformly in ±1/√fan_in, torch's default for linear layers."""
     nn.init.uniform_(weight, -(weight.size(1) ** -0.5), weight.size(1) ** -0.5)
 
 
 def init_out_(weight: Tensor) -> None:
-    """Initialize with uniform numbers in ±√(3/fan_in), which keep the variance of the inputs."""
+    """Initialize a weight uniformly in ±√(3/fan_in), so that outputs vary as much as inputs."""
     bound = math.sqrt(3 / weight.size(1))
     nn.init.uniform_(weight, -bound, bound)
 
 
 class OneDnnProduct:
-    """A product like ``F.linear`` that uses a packed copy of the weight once ``enabled`` is set.
+    """``F.linear``, but faster on a CPU: oneDNN multiplies with a packed copy of the weight.
 
-    The copy is made at the first use, and again after the weight has been reloaded. Enable it only
-    for a model that is no longer trained, because it does not notice an optimizer's changes. Only
-    fp32 weights on a CPU with oneDNN are packed, and only while no gradient is needed; all other
-    products are plain ``F.linear``.
+    The copy is made at the first use after ``enabled`` is set, and again after the weight has been
+    reloaded. Set ``enabled`` only for a model that is no longer trained, because an optimizer's
+    changes of the weight go unnoticed. Only fp32 weights on a CPU with oneDNN are packed, and only
+    while no gradient is needed; all other products are plain ``F.linear``.
     """
 
     def __init__(self) -> None:
@@ -98,7 +99,7 @@ def can_pack(weight: Tensor) -> bool:
 
 
 class SeparateProjections(nn.Module):
-    """The first and last matrices of all branches, each as a linear layer of its own (default)."""
+    """The first and last matrices of all branches, each in a linear layer of its own (default)."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -113,23 +114,24 @@ class SeparateProjections(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
-        """Apply each branch's first matrix: self-attention's to ``x_self``, all others to ``x``.
+        """Apply each branch's first matrix; return the products, in the order of :func:`names`.
 
-        Both are ``[..., C]``. Return the products, in the order of :func:`names`.
+        Self-attention reads ``x_self`` ``[..., C]``, all other branches read ``x`` ``[..., C]``.
         """
         inputs = [x_self, *[x] * (len(self.inward) - 1)]
         return [getattr(self, name)(x) for name, x in zip(self.inward, inputs, strict=True)]
 
     def write(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Apply each branch's last matrix, and return the branches' contributions ``[..., C]``."""
+        """Apply each branch's last matrix to its part; return each branch's output ``[..., C]``."""
         return [getattr(self, name)(part) for name, part in zip(self.outward, parts, strict=True)]
 
 
 class FusedProjections(nn.Module):
-    """The fused matrices: ``W_Enc`` of all branches' first matrices, ``W_Dec`` of their last ones.
+    """The matrices of all branches in two: the first ones in ``W_Enc``, the last ones in ``W_Dec``.
 
-    The biases of the last matrices are stored separately, so that :func:`unfuse` is exact. If a
-    branch has a dropout of its own input or output, its product is computed separately.
+    The biases of the last matrices are stored separately, so that :func:`unfuse` is exact. If
+    dropout gives the branches different inputs, or drops each branch's output, the branches'
+    products are computed separately.
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -144,7 +146,7 @@ class FusedProjections(nn.Module):
         self.load_state_dict(fuse(separate))
 
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
-        """Apply ``W_Enc``, with the same result as :meth:`SeparateProjections.read`."""
+        """Apply ``W_Enc``; arguments and result are as in :meth:`SeparateProjections.read`."""
         if x is x_self:
             return list(self._linear_in(x, self.weight_in, self.bias_in).split(self.rows, -1))
         first = self.rows[0]
@@ -153,24 +155,24 @@ class FusedProjections(nn.Module):
         return [self_rows, *other_rows.split(self.rows[1:], dim=-1)]
 
     def write(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Apply ``W_Dec``, with the same result as :meth:`SeparateProjections.write`."""
+        """Apply ``W_Dec``; arguments and result are as in :meth:`SeparateProjections.write`."""
         weights = self.weight_out.split(self.columns, dim=1)
         return [F.linear(*triple) for triple in zip(parts, weights, self.biases_out, strict=True)]
 
     def make_generation_fast_(self, **unused: Any) -> None:
-        """Pack the weights, which are final now; fairseq calls this before generation."""
+        """Use packed weights from now on; fairseq calls this before generation."""
         self._linear_in.enabled = self._linear_out.enabled = True
 
     def write_sum(self, parts: Sequence[Tensor]) -> Tensor:
-        """Apply ``W_Dec`` to all ``parts``; return the sum ``[..., C]`` of their contributions."""
+        """Apply ``W_Dec`` to all ``parts`` at once; return the sum of the outputs ``[..., C]``."""
         joined = torch.cat(list(parts), dim=-1)
         return self._linear_out(joined, self.weight_out, self.biases_out.sum(0))
 
 
 def fuse(state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
-    """Convert a state of :class:`SeparateProjections` to a state of :class:`FusedProjections`.
+    """Convert a state dict of :class:`SeparateProjections` to one of :class:`FusedProjections`.
 
-    Only keys that start with ``prefix`` change. A fused state stays unchanged.
+    Only keys that start with ``prefix`` change. A state that is already fused is returned as it is.
     """
     inward, outward = names(f"{prefix}cross_query.weight" in state)
     if f"{prefix}in_proj.weight" not in state:
@@ -186,7 +188,11 @@ def fuse(state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
 
 
 def unfuse(state: dict[str, Tensor], sizes: Sizes, prefix: str = "") -> dict[str, Tensor]:
-    """Reverse :func:`fuse`, exactly to the bit, for a block with ``sizes``."""
+    """Convert a state dict of :class:`FusedProjections` to one of :class:`SeparateProjections`.
+
+    This reverses :func:`fuse` exactly, to the bit. ``sizes`` are those of the block. A state that
+    is not fused is returned as it is.
+    """
     if f"{prefix}weight_in" not in state:
         return state
     inward, outward = names(sizes.source_dim is not None)

@@ -1,8 +1,9 @@
 """MUSE, written from the paper's equations.
 
-It takes one sentence, one position at a time, without padding and dropout. It is slow and meant to
-be read; the tests compare the fast layers' values and gradients with it. Parameters have the names
-of :class:`~fairseq_ext.muse.block.ParallelBlock`. The parameters that exist decide the variant.
+The functions take one sentence, without padding and dropout, and convolve one position at a time.
+They are slow and meant to be read; the tests compare the fast layers' values and gradients with
+theirs. Parameters have the names that they have in :class:`~fairseq_ext.muse.block.ParallelBlock`.
+The block's variant follows from which parameters exist.
 
 Letters: ``T`` positions, ``C`` channels, ``D`` channels of a head, ``k`` taps of a kernel.
 """
@@ -18,10 +19,10 @@ Parameters = Mapping[str, Tensor]
 
 
 def taps(x: Tensor, k: int, causal: bool) -> list[Tensor]:
-    """Return, for each position i of ``x`` ``[T, ·]``, the rows ``[k, ·]`` that a kernel reads.
+    """Return, for each position i of ``x`` ``[T, ·]``, the k rows ``[k, ·]`` that a kernel reads.
 
-    Tap j = 1 … k of an encoder reads row ``i + j - ⌈(k+1)/2⌉``, and of a decoder (``causal``) row
-    ``i + j - k``, so that its last tap reads row i. Rows outside ``x`` are 0.
+    In an encoder, tap j = 1 … k reads row ``i + j - ⌈(k+1)/2⌉``. In a decoder (``causal``), tap j
+    reads row ``i + j - k``, so the last tap reads row i. Rows outside ``x`` are 0.
     """
     left = (k if causal else math.ceil((k + 1) / 2)) - 1
     padded = torch.cat([x.new_zeros(left, x.size(1)), x, x.new_zeros(k - 1 - left, x.size(1))])
@@ -29,7 +30,10 @@ def taps(x: Tensor, k: int, causal: bool) -> list[Tensor]:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool = False) -> Tensor:
-    """Attend from ``q`` ``[T, C]`` to ``k`` and ``v`` ``[S, C]`` by equation (4): ``[T, C]``."""
+    """Attend from ``q`` ``[T, C]`` to ``k`` and ``v`` ``[S, C]``, equation (4); return ``[T, C]``.
+
+    With ``causal``, position i attends only to positions up to i.
+    """
     outputs = []
     for query, key, value in zip(*(x.chunk(heads, dim=-1) for x in (q, k, v)), strict=True):
         scores = query @ key.t() / math.sqrt(key.size(-1))  # Q K^T / √d_k: [T, S]
@@ -43,7 +47,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool = False)
 def convolution(values: Tensor, logits: Tensor, causal: bool) -> Tensor:
     """Convolve the values ``[T, D]`` of one head, equation (6); return ``[T, D]``.
 
-    The softmax of row i of ``logits`` ``[T, k]`` is the kernel at position i.
+    The kernel at position i is the softmax of row i of ``logits`` ``[T, k]``.
     """
     kernels = torch.softmax(logits, dim=-1)
     read = taps(values, logits.size(-1), causal)
@@ -60,8 +64,9 @@ def gated_convolutions(
 ) -> Tensor:
     """Compute the gated sum of dynamic convolutions, equation (7), before ``W_out``.
 
-    ``values`` and the result are ``[T, C]``. The rows of ``predictor`` are sorted by head, kernel,
-    tap; ``sizes`` has the number of taps of each kernel. ``gate`` is ``α``; None: a single kernel.
+    ``values`` and the result are ``[T, C]``. ``predictor`` is the matrix that predicts the kernels,
+    with rows sorted by head, kernel and tap. ``sizes`` has the number of taps of each kernel.
+    ``gate`` is ``α``, or None if there is a single kernel.
     """
     shares = [1.0] if gate is None else torch.exp(gate) / torch.exp(gate).sum()
     by_head = predictor.unflatten(0, (heads, -1))  # [H, Σ k, C]
@@ -75,7 +80,7 @@ def gated_convolutions(
 
 
 def ordinary_convolution(x: Tensor, weight: Tensor, bias: Tensor, causal: bool) -> Tensor:
-    """Convolve ``[T, C]`` with a kernel ``[C, C, k]`` that is the same at every position."""
+    """Convolve ``x`` ``[T, C]`` with a fixed kernel ``weight`` ``[C, C, k]``, and add a bias."""
     read = taps(x, weight.size(-1), causal)
     return torch.stack([bias + torch.einsum("oij,ji->o", weight, rows) for rows in read])
 
@@ -90,10 +95,11 @@ def block(
     source: Tensor | None = None,
     normalize_before: bool = False,
 ) -> Tensor:
-    """Compute a MUSE block, equations (1) and (2): ``[T, C]`` to ``[T, C]``.
+    """Compute a MUSE block, equations (1) and (2), for ``x`` ``[T, C]``; return ``[T, C]``.
 
-    ``p`` has the parameters by name, ``sizes`` the kernel sizes of the dynamic convolutions. A
-    decoder's block has a ``source``, the encoder's output.
+    ``p`` has the block's parameters by name, ``sizes`` the kernel sizes of dynamic convolutions. A
+    decoder's block is ``causal`` (it reads no later positions) and attends to ``source``
+    ``[S, C']``, the encoder's output. ``normalize_before`` is as in ``ParallelBlock``.
     """
 
     def linear(name: str, argument: Tensor) -> Tensor:

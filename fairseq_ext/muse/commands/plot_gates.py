@@ -1,7 +1,8 @@
 """``fairseq-ext plot gates``: plot the share of each kernel in each layer (Figure 4 of MUSE).
 
-The gate of a layer is ``softmax(α)`` over its kernels, equation (7). The checkpoint stores ``α``,
-so neither data nor fairseq is needed.
+A MUSE layer adds up convolutions with kernels of several sizes, weighted by a gate. The gate
+``softmax(α)`` gives each kernel its share (equation 7). The checkpoint stores ``α``, so neither
+data nor fairseq is needed.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ Shares = dict[int, float]
 def add(pictures: options.Subparsers) -> None:
     parser = pictures.add_parser(
         "gates",
-        help="learned gate of each kernel in each layer of a MUSE model",
-        description="Draw the share of each kernel in each layer of a MUSE model. The model has "
-        "learned these shares as gates, so no data is needed.",
+        help="learned share of each convolution kernel in each layer of a MUSE model",
+        description="Draw the share of each convolution kernel in each layer of a MUSE model. The "
+        "checkpoint has these shares as learned gates, so no data is needed.",
     )
     parser.add_argument(
         "checkpoint",
@@ -55,7 +56,10 @@ def _plot_gates(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Gates:
-    """The kernel shares of each layer, lowest layer first; empty for layers without convolution."""
+    """The share of each kernel size in each layer of encoder and decoder, lowest layer first.
+
+    A layer without convolution has an empty dictionary.
+    """
 
     encoder: tuple[Shares, ...]
     decoder: tuple[Shares, ...]
@@ -64,7 +68,7 @@ class Gates:
         return sorted({size for layer in (*self.encoder, *self.decoder) for size in layer})
 
     def rows(self) -> list[list[str]]:
-        """Make a table with a row for each layer: the share of each kernel in its gate.
+        """Return the shares as the rows of a table: a heading, then a row of text for each layer.
 
         The last column is the share of the smallest kernel divided by the largest kernel's share.
         """
@@ -79,7 +83,11 @@ class Gates:
 
 
 def read_gates(path: str | Path) -> Gates:
-    """Read the gates of a checkpoint of MUSE, fused or not."""
+    """Read the gates of a MUSE model from a checkpoint, whether its matrices are fused or not.
+
+    Raises:
+        CheckpointError: the checkpoint holds another architecture, or no layer has a gate.
+    """
     from fairseq_ext.checkpoints import layout, storage
     from fairseq_ext.muse.convolution import kernels_of_layers
 
@@ -121,7 +129,7 @@ def shares(kernel_sizes: tuple[int, ...], gate: Tensor | None) -> Shares:
 
 
 def draw(gates: Gates, output: str | Path) -> list[Path]:
-    """Plot the share of each kernel size in each layer; return the written files."""
+    """Plot the share of each kernel size in each layer; return the files that were written."""
     from fairseq_ext.evaluation import plots
 
     with plots.new_figure(9.6, 4.2) as figure:
@@ -139,7 +147,7 @@ def draw(gates: Gates, output: str | Path) -> list[Path]:
 
 
 def _draw_side(axes: Axes, layers: tuple[Mapping[int, float], ...], sizes: list[int]) -> None:
-    """Draw a line for each kernel size, and a line at equal shares."""
+    """Draw a line for each kernel size over the layers of one side, and a line at equal shares."""
     from fairseq_ext.evaluation.plots import PALETTE
 
     numbers = range(1, len(layers) + 1)
