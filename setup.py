@@ -1,7 +1,8 @@
 """The native library and the wheel's name; all other metadata is in pyproject.toml.
 
-Two environment variables make wheels for others: FAIRSEQ_EXT_REQUIRE_KERNELS=1 fails instead of
-going on without the engine, and FAIRSEQ_EXT_WITHOUT_MODELS=1 leaves the trained models out.
+Set two environment variables to build wheels that you distribute: with
+FAIRSEQ_EXT_REQUIRE_KERNELS=1 the build fails if the engine cannot be compiled, instead of going on
+without it, and with FAIRSEQ_EXT_WITHOUT_MODELS=1 the wheel lacks the trained models.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ REQUIRED = os.environ.get("FAIRSEQ_EXT_REQUIRE_KERNELS") == "1"
 WITHOUT_MODELS = os.environ.get("FAIRSEQ_EXT_WITHOUT_MODELS") == "1"
 BANNER = "!" * 79
 
-# Called by ctypes: they need neither Python's nor torch's headers, and choose their instruction set
-# at run time, so one file serves every version of Python. Without a compiler the installation goes
-# on, and torch does their work. Symbols for debuggers would be three quarters of the file.
+# The kernels are called by ctypes: they need neither Python's nor torch's headers, and choose their
+# instruction set at run time, so one file serves every version of Python. Without a compiler the
+# installation goes on, and torch does their work. Symbols for debuggers would be three quarters of
+# the file.
 FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-g0"]
 
 
 def library(name: str, files: list[str], headers: list[str]) -> Extension:
-    """A library of C files of the package."""
+    """Describe a native library of the package; ``files`` are C files without their ending."""
     return Extension(
         f"fairseq_ext.{name}",
         sources=[f"fairseq_ext/{file}.c" for file in files],
@@ -72,11 +74,14 @@ class BuildKernels(build_ext):
             raise
 
     def get_ext_filename(self, fullname: str) -> str:
-        """Name the library without a version of Python, which it does not depend on."""
+        """Return the library's file name, without Python's version: every version can load it."""
         return str(Path(*fullname.split(".")).with_suffix(".so"))
 
     def copy_extensions_to_source(self) -> None:
-        """Build in place; a library with a version in its name would be loaded instead."""
+        """Copy the libraries into the source folder, and remove older ones for a single Python.
+
+        Older libraries, which have Python's version in their names, would be loaded instead.
+        """
         super().copy_extensions_to_source()
         for ext in self.extensions:
             built = Path(self.get_finalized_command("build_py").get_package_dir("fairseq_ext"))
@@ -86,16 +91,16 @@ class BuildKernels(build_ext):
 
 
 class BuildPackage(build_py):
-    """Copy the package, on demand without its trained models."""
+    """Copy the package; with FAIRSEQ_EXT_WITHOUT_MODELS=1, leave out its trained models."""
 
     def run(self) -> None:
-        """Copy what belongs there; a former build may have left models."""
+        """Copy the package, after removing the models of a former build if they are not wanted."""
         if WITHOUT_MODELS:
             shutil.rmtree(Path(self.build_lib, "fairseq_ext", "shipped"), ignore_errors=True)
         super().run()
 
     def find_data_files(self, package: str, src_dir: str) -> list[str]:
-        """List the files that are not code."""
+        """List the files of a package that are not code."""
         files = super().find_data_files(package, src_dir)
         if WITHOUT_MODELS:
             files = [file for file in files if "shipped" not in Path(file).parts]
@@ -103,10 +108,10 @@ class BuildPackage(build_py):
 
 
 class NameWheel(bdist_wheel):
-    """A wheel for one platform and every supported Python."""
+    """Name the wheel as one for a single platform and every supported Python."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """Return the tags of Python, its binary interface, and the platform."""
+        """Return the wheel's tags: Python, its binary interface, and the platform."""
         return "py3", "none", super().get_tag()[2]
 
 

@@ -15,8 +15,8 @@ tests=(test)               # the first is the corpus's own
 dictionary=(--joined-dictionary)
 average=10 beam=5 buckets=8,12,16,20 half=--bf16 flags=(--clip-norm 1.0)
 patience=0                 # validations without a gain after which a training ends; 0: never
-grid=2000                  # updates after which the rates of a system are compared
-declare -A system_rates=() # rates of systems that do not try the common ones
+grid=2000                  # updates after which the learning rates of a system are compared
+declare -A system_rates=() # learning rates of systems that do not try the common ones
 schedule_kind=inverse_sqrt # or cosine
 
 # ---- the options ---------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ names=() rates="" updates="" jobs="" device="" smoke=0
 # own_option OPTION VALUE...: reads an option that only the sourcing script has, with its value.
 own_option() { die "\`$1\` is not an option; --help lists them."; }
 
-# choose_corpus: sets what depends on the options, before the folders get their names.
+# choose_corpus: sets the corpus and its test sets in a script where these depend on the options.
 choose_corpus() { :; }
 
 read_options() {
@@ -135,7 +135,7 @@ describe() {
     fi
 }
 
-# with_needs NAME: adds to `chosen` the systems that this one needs, and then the system itself.
+# with_needs NAME: adds to `chosen` the systems that system NAME needs, and then NAME itself.
 with_needs() {
     local name="$1" needed
     describe "$name"
@@ -318,16 +318,16 @@ binarize_unseen() {
 }
 
 make_data() {
-    local test found=()
+    local test existing=()
     [[ -z "$mirror" ]] || run rm -f .stages/corpus # the mirror may have further test sets by now
     stage corpus prepare_corpus
     stage binarize binarize_all
     for test in "${tests[@]}"; do
         dry || [[ -e "final/$test.$src" ]] || continue
-        found+=("$test")
+        existing+=("$test")
         [[ "$test" == test ]] || stage "binarize-$test" binarize_unseen "$test"
     done
-    tests=("${found[@]}")
+    tests=("${existing[@]}")
 }
 
 # translated NAME TEST: whether the system has translated the test set (or would in a dry run).

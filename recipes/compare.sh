@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Several architectures on the same data for the same number of updates, in one table.
+# Train several architectures on the same data for the same number of updates, and compare them.
 # shellcheck disable=SC2329  # the functions are handed to `stage`
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR

@@ -3,8 +3,8 @@
 
     python recipes/finetune_flags.py BUNDLE
 
-The flags are the options of its architecture and task that differ from the defaults, for
-``fairseq-train … --finetune-from-model BUNDLE``.
+The flags are those options of the bundle's architecture and task that differ from the defaults.
+They are for ``fairseq-train … --finetune-from-model BUNDLE``.
 """
 
 import argparse
@@ -20,7 +20,11 @@ OF_THE_DATA = {"data", "source_lang", "target_lang"}
 
 
 def flags(path: str) -> Iterator[str]:
-    """Yield the flags of a bundle."""
+    """Yield the flags with which fairseq-train builds the model of the bundle ``path``.
+
+    Raises:
+        ConfigError: an option is off in the bundle, but no flag can switch it off.
+    """
     register()
     from fairseq import options
     from fairseq.models import ARCH_MODEL_REGISTRY

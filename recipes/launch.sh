@@ -31,7 +31,7 @@ check_launch() {
 }
 
 # choose_launcher FOLDER: sets `launcher`, the words before fairseq-train; none for one process.
-# FOLDER names the training, so that nobody joins another one.
+# FOLDER names the training, so that no process joins another training.
 choose_launcher() {
     launcher=()
     ((GPUS * NODES > 1)) || return 0

@@ -242,8 +242,9 @@ lock() {
 
 # ---- runs and their stages -----------------------------------------------------------------------
 
-# open_run OUT SETTINGS: enters the folder OUT, which no other process uses meanwhile. A run with
-# the same settings is continued; one with others is moved out of the way, never mixed or deleted.
+# open_run OUT SETTINGS: enters the folder OUT, which no other process uses meanwhile. If OUT has a
+# run with the same settings, it is continued. A run with other settings is moved out of the way;
+# runs are never mixed or deleted.
 open_run() {
     local out="$1" settings="$2" former=1
     if dry; then
@@ -323,8 +324,8 @@ explain_stop() {
 
 # ---- steps that several recipes take -------------------------------------------------------------
 
-# smoke_text SRC TGT TRAIN VALID TEST FOLDER: writes as many pairs of the shipped corpus, with the
-# endings SRC and TGT; any two languages will do to try every step.
+# smoke_text SRC TGT TRAIN VALID TEST FOLDER: writes that many pairs of the shipped Spanish-English
+# corpus to FOLDER, in files with the endings SRC and TGT; any languages will do to try every step.
 smoke_text() {
     local split from=es to=en
     [[ "$1" != en ]] || from=en to=es
@@ -345,8 +346,9 @@ check_subwords() {
         "sentencepiece-bpe, tokenizers or none, but is \`$1\`."
 }
 
-# check_architecture NAME FLAG...: dies unless fairseq-train takes --arch NAME, and the flags; asked
-# before the text is made. fairseq needs seconds to answer, so the names of our models are looked up.
+# check_architecture NAME FLAG...: dies unless fairseq-train takes --arch NAME and the flags; called
+# before the text is made. fairseq-train takes seconds to answer, so without flags the names of our
+# own models are looked up in their source.
 check_architecture() {
     if dry || { (($# == 1)) && grep -qF "\"$1\"" "$REPO"/fairseq_ext/*/model.py; }; then return; fi
     fairseq-train bin --user-dir "$USER_DIR" --arch "$@" --help >/dev/null || exit
@@ -385,8 +387,9 @@ train() {
     [[ -s "$folder/checkpoint_last.pt" ]] || die "training left no $folder/checkpoint_last.pt."
 }
 
-# Prints a line for each step and each validation; below a validation, the last sentence of at most
-# 40 letters that --eval-bleu-print-samples showed, with its reference.
+# training_progress: reads fairseq-train's log, and prints a line for each step and each validation.
+# Below a validation stands the last sentence of at most 40 letters that --eval-bleu-print-samples
+# showed, with its reference.
 training_progress() {
     local step='^.*| \(epoch [0-9]*:  *[0-9]* \/ [0-9]* loss=[^,]*\),.* \(wps=[^,]*\),'
     local valid='^.*valid on .\([a-z]*\). subset | \(loss [0-9.]*\) ' last='num_updates \([0-9]*\).*'
@@ -398,8 +401,8 @@ training_progress() {
 }
 
 # generate CHECKPOINT FILE FLAG...: translates the test set of bin/, or of the folder DATA_BIN; FILE
-# is fairseq-generate's output. All systems use the same generator, so that their speeds can be
-# compared; ENGINE names another one.
+# is fairseq-generate's output. All systems use fairseq's generator, so that their speeds can be
+# compared; ENGINE names another engine.
 generate() {
     local checkpoint="$1" file="$2" status=0
     shift 2
@@ -415,7 +418,7 @@ generate() {
     mv "$file.tmp" "$file"
 }
 
-# into FILE COMMAND...: like run, but what it prints becomes FILE, if it succeeds.
+# into FILE COMMAND...: like run, but if the command succeeds, FILE gets its output.
 into() {
     local file="$1"
     shift
@@ -425,7 +428,8 @@ into() {
     mv "$file.tmp" "$file"
 }
 
-# quietly FILE COMMAND...: like run, but what it prints goes to FILE, shown only if it fails.
+# quietly FILE COMMAND...: like run, but FILE gets the command's output; if the command fails, the
+# end of FILE is shown.
 quietly() {
     local file="$1" status=0
     shift

@@ -4,7 +4,7 @@
     python recipes/multi30k_all.py choose models/muse --updates 2000 --rates 0.001 0.002 0.004
     python recipes/multi30k_all.py report --dir runs/… --tests test --names transformer muse muse@2
 
-``choose`` writes ``rates.json``: the rate with the lowest validation loss after these updates, and
+``choose`` writes ``rates.json``: the rate with the lowest validation loss after ``--updates``, and
 the losses of all rates. ``report`` writes ``systems.json`` and ``systems.md``, with a row for each
 training.
 """
@@ -31,11 +31,11 @@ Row = dict[str, Any]
 
 
 def choose(folder: Path, rates: Sequence[str], updates: int) -> Row:
-    """Choose the rate with the lowest validation loss among the trainings ``rate-R``.
+    """Choose the learning rate R whose training ``rate-R`` has the lowest validation loss.
 
     Args:
-        folder: the system's folder.
-        rates: learning rates, written as in the names of the folders.
+        folder: the system's folder, with a folder ``rate-R`` for each rate.
+        rates: learning rates, written as in the names of their folders.
         updates: each training is judged by its last validation up to this update, even if it has
             trained further.
     """
@@ -77,7 +77,10 @@ def training_row(name: str, models: Path, patience: int) -> Row:
 
 
 def scores(folder: Path, data: Path, test: str, tgt: str) -> list[Row]:
-    """Score one test set: sacrebleu's BLEU and chrF on text, and BLEU on the corpus's tokens."""
+    """Score a training on one test set: BLEU and chrF on text, and BLEU on the corpus's tokens.
+
+    ``folder`` is the training's, and ``data`` the recipe's output folder.
+    """
     results = score_generated(
         folder / test / "generated.txt",
         data / "reference" / f"{test}.{tgt}",
@@ -88,7 +91,7 @@ def scores(folder: Path, data: Path, test: str, tgt: str) -> list[Row]:
 
 
 def table(rows: Sequence[Row], tests: Sequence[str]) -> list[list[str]]:
-    """Return a row for each training, the heading first."""
+    """Return the table of systems: the heading, then a row for each training."""
     heading = ["system", "seed", "rate", "parameters", "updates", "million tokens", "minutes"]
     heading += ["ended by", "validations after the best", "valid perplexity"]
     lines = [[*heading, *(f"{kind}, {test}" for test in tests for kind in ("BLEU-tok", "BLEU"))]]
@@ -117,7 +120,7 @@ def rates_table(grids: dict[str, Row]) -> list[list[str]]:
 
 
 def as_markdown(rows: Sequence[Row], tests: Sequence[str], grids: dict[str, Row]) -> str:
-    """Render everything but the settings as Markdown."""
+    """Return ``systems.md``: the tables of systems and rates, signatures and machines."""
     scored = [
         score for row in rows for test_scores in row["tests"].values() for score in test_scores
     ]

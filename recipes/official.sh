@@ -21,7 +21,7 @@ buckets=15,30,45,60,75,90,105 # longest sources of the ranges in lengths.png, as
 compounds=0                 # 1: also tokenized BLEU with compounds split
 paper=""                    # the paper's figures, for the last line
 bpe=""                      # number of merges, if not the paper's
-subwords=bpe                # their kind
+subwords=bpe                # kind of subwords
 folder=bpe                  # which of the corpus's folders is binarized
 
 usage() {
@@ -226,7 +226,8 @@ draw() {
     if has_gates; then run fairseq-ext plot gates checkpoints/average.pt -o gates.png; fi
 }
 
-# draw_lengths NAME=GENERATED...: draws the paper's Figure 3 for this run and the named ones.
+# draw_lengths NAME=GENERATED...: draws BLEU by length, as the MUSE paper's Figure 3, for this run
+# and the named ones.
 draw_lengths() {
     local system systems=()
     for system in "$arch=generated.txt" "$@"; do
@@ -236,7 +237,7 @@ draw_lengths() {
         --buckets "$buckets" -o lengths.png
 }
 
-# has_gates: whether some layer chooses between kernels.
+# has_gates: whether the model has gates to draw: a MUSE with several kernels.
 has_gates() {
     local word before="" kernels=3,15
     [[ "$arch" == muse* ]] || return 1

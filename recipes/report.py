@@ -3,8 +3,8 @@
 
     python recipes/report.py --dir runs/… --src en --tgt de --title TEXT
 
-It reads the files of the stages in the folder (``scores.json``, ``train.log``, ``hyp.LANG``, the
-stage times), and writes ``results.json`` and ``results.md`` there.
+It reads what the recipe's stages wrote to ``--dir`` (``scores.json``, ``train.log``, ``hyp.LANG``,
+the stage times), and writes ``results.json`` and ``results.md`` there.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from fairseq_ext.utils.errors import EnvironmentProblem
 
 
 def stage_seconds(folder: Path) -> dict[str, int]:
-    """Return the wall time of each finished stage, in the order in which they finished."""
+    """Return the wall time of each finished stage in a run's folder, in the order of finishing."""
     done = [path for path in (folder / ".stages").iterdir() if path.suffix != ".tmp"]
     done.sort(key=lambda path: path.stat().st_mtime_ns)
     return {path.name: int(path.read_text()) for path in done}
@@ -42,7 +42,7 @@ def summary(
 
 
 def times(seconds: dict[str, int]) -> str:
-    """List the stages with their seconds in one line."""
+    """Return one line that lists the stages with their seconds."""
     return ", ".join(f"{name} {value} s" for name, value in seconds.items())
 
 
@@ -58,7 +58,7 @@ def samples(
 
 
 def report_run(folder: Path, decoded: Path, src: str, tgt: str, title: str, count: int = 10) -> str:
-    """Write ``results.json`` and ``.md`` to ``decoded``; return the text that a recipe prints last.
+    """Write ``results.json`` and ``.md`` to ``decoded``; return samples and table as text.
 
     Args:
         folder: the run's folder, with ``text``, ``checkpoints/train.log`` and the stage times.

@@ -31,7 +31,8 @@ done
 
 bash "$here/shipped_train.sh" "$out/bin" "$out/trained" "$seconds" "${names[@]}"
 
-# bundle NAME CHECKPOINT DIRECTION NUMBERS: writes it twice, because its card has its own scores.
+# bundle NAME CHECKPOINT DIRECTION NUMBERS: writes a bundle, scores it, and writes it again with these
+# scores in its card.
 bundle() {
     local model="$out/models/$1" side="${3#*-}" plain="$out/trained/$2-unscored"
     fairseq-ext bundle "$out/trained/$2.pt" --data "$out/bin/$3" --numbers "$4" -o "$plain"

@@ -11,7 +11,7 @@ import torch
 
 
 def reduce(checkpoint: Path, output: Path) -> int:
-    """Write weights and options without optimizer and training state; return the updates."""
+    """Write weights and options without optimizer and training state; return the update count."""
     # The recipe's own training has just written this checkpoint, so unpickling it is safe.
     state = torch.load(checkpoint, map_location="cpu", weights_only=False)
     history = state["optimizer_history"][-1:]

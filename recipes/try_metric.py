@@ -1,9 +1,9 @@
 #!/usr/bin/env python
-"""Load a neural metric's model, so that a wrong name is found before anything is trained.
+"""Load a neural metric's model, so that a recipe notices a wrong name before it trains anything.
 
     python recipes/try_metric.py comet:Unbabel/wmt22-comet-da
 
-It prints the metric's signature. A model on the Hub is downloaded once.
+The metric's signature is printed. A model on the Hub is downloaded once.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Print the flags of fairseq's cosine schedule for a given number of epochs and data set.
+"""Print the flags for fairseq's cosine schedule over a number of epochs of a training text.
 
     python recipes/updates.py --text bpe/train.en --batch-size 88 --epochs 10 --warmup 4000 \\
         --init-lr 1e-7 --lr 1e-4 --min-lr 1e-6
@@ -14,10 +14,11 @@ from pathlib import Path
 
 
 def updates(pairs: int, batch_size: int, epochs: int) -> int:
-    """Count fairseq's updates; a smaller batch at the end of an epoch is an update of its own.
+    """Return the number of fairseq's updates in ``epochs``, with a batch in each update.
 
-    This holds with ``--required-batch-size-multiple 1`` (else fairseq splits the last batch in
-    two), no ``--max-tokens``, ``--update-freq 1``, one device, and no pair left out for its length.
+    The last batch of an epoch may be smaller. The number holds with
+    ``--required-batch-size-multiple 1`` (else fairseq splits the last batch in two), no
+    ``--max-tokens``, ``--update-freq 1``, one device, and no pair left out for its length.
     """
     return -(-pairs // batch_size) * epochs
 
@@ -25,8 +26,8 @@ def updates(pairs: int, batch_size: int, epochs: int) -> int:
 def schedule(total: int, warmup: int, init_lr: float, lr: float, min_lr: float) -> list[str]:
     """Return flags for a linear warm-up, then a cosine from ``lr`` to ``min_lr`` at ``total``.
 
-    A restart begins at ``lr`` times the shrink factor. With ``min_lr / lr`` for that factor it
-    begins where the cosine ends, so there is no jump, however long the run goes on.
+    fairseq restarts the cosine at ``lr`` times ``--lr-shrink``. If this factor is ``min_lr / lr``,
+    the restart begins where the cosine ends, so there is no jump, however long the run goes on.
     """
     if not 0 <= warmup < total:
         raise ValueError(
@@ -46,7 +47,7 @@ def schedule(total: int, warmup: int, init_lr: float, lr: float, min_lr: float) 
 
 
 def main() -> None:
-    """Print the flags; end with one line and status 1 at a user's error."""
+    """Print the flags; a user's error ends the script with one line and status 1."""
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     add = options.add_argument
     add("--text", type=Path, required=True, help="training text, one sentence per line")

@@ -1,12 +1,13 @@
 #!/usr/bin/env python
-"""Write tables and pictures of ``ablations.sh`` and ``table1.sh``: BMT's Figures 5a, 5b, Table 1.
+"""Make BMT's Figures 5a and 5b and Table 1 from the models of ``ablations.sh`` and ``table1.sh``.
 
     python recipes/bmt/ablations.py scale --dir runs/ablations-…     # losses over s
     python recipes/bmt/ablations.py output --dir runs/ablations-…    # learning curves
     python recipes/bmt/ablations.py table1 --dir runs/table1-…       # learning curves
 
-It writes ``FIGURE.png``, ``FIGURE.json`` (the data) and ``FIGURE.md`` (the table) there. Losses are
-the references' negative log-likelihood in nats per token, as in the paper. The training loss is the
+FIGURE is scale (5a, over the scaling factor s), output (5b) or table1. ``FIGURE.png``,
+``FIGURE.json`` (the data) and ``FIGURE.md`` (the table) are written to ``--dir``. Losses are the
+references' negative log-likelihood in nats per token, as in the paper. The training loss is the
 mean over the last tenth of the updates.
 """
 
@@ -34,7 +35,7 @@ class Model:
     """The figures of a finished model.
 
     Attributes:
-        name: ``float``, a value of s, a variant of the output, or a preset.
+        name: ``float``, a value of s, a variant of the output projection, or a preset.
         updates: number of updates.
         train_loss, valid_loss: losses in nats per token.
         bleu: sacrebleu's BLEU on the test set.
@@ -65,7 +66,11 @@ def read_model(name: str, folder: Path) -> Model:
 
 
 def finished(folder: Path, figure: str) -> dict[str, Path]:
-    """Return the folders of a figure's models by name, sorted as in the table."""
+    """Return the folders of a figure's finished models, by model name, in the table's order.
+
+    Raises:
+        DataError: no model but the float one is finished.
+    """
     prefix = "" if figure == "table1" else f"{figure}-"
     folders = {
         path.parent.name.removeprefix(prefix): path.parent
@@ -81,7 +86,10 @@ def finished(folder: Path, figure: str) -> dict[str, Path]:
 
 
 def plot_scales(models: list[Model], output: Path) -> list[Path]:
-    """Plot final losses over s, the float model's as lines; return the files written."""
+    """Plot final losses over the scaling factor s, and the float model's as horizontal lines.
+
+    Return the files written: picture and JSON.
+    """
     swept = [model for model in models if model.name != "float"]
     places = [int(model.name) for model in swept]
     with plots.new_figure(6.4, 4.2) as figure:
@@ -104,7 +112,7 @@ def plot_scales(models: list[Model], output: Path) -> list[Path]:
 
 
 def plot_outputs(folders: dict[str, Path], models: list[Model], output: Path) -> list[Path]:
-    """Plot learning curves of the variants; return the files written."""
+    """Plot the models' learning curves; return the files written (picture, JSON with figures)."""
     runs: dict[str, Curves] = {
         name: training_log.read_log(folder / "train.log") for name, folder in folders.items()
     }
@@ -116,7 +124,7 @@ def plot_outputs(folders: dict[str, Path], models: list[Model], output: Path) ->
 
 
 def rows(models: list[Model], heading: str) -> list[tuple[str, ...]]:
-    """Return the rows of the table, the heading first."""
+    """Return the table of models, the heading first; ``heading`` is that of the first column."""
     return [
         (heading, "updates", "training loss", "validation loss", "BLEU"),
         *(
@@ -130,7 +138,7 @@ def rows(models: list[Model], heading: str) -> list[tuple[str, ...]]:
 
 
 def with_switches(table: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Add columns with the parts of each preset that are in 1 bit, as in Table 1."""
+    """Add columns that say which parts of the model each preset has in 1 bit, as in Table 1."""
     heading, *presets = table
     kinds = ("weights", "activations")
     switches = {

@@ -25,7 +25,7 @@ check_vocabulary() {
     [[ "$subwords" != none ]] || die "\`--subwords none\` does not go with this recipe."
 }
 
-# choose_folders NAME: sets the output folder, and the corpus of a smoke run that was given none.
+# choose_folders NAME: sets the output folder and, for a smoke run without DATA_DIR, the corpus.
 choose_folders() {
     if [[ "${SMOKE:-0}" == 1 && ${#words[@]} == 0 ]]; then
         out="${out:-$REPO/runs/smoke-$1}" words=("$out.text" en de) made=1

@@ -164,7 +164,7 @@ train_size() {
         "binary=models/binary-$name/checkpoint_last.pt")
 }
 
-# begin_binary SIZE: copies the float stage to where training looks for its own last checkpoint.
+# begin_binary SIZE: copies the float model's checkpoint to where training looks for its own last one.
 begin_binary() {
     run mkdir -p "models/binary-$1"
     run cp "models/float-$1/checkpoint_last.pt" "models/binary-$1/checkpoint_last.pt"

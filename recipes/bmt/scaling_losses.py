@@ -71,7 +71,10 @@ def loss(
 def measure(
     checkpoint: Path, data: Path, splits: dict[str, str], max_tokens: int
 ) -> dict[str, Any]:
-    """Measure a model: layers, sizes, and the loss on each split."""
+    """Return a model's numbers of layers and parameters, and its loss on each split.
+
+    ``splits`` has fairseq's names of the splits, by their names in the table.
+    """
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(checkpoint)], arg_overrides={"data": str(data)}
     )
@@ -87,7 +90,7 @@ def measure(
 
 
 def rows(figures: dict[str, Any], train: str | None, family: str) -> list[dict[str, Any]]:
-    """Return a row of the table for each evaluation set; ``train`` names the training set."""
+    """Return a row for each evaluation set, with the loss on the training set ``train``, if any."""
     losses = dict(figures["losses"])
     train_loss = None if train is None else losses.pop(train)
     shared = {key: value for key, value in figures.items() if key != "losses"}
@@ -137,7 +140,7 @@ def main() -> None:
         metavar="NAME=SPLIT",
         help="a data set, by the name in the table and fairseq's name; SPLIT alone stands for both",
     )
-    parser.add_argument("--train", metavar="NAME", help="which of these is training data")
+    parser.add_argument("--train", metavar="NAME", help="the split that is training data")
     parser.add_argument("--max-tokens", type=int, default=4000, help="tokens in a batch (4000)")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="TABLE.json")
     args = parser.parse_args()

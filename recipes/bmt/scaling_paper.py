@@ -44,7 +44,10 @@ LAWS = {
 
 
 def rows(noise: float, seed: int = 1) -> list[dict[str, str | int | float]]:
-    """Return the table's 11 · 2 · 24 rows; ``noise`` is the standard deviation of the noise."""
+    """Return a row for each of 11 data sets, 2 families and 24 models.
+
+    ``noise`` is the standard deviation of the noise on the losses.
+    """
     generator = np.random.default_rng(seed)
     return [
         {

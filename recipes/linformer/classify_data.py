@@ -4,10 +4,10 @@
     python recipes/linformer/classify_data.py --data DIR --out text
     python recipes/linformer/classify_data.py --data DIR --marks es --out text
 
-DIR holds ``train``, ``valid`` and ``test``, each as ``.text`` and ``.label``, line by line. With
-``--marks es`` it holds ``train.es`` and so on, one side of a translation corpus, and the class of a
-sentence is the mark at its end. Spanish often has the same order of words in questions and
-statements, so the task is not trivial.
+DIR holds ``train``, ``valid`` and ``test``, each as ``.text`` and ``.label``: line n of ``.label``
+is the class of the sentence in line n of ``.text``. With ``--marks es`` DIR holds ``train.es`` and
+so on, one side of a translation corpus, and the class of a sentence is the mark at its end. Spanish
+often has the same order of words in questions and statements, so the task is not trivial.
 """
 
 import argparse
@@ -25,13 +25,17 @@ MARKS = {".": "statement", "?": "question", "!": "exclamation"}
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines of a checked file; only line feeds end a line."""
+    """Read the lines of a file that ``check_text`` has accepted; only line feeds end a line."""
     with path.open(encoding="utf-8", newline="\n") as file:
         return [line.rstrip("\r\n") for line in file]
 
 
 def read_labels(path: Path) -> list[str]:
-    """Read the labels of a checked file."""
+    """Read the labels in a file that ``check_text`` has accepted.
+
+    Raises:
+        DataError: a label has several words, or is a special symbol of fairseq.
+    """
     labels = [line.strip() for line in read_lines(path)]
     for number, label in enumerate(labels, 1):
         if len(label.split()) > 1:
@@ -48,7 +52,7 @@ def read_labels(path: Path) -> list[str]:
 
 
 def read_corpus(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
-    """Read the sentences and the labels of each split."""
+    """Read and check the sentences and the labels of each split: ``{split: (texts, labels)}``."""
     names = [f"{split}.{part}" for split in SPLITS for part in ("text", "label")]
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:
@@ -70,10 +74,10 @@ def read_corpus(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
 
 
 def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[str]]]:
-    """Read each split's sentences without their end marks; the mark's kind is the label.
+    """Read each split's sentences without their end marks; the kind of mark is the label.
 
-    Lines of several sentences, or without a mark at the end, are left out, and so are sentences
-    that the same or an earlier split already has.
+    Lines of several sentences, or without a mark at the end, are left out. So are sentences that
+    already occurred, in the same split or an earlier one.
     """
     sentences: set[str] = set()
     corpus = {}
@@ -99,7 +103,7 @@ def require_known(folder: Path, corpus: dict[str, tuple[list[str], list[str]]]) 
     """Check that ``train`` has at least two labels, and every label of the other splits.
 
     Raises:
-        DataError: it has only one label, or lacks a label of another split.
+        DataError: ``train`` has only one label, or lacks a label of another split.
     """
     labels = set(corpus["train"][1])
     if len(labels) < 2:

@@ -77,7 +77,7 @@ def score(truth: Sequence[str], guesses: Sequence[str]) -> dict:
 
 
 def report(folder: Path, title: str) -> str:
-    """Write ``results.json`` and ``results.md``; return the text that the recipe prints last."""
+    """Write ``results.json`` and ``results.md`` of a run; return the tables as text."""
     truth = _lines(folder / "text" / "test.label")
     predictions = _lines(folder / "predicted.label")
     if len(predictions) != len(truth):
@@ -109,7 +109,7 @@ def report(folder: Path, title: str) -> str:
 
 
 def compare(runs: Sequence[Path]) -> str:
-    """Return a table with a row for each finished run."""
+    """Return a table that compares finished runs, a row for each."""
     rows = [("run", "accuracy", "95 % interval", "macro-F1", "parameters", "updates", "s")]
     for run in runs:
         results = json.loads((run / "results.json").read_text(encoding="utf-8"))

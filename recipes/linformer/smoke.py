@@ -36,8 +36,8 @@ def write_csv(pairs: Path, src: str, tgt: str, out: Path) -> None:
 def train(texts: Sequence[Path], size: int, out: Path) -> int:
     """Learn a byte-level encoding, and write it as :data:`FILES`; return its number of ids.
 
-    ``<|endoftext|>`` is one of its pieces, as in GPT-2's encoding. Equal text gives equal files. A
-    small text gives fewer ids than ``size``, which is at least 257.
+    ``<|endoftext|>`` is a piece of the encoding, as in GPT-2's. Equal text gives equal files.
+    ``size`` is the number of ids to learn, at least 257; a small text gives fewer.
     """
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train(

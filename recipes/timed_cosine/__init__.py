@@ -1,8 +1,8 @@
 """A learning rate that falls to zero in a given time: ``--user-dir recipes/timed_cosine``.
 
 Nobody knows beforehand how many updates fit into some minutes, so a schedule in updates would end
-too early or be cut off. This one follows the clock, and ``--stop-time-hours`` ends the training
-when the rate is zero.
+too early or be cut off. The schedule ``timed_cosine`` follows the clock, and ``--stop-time-hours``
+ends the training when the rate is zero.
 """
 
 # No `from __future__ import annotations`, because fairseq reads the types of options as objects.
@@ -24,7 +24,7 @@ WARMUP_SHARE = 0.2  # share of the time after which the warm-up ends, whatever t
 
 @dataclass
 class TimedCosineConfig(FairseqDataclass):
-    """Options of the schedule."""
+    """The options of the schedule :class:`TimedCosine`."""
 
     timed_seconds: float = field(
         default=240.0, metadata={"help": "seconds until the learning rate is zero"}
@@ -39,8 +39,8 @@ class TimedCosineConfig(FairseqDataclass):
 class TimedCosine(FairseqLRScheduler):
     """A learning rate with a linear warm-up over updates, times half a cosine over the time.
 
-    After the share ``t`` of the time, which begins when the scheduler is made, the rate is
-    ``lr · min(1, max((update + 1) / warmup, t / WARMUP_SHARE)) · (1 + cos(π t)) / 2``.
+    The rate is ``lr · min(1, max((update + 1) / warmup, t / WARMUP_SHARE)) · (1 + cos(π t)) / 2``.
+    Here ``t`` is the share of ``--timed-seconds`` that has passed since the scheduler was made.
     """
 
     def __init__(self, cfg: TimedCosineConfig, optimizer: Any) -> None:
@@ -49,7 +49,7 @@ class TimedCosine(FairseqLRScheduler):
         self.step_update(0)
 
     def step_update(self, num_updates: int) -> float:
-        """Set the learning rate after an update."""
+        """Set the learning rate after an update, and return it."""
         passed = min(1.0, (time.monotonic() - self._start) / self.cfg.timed_seconds)
         rise = max((num_updates + 1) / max(1, self.cfg.timed_warmup), passed / WARMUP_SHARE)
         fall = (1 + math.cos(math.pi * passed)) / 2
