@@ -103,7 +103,9 @@ LABELS = {  # of the figures whose names in the JSON do not explain themselves
     "felt": "runs that met the fault",
     "change_in_per_cent": "memory growth in per cent",
     "runs": "trainings killed",
-    "moments": "kills at a byte, a file operation or a time",
+    "byte": "kills while a checkpoint was written",
+    "operation": "kills at a file operation",
+    "time": "kills at a time",
     "no_HTTP": "not HTTP",
     "left_before_the_answer": "client left before the answer",
     "left_while_sending": "client left while sending",
@@ -115,6 +117,7 @@ def figures(row: dict) -> str:
     """The figures of a row beside its counts, in words."""
     rest = {name: row[name] for name in row if name not in ("check", "count", "failures")}
     rest.pop("updates_done_when_killed", None)
+    rest |= dict(sorted(rest.pop("moments", {}).items()))
     if MEMORY[0] in rest:
         sizes = ", ".join(_shown(rest.pop(name)) for name in MEMORY)
         rest = {"MiB at 10, 25, 50, 75 and 100% of the work": sizes, **rest}
