@@ -10,7 +10,7 @@ import numpy as np
 from fairseq_ext.decoding.search import Candidate, Counts, Search, require_short, require_writable
 from fairseq_ext.engine import BEGIN, END, PAD, UNKNOWN, shortlist
 from fairseq_ext.engine.engine_model import EngineModel
-from fairseq_ext.engine.library import Found, Machine, Team
+from fairseq_ext.engine.library import Hypothesis, Machine, Team
 from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.locks import ForkSafeLock
@@ -154,13 +154,13 @@ class EngineTranslator:
         before, after, _ = model.affixes
         return [*([BEGIN] if model.begins else []), *before, *tokens, END, *after]
 
-    def _candidate(self, hypothesis: Found) -> Candidate:
+    def _candidate(self, hypothesis: Hypothesis) -> Candidate:
         symbols = self._model.target
         words = [symbols[token] for token in hypothesis.tokens if token not in self._left_out]
         rows = [] if hypothesis.attention is None else hypothesis.attention.tolist()
         return Candidate(" ".join(words), hypothesis.score / math.log(2), tuple(map(tuple, rows)))
 
-    def _count(self, source: Sequence[int], written: Sequence[Found]) -> None:
+    def _count(self, source: Sequence[int], written: Sequence[Hypothesis]) -> None:
         with self._counting.held():
             self.counts.source += sum(number not in (BEGIN, PAD, END) for number in source)
             self.counts.unknown += sum(number == UNKNOWN for number in source)

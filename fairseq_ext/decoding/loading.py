@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fairseq_ext.checkpoints import bundle, layout, published
 from fairseq_ext.decoding.search import Search, Translates
 from fairseq_ext.engine import DEFAULT, NATIVE
-from fairseq_ext.engine.engine_model import voting
+from fairseq_ext.engine.engine_model import ensemble
 from fairseq_ext.model import find_model, program_file
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
@@ -70,7 +70,7 @@ def open_model(
         from fairseq_ext.decoding.engine_translator import EngineTranslator
 
         numbers = None if search.engine == DEFAULT else NATIVE[search.engine]
-        model = voting([program_file.read(path, numbers) for path in paths])
+        model = ensemble([program_file.read(path, numbers) for path in paths])
         trained = (model.src, model.tgt)
         wished = (languages[0] or trained[0], languages[1] or trained[1])
         if wished != trained:

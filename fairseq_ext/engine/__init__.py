@@ -1,11 +1,13 @@
-"""Translate without torch: compile models to programs for the machine, an interpreter in C.
+"""Translate without torch: compile a model to a program, and run the program in C.
 
-:mod:`~fairseq_ext.engine.compilers` turns a model into a :mod:`~fairseq_ext.engine.program`,
-:mod:`~fairseq_ext.engine.verify` proves that the machine can run the program, and
-:mod:`~fairseq_ext.engine.library` runs it with the C code in ``native/``. In a bundle
-(:mod:`fairseq_ext.model.program_file`), :mod:`~fairseq_ext.engine.recipes` say how to compute the
-program's arrays from the named weights, which :mod:`~fairseq_ext.engine.tensors` reads.
-:mod:`~fairseq_ext.engine.devices` runs the same programs in torch, on a GPU for example.
+A :mod:`~fairseq_ext.engine.program` is a list of operations that computes a model.
+:mod:`~fairseq_ext.engine.compilers` makes it from the model's modules,
+:mod:`~fairseq_ext.engine.verify` proves that it stays within its memory, and
+:mod:`~fairseq_ext.engine.library` runs it on the *machine*, the interpreter in ``native/``.
+A bundle (:mod:`fairseq_ext.model.program_file`) has a program and named weights, which
+:mod:`~fairseq_ext.engine.tensors` reads. Its :mod:`~fairseq_ext.engine.recipes` say how to compute
+the program's arrays from these weights.
+:mod:`~fairseq_ext.engine.devices` runs programs in torch instead, for example on a GPU.
 """
 
 BEGIN, PAD, END, UNKNOWN = SPECIAL = range(4)
@@ -27,7 +29,7 @@ SHORTLIST_HELP = (
 )
 
 HELP = (
-    "fairseq: fairseq's generator; native: on a CPU our engine, which gives the same translations "
-    "many times faster, on a GPU fairseq's generator; native-bf16 and native-int8: our engine with "
-    "rounded weights; torch: our engine's search in torch, for a GPU"
+    "fairseq: fairseq's generator; native: on a CPU our engine (the same translations, many times "
+    "faster), on a GPU fairseq's generator; native-bf16 and native-int8: our engine with rounded "
+    "weights; torch: our engine's search in torch, for a GPU"
 )

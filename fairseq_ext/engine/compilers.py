@@ -1,7 +1,8 @@
 """Compile trained models to programs for the engine: fairseq's models and those of this package.
 
-A paper's folder (such as ``gru/``) whose models the engine can run has an ``engine.py``. It adds
-the compilers of the paper's models and layers to the tables below.
+Tables (``MODELS``, ``PRODUCTS``, ``ATTENTIONS``, ``TABLES``) hold a compiler for each class of
+model or layer. If the engine can run a paper's models, the paper's folder, such as ``gru/``, has an
+``engine.py`` that adds their classes to the tables.
 """
 
 import importlib
@@ -32,11 +33,11 @@ from fairseq_ext.engine.program import NOTHING, Columns, Matrix, Phase, Program,
 from fairseq_ext.engine.writer import Writer
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
-# Compilers of layers. Each takes the layer and the Writer, and returns the columns of the result.
-# A Product also takes its input x and, by keyword, a term to add, an activation and the columns to
-# write to. An Attention takes the input of the queries, the source (NOTHING for self-attention), a
-# term to add, and whether its weights are the alignment. A Layer takes its input, the source
-# (NOTHING in the encoder), and whether the weights of its source attention are the alignment.
+# Compilers of layers take the layer and the Writer, and return the columns of the result. They also
+# take these arguments. Product: the input x and, by keyword, a term to add, an activation and the
+# columns to write to. Attention: the input of the queries, the source (NOTHING for self-attention),
+# a term to add, and whether the weights are the alignment. Layer: the input, the source (NOTHING in
+# the encoder), and whether the weights of the source attention are the alignment.
 Product = Callable[..., Columns]
 Attention = Callable[[Any, Columns, Columns, Columns, bool, Writer], Columns]
 Layer = Callable[[Any, Columns, Columns, bool, Writer], Columns]
@@ -70,7 +71,7 @@ QUANT_NOISE = "fairseq.modules.quant_noise"  # its hook does nothing outside tra
 def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None = None) -> Program:
     """Compile a trained model to a program; leave the model unchanged.
 
-    ``end`` is the symbol that begins and ends translations; None for ``</s>``.
+    ``end`` is the id of the target token that begins and ends translations; None for ``</s>``.
 
     Raises:
         CheckpointError: some weights are not finite.
@@ -78,7 +79,7 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
     """
     for wing in wings.names("engine"):
         importlib.import_module(f"fairseq_ext.{wing}.engine")
-    compiler = found(MODELS, model, OF_MODEL)
+    compiler = compiler_of(MODELS, model, OF_MODEL)
     end = target.eos() if end is None else end
     require_no_additions(model)
     symbols = Symbols(end, end, target.pad(), target.unk())
@@ -94,14 +95,14 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
     return program
 
 
-def found(
+def compiler_of(
     table: dict[type, Callable], module: nn.Module, methods: Sequence[str] = METHODS
 ) -> Callable:
-    """Look up the compiler of a module by its class, or else by the nearest base class.
+    """Return a table's compiler for the class of a module, or else for its nearest base class.
 
     Raises:
-        ConfigError: the table has no compiler for the module, or the module overrides one of the
-            ``methods`` of the class that was found.
+        ConfigError: the table has neither, or the module overrides one of the ``methods`` of the
+            base class.
     """
     for kind in type(module).__mro__:
         if kind in table:
@@ -117,15 +118,15 @@ def found(
 
 
 def require(condition: bool, feature: str) -> None:
-    """Refuse a model that uses something the engine does not support."""
+    """Raise ConfigError, “the engine has no FEATURE”, unless ``condition`` is true."""
     if not condition:
         raise ConfigError(f"the engine has no {feature}.")
 
 
 def require_methods(module: nn.Module, base: type, names: Sequence[str] = METHODS) -> None:
-    """Refuse a module that overrides one of the methods ``names`` of the class ``base``.
+    """Raise ConfigError if a module overrides one of the methods ``names`` of its class ``base``.
 
-    Methods that this package defines are allowed.
+    Overriding methods that this package defines are allowed.
     """
     for name in names:
         method = _method(module, name)
@@ -134,7 +135,11 @@ def require_methods(module: nn.Module, base: type, names: Sequence[str] = METHOD
 
 
 def require_no_additions(model: nn.Module) -> None:
-    """Refuse parametrizations, hooks except quant_noise's, and methods not from ``LIBRARIES``."""
+    """Raise ConfigError if a model has code that its program would leave out.
+
+    Such code is a parametrization, a hook other than quant_noise's, or a method of ``METHODS``
+    that is defined outside of ``LIBRARIES``.
+    """
     for module in model.modules():
         name = type(module).__name__
         require(not parametrize.is_parametrized(module), f"parametrization such as that of {name}")
@@ -146,7 +151,7 @@ def require_no_additions(model: nn.Module) -> None:
 
 
 def _method(module: nn.Module, name: str) -> Any:
-    """Return a method's function, or the one inside the wrapper for activation checkpointing."""
+    """Return a method's function, without activation checkpointing's wrapper; None if missing."""
     if name == "forward" and hasattr(module, "precheckpoint_forward"):
         name = "precheckpoint_forward"
     method = getattr(module, name, None)
@@ -154,12 +159,12 @@ def _method(module: nn.Module, name: str) -> Any:
 
 
 def _package(method: Any) -> str | None:
-    """Return the top-level package that defines a method; None without a method."""
+    """Return the package that defines a method, such as ``torch``; None if the method is None."""
     return None if method is None else str(method.__module__).partition(".")[0]
 
 
 def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None:
-    """Refuse weights that are NaN or infinite: translations could look plausible all the same."""
+    """Raise CheckpointError if a weight is NaN or infinite; output could still look plausible."""
     arrays = (matrix.levels if isinstance(matrix, Signs) else matrix.values for matrix in matrices)
     if all(np.isfinite(array).all() for array in arrays):
         return
@@ -177,18 +182,24 @@ def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None
 
 
 def linear(layer: nn.Module, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compile a linear layer of any kind, ``x W^T + b``; for ``how`` see :meth:`Writer.linear`."""
-    return found(PRODUCTS, layer)(layer, x, program, **how)
+    """Compile a linear layer ``x W^T + b``, also a binary one.
+
+    ``how`` has further arguments of :meth:`Writer.linear`, such as ``activation``.
+    """
+    return compiler_of(PRODUCTS, layer)(layer, x, program, **how)
 
 
 def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compile torch's linear layer."""
+    """Compile torch's linear layer; ``how`` has further arguments of :meth:`Writer.linear`."""
     return program.linear(x, *program.parameters(layer), **how)
 
 
 def joined(layers: list[nn.Module], x: Columns, program: Writer) -> list[Columns]:
-    """Compile linear layers that read the same input; join them if all are ``nn.Linear``."""
-    if any(found(PRODUCTS, layer) is not plain_linear for layer in layers):
+    """Compile several linear layers of the same input ``x``; return the result of each.
+
+    If all of them are ``nn.Linear``, a single product with their stacked weights computes them.
+    """
+    if any(compiler_of(PRODUCTS, layer) is not plain_linear for layer in layers):
         return [linear(layer, x, program) for layer in layers]
     weights = program.derive("rows", *(program.array(layer.weight) for layer in layers))
     biases = [program.array(layer.bias) for layer in layers]
@@ -197,7 +208,10 @@ def joined(layers: list[nn.Module], x: Columns, program: Writer) -> list[Columns
 
 
 def norm(layer: nn.Module | None, x: Columns, program: Writer, groups: int = 1) -> Columns:
-    """Compile a layer norm of ``groups`` equal parts of each row; without a layer, return ``x``."""
+    """Compile a layer norm, applied to each of ``groups`` equal parts of a row.
+
+    If ``layer`` is None or the identity, return ``x``.
+    """
     if layer is None or isinstance(layer, nn.Identity):
         return x
     gain, bias = program.parameters(layer)
@@ -206,7 +220,10 @@ def norm(layer: nn.Module | None, x: Columns, program: Writer, groups: int = 1) 
 
 
 def embed(coder: nn.Module, phase: Phase, program: Writer) -> Columns:
-    """Compile the embedding, positions and norm of fairseq's encoder or decoder."""
+    """Compile the first steps of fairseq's encoder or decoder: embeddings, positions, layer norm.
+
+    ``coder`` is the encoder, with ``phase`` TOKENS, or the decoder, with ``phase`` HYPOTHESES.
+    """
     require(getattr(coder, "project_in_dim", None) is None, "projection of embeddings")
     noise = getattr(coder, "quant_noise", None)  # a separate layer, despite its name
     require(noise is None, "layer that `--quant-noise-pq` adds to the embeddings")
@@ -222,7 +239,7 @@ def embed(coder: nn.Module, phase: Phase, program: Writer) -> Columns:
             positions = program.derive("sinusoids", frequencies, count, width, layer.padding_idx)
         else:
             positions = program.array(layer.weight)
-    table = found(TABLES, coder.embed_tokens)(coder.embed_tokens, program)
+    table = compiler_of(TABLES, coder.embed_tokens)(coder.embed_tokens, program)
     x = program.embed(phase, table, float(coder.embed_scale), positions, first)
     return norm(getattr(coder, "layernorm_embedding", None), x, program)
 
@@ -240,11 +257,11 @@ def encoder_decoder(model: BaseFairseqModel, program: Writer, compile_layer: Lay
 
 
 def finish(decoder: nn.Module, y: Columns, program: Writer) -> None:
-    """Compile the output layer of fairseq's Transformer decoder."""
+    """Compile the output layer of fairseq's Transformer decoder; its input is ``y``."""
     require(decoder.project_out_dim is None, "projection before the output layer")
     require(decoder.adaptive_softmax is None, "adaptive softmax")
     layer = decoder.output_projection
-    weight = found(TABLES, layer)(layer, program)
+    weight = compiler_of(TABLES, layer)(layer, program)
     program.finish(y, weight, program.array(getattr(layer, "bias", None)))
 
 
@@ -261,10 +278,11 @@ def compile_transformer(model: transformer.TransformerModelBase, program: Writer
 def transformer_layer(
     layer: Any, x: Columns, source: Columns, shown: bool, program: Writer
 ) -> Columns:
-    """Compile self-attention, source attention and feed-forward network, with their residuals.
+    """Compile a Transformer layer: self-attention, source attention and feed-forward network.
 
-    In the encoder, ``source`` is NOTHING. ``shown`` says whether the weights of the source
-    attention are the alignment of the translation.
+    Each has its residual. ``source`` is the output of the encoder; NOTHING to compile an encoder
+    layer, which has no source attention. ``shown`` says whether the weights of the source attention
+    are the alignment of the translation.
     """
     in_encoder = source is NOTHING
     base = TransformerEncoderLayerBase if in_encoder else TransformerDecoderLayerBase
@@ -289,23 +307,24 @@ def residual(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """Compile ``LN(x + Attention(x))`` or, with ``normalize_before``, ``x + Attention(LN(x))``.
+    """Compile an attention with its residual and layer norm: ``LN(x + Attention(x))``.
 
-    ``after`` is the layer norm LN. For self-attention, ``source`` is NOTHING. ``shown`` says
-    whether the attention weights are the alignment of the translation.
+    With ``normalize_before``, it is ``x + Attention(LN(x))``. ``after`` is the layer norm LN.
+    ``source`` is the output of the encoder; NOTHING for self-attention. ``shown`` says whether the
+    attention weights are the alignment of the translation.
     """
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
-    x = found(ATTENTIONS, attention)(attention, read, source, x, shown, program)
+    x = compiler_of(ATTENTIONS, attention)(attention, read, source, x, shown, program)
     return x if before else norm(after, x, program)
 
 
 def feed_forward(
     layer: nn.Module, after: nn.LayerNorm, activation: str, x: Columns, program: Writer
 ) -> Columns:
-    """Compile ``LN(x + FFN(x))`` or, with ``normalize_before``, ``x + FFN(LN(x))``.
+    """Compile a feed-forward network with its residual and layer norm: ``LN(x + FFN(x))``.
 
-    ``after`` is the layer norm LN.
+    With ``normalize_before``, it is ``x + FFN(LN(x))``. ``after`` is the layer norm LN.
     """
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
@@ -322,9 +341,11 @@ def attention(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """Compile ``added + softmax(Q K^T / √D) V W_O + b``; self-attention if source is NOTHING.
+    """Compile fairseq's multi-head attention, ``added + softmax(Q K^T / √D) V W_O + b``.
 
-    ``shown`` says whether the attention weights are the alignment of the translation.
+    Q is computed from ``x``, and K and V from ``source``; from ``x`` too if ``source`` is NOTHING
+    (self-attention). ``shown`` says whether the attention weights are the alignment of the
+    translation.
     """
     require(layer.bias_k is None and not layer.add_zero_attn, "extra key in attention")
     if source is NOTHING:
@@ -340,7 +361,7 @@ def attention(
 
 
 def compile_lightconv(model: lightconv.LightConvModel, program: Writer) -> None:
-    """Compile a Transformer with convolutions in place of self-attention."""
+    """Compile LightConv or DynamicConv: a Transformer with convolutions for self-attention."""
     require_methods(model.encoder, lightconv.LightConvEncoder)
     require_methods(model.decoder, lightconv.LightConvDecoder)
     encoder_decoder(model, program, lightconv_layer)
@@ -349,9 +370,9 @@ def compile_lightconv(model: lightconv.LightConvModel, program: Writer) -> None:
 def lightconv_layer(
     layer: Any, x: Columns, source: Columns, shown: bool, program: Writer
 ) -> Columns:
-    """Compile convolution, source attention and feed-forward network, with their residuals.
+    """Compile a LightConv layer: convolution, source attention and feed-forward network.
 
-    ``source`` and ``shown`` are as for :func:`transformer_layer`.
+    Each has its residual. ``source`` and ``shown`` are as for :func:`transformer_layer`.
     """
     if source is NOTHING:
         require_methods(layer, lightconv.LightConvEncoderLayer)
@@ -366,11 +387,11 @@ def lightconv_layer(
 
 
 def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) -> Columns:
-    """Compile ``LN(x + W_2 Conv(GLU(W_1 x + b_1)) + b_2)``.
+    """Compile a convolution with its projections, ``LN(x + W_2 Conv(GLU(W_1 x + b_1)) + b_2)``.
 
     ``after`` is the layer norm LN. With ``normalize_before``, LN is applied to the input of W_1
-    instead. A layer that was built without a gated linear unit (``--encoder-glu``,
-    ``--decoder-glu``) has no GLU.
+    instead. The GLU is left out if the layer was built without it (``--encoder-glu``,
+    ``--decoder-glu``).
     """
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
@@ -387,7 +408,7 @@ def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) ->
 
 
 def lightweight(layer: LightweightConv1dTBC, values: Columns, program: Writer) -> Columns:
-    """Compile a convolution with one kernel per head, equation (3) of Wu et al."""
+    """Compile a lightweight convolution: one kernel per head (Wu et al. 2019, equation 3)."""
     require_methods(layer, LightweightConv1dTBC)
     require(layer.bias is None, "bias of a convolution")
     kernels = program.array(layer.weight)
@@ -397,7 +418,7 @@ def lightweight(layer: LightweightConv1dTBC, values: Columns, program: Writer) -
 
 
 def dynamic(layer: Any, values: Columns, program: Writer) -> Columns:
-    """Compile a convolution whose kernels are computed from each token, equation (4)."""
+    """Compile a dynamic convolution: a kernel from each token (Wu et al. 2019, equation 4)."""
     require_methods(layer, DYNAMIC_CONVOLUTION)
     require(layer.weight_softmax, "dynamic convolution without `--weight-softmax`")
     has_bias = getattr(layer, "has_conv_bias", layer.conv_bias is not None)
@@ -413,7 +434,7 @@ def dynamic(layer: Any, values: Columns, program: Writer) -> Columns:
 
 
 def compile_lstm(model: LSTMModel, program: Writer) -> None:
-    """Compile an encoder of one or two directions, and a decoder with input feeding."""
+    """Compile fairseq's LSTM: an encoder of one or two directions, a decoder with input feeding."""
     require_methods(model.encoder, LSTMEncoder)
     require_methods(model.decoder, LSTMDecoder)
     source, hiddens, cells = lstm_encoder(model.encoder, program)
@@ -423,9 +444,10 @@ def compile_lstm(model: LSTMModel, program: Writer) -> None:
 def lstm_encoder(
     encoder: LSTMEncoder, program: Writer
 ) -> tuple[Columns, list[Columns], list[Columns]]:
-    """Compile the encoder; return the last layer's states, a row for each source token.
+    """Compile the encoder of an LSTM.
 
-    Also return the final states and the final cells of each layer, a row for each sentence.
+    Return the states of the last layer, with a row for each source token; and lists of the final
+    states and of the final cells of all layers, with a row for each sentence.
     """
     require(type(encoder.lstm) is nn.LSTM, f"{type(encoder.lstm).__name__} in an encoder")
     x = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
@@ -458,7 +480,10 @@ def lstm_decoder(
     cells: list[Columns],
     program: Writer,
 ) -> None:
-    """Compile a decoder step: all layers, attention from the last layer's state, output layer."""
+    """Compile a step of the LSTM's decoder: all layers, attention, output layer.
+
+    ``source``, ``hiddens`` and ``cells`` are the results of :func:`lstm_encoder`.
+    """
     require(not decoder.residuals, "residual connection of an LSTM")
     require(decoder.adaptive_softmax is None, "adaptive softmax")
     if decoder.encoder_hidden_proj is not None:
@@ -500,8 +525,8 @@ def lstm_step(
 ) -> Columns:
     """Compile one step of an LSTM layer, ``[h_t; c_t] = LSTM(x, h_{t-1}, c_{t-1})``.
 
-    ``states`` are the columns to which ``[h_t; c_t]`` is written, and ``initial`` the columns of
-    ``h_0`` and of ``c_0``. Return the columns of ``h_t``.
+    The step writes ``[h_t; c_t]`` to the columns ``states``; ``initial`` has the columns of ``h_0``
+    and of ``c_0``. Return the columns of ``h_t``.
     """
     require(type(cell) is nn.LSTMCell, f"{type(cell).__name__} in a decoder")
     before = [

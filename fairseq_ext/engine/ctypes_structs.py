@@ -1,4 +1,4 @@
-"""The structures of engine.h, machine.h and search.h in ctypes."""
+"""The C structures of engine.h, machine.h and search.h as ctypes classes."""
 
 import ctypes
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def address(array: np.ndarray | None) -> int | None:
 
 
 def weight(packed: Packed) -> Weight:
-    """Describe a weight as a C structure, which points to the weight's arrays."""
+    """Return the C structure of a weight; it points to the weight's arrays, and copies nothing."""
     scales, sums = map(address, (packed.scales, packed.sums))
     how, bound, divisor = packed.reading
     return Weight(
@@ -92,8 +92,8 @@ def operation(source: program.Operation) -> Operation:
     )
 
 
-def whole(source: program.Program, weights: Sequence[Packed]) -> Program:
-    """Describe a program as a C structure; the arrays of ``weights`` must outlive it."""
+def program_struct(source: program.Program, weights: Sequence[Packed]) -> Program:
+    """Return the C structure of a program; the arrays of ``weights`` must outlive it."""
     lists = (
         (Weight * len(weights))(*map(weight, weights)),
         (Shape * len(source.shapes))(*(Shape(*shape) for shape in source.shapes)),

@@ -22,8 +22,8 @@ SEARCH = {"beam": int, "lenpen": (int, float), "max_len_a": (int, float), "max_l
 class EngineModel:
     """A model that the engine can run.
 
-    Its matrices are in ``weights``; ``program.matrices`` is empty. ``affixes`` are ids of the
-    symbols before a source, after its ``</s>``, and at the beginning of every translation.
+    Its matrices are in ``weights``; ``program.matrices`` is empty. ``affixes`` are three tuples of
+    token ids: before a source, after its ``</s>``, and at the beginning of every translation.
     """
 
     program: Program
@@ -33,7 +33,7 @@ class EngineModel:
     src: str
     tgt: str
     source: Sequence[str]  # symbols of the source dictionary, fairseq's special symbols first
-    target: Sequence[str]  # symbols of the target dictionary, in the same order
+    target: Sequence[str]  # symbols of the target dictionary, fairseq's special symbols first
     begins: bool = False  # whether each source begins with <s> (`--source-bos`)
     cut: int = 0  # longest source without <s> (`--truncate-source`); 0: never cut
     affixes: tuple[tuple[int, ...], ...] = NO_AFFIXES
@@ -42,19 +42,19 @@ class EngineModel:
     path: Path = Path("the model")
 
     def check(self) -> None:
-        """Check the model, except for its program, which :mod:`fairseq_ext.engine.verify` checks.
+        """Check everything but the program, which :mod:`fairseq_ext.engine.verify` checks.
 
         Raises:
-            ConfigError: names the property that is wrong.
+            ConfigError: a property is wrong; the message names it.
             DataError: an id or a length is not a whole number.
         """
         cut = whole_number(self.cut)
-        _require(type(self.begins) is bool and cut >= 0, "its rules for sources are wrong")
+        _require(type(self.begins) is bool and cut >= 0, "its `begins` or `cut` is wrong")
         sizes = len(self.source), len(self.source), len(self.target)
-        _require(len(self.affixes) == 3, "its symbols around sentences are wrong")
+        _require(len(self.affixes) == 3, "its `affixes` are wrong")
         for numbers, size in zip(self.affixes, sizes, strict=True):
             fits = all(0 <= whole_number(number) < size for number in numbers)
-            _require(fits, "its symbols around sentences are wrong")
+            _require(fits, "its `affixes` are wrong")
         rows = min(self.weights[number].outputs for number in self.program.source_tables)
         fits = len(SPECIAL) <= len(self.source) <= rows
         _require(fits, "its source dictionary belongs to another model")
@@ -62,13 +62,14 @@ class EngineModel:
         _require(len(self.target) == rows, "its target dictionary belongs to another model")
 
 
-def voting(models: Sequence[EngineModel]) -> EngineModel:
-    """Join models into an ensemble, which takes the mean of their probabilities.
+def ensemble(models: Sequence[EngineModel]) -> EngineModel:
+    """Join models into an ensemble, which averages the probabilities of their tokens.
 
-    All properties other than program and weights come from the first model.
+    Properties other than the program and the weights come from the first model.
 
     Raises:
-        ConfigError: the models have different dictionaries, languages or rules for sources.
+        ConfigError: the models have different dictionaries, languages or options for sources
+            (``begins``, ``cut``, ``affixes``).
     """
     first, *rest = models
     shared = attrgetter("src", "tgt", "begins", "cut", "affixes", "source", "target")
@@ -76,7 +77,7 @@ def voting(models: Sequence[EngineModel]) -> EngineModel:
         if shared(model) != shared(first):
             raise ConfigError(
                 f"{first.path} and {model.path} cannot form an ensemble: they have different "
-                "dictionaries, languages or rules for sources."
+                "dictionaries, languages or options for sources, such as `--truncate-source`."
             )
     programs, counts = [m.program for m in models], [len(m.weights) for m in models]
     weights = [*chain(*(model.weights for model in models))]

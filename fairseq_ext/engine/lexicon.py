@@ -25,17 +25,18 @@ MOST = 1 << 25  # most pairs of words to keep, 24 bytes each
 
 
 class Side(NamedTuple):
-    """One side of a parallel text: token ids of all sentences, and positions of their first tokens.
+    """One side of a parallel text, as token ids.
 
-    ``begins`` ends with the end of the last sentence. ``vocabulary`` is the number of possible ids.
+    ``tokens`` has one sentence after another, ``begins`` the position of each sentence's first
+    token and, at last, the end of ``tokens``. ``vocabulary`` is the number of possible ids.
     """
 
-    tokens: np.ndarray  # token ids, one sentence after another, each with its `</s>`
-    begins: np.ndarray  # positions of first tokens of sentences, and the end of the last one
-    vocabulary: int  # one more than the largest possible id
+    tokens: np.ndarray  # each sentence with its `</s>`
+    begins: np.ndarray
+    vocabulary: int
 
     def words(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the words of sentences ``first`` to ``last - 1``, and each sentence's length."""
+        """Return the words of sentences ``first`` to ``last - 1``, and their number in each."""
         begins = self.begins[first : last + 1]
         tokens = np.asarray(self.tokens[begins[0] : begins[-1]], np.int64)
         is_word = tokens != END
@@ -44,10 +45,10 @@ class Side(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The probabilities t(f | e) of pairs of words.
+    """Pairs of words, each with its probability t(f | e) or, during EM, its count c(f, e).
 
-    A key is ``e * V + f``, where V is the size of the target vocabulary; keys ascend. The empty
-    word's e is the size of the source vocabulary.
+    The key of a pair is ``e * V + f``, where V is the size of the target vocabulary; keys ascend.
+    For the empty word, e is the size of the source vocabulary.
     """
 
     keys: np.ndarray
@@ -55,7 +56,7 @@ class Table(NamedTuple):
 
 
 def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table:
-    """Estimate IBM model 1's word translation probabilities by EM, for at most ``most`` pairs."""
+    """Estimate t(f | e) for at most ``most`` pairs of words, by ``iterations`` steps of EM."""
     table = _first(source, target, most)
     for _ in range(iterations - 1):
         counts = np.zeros(len(table.keys))
@@ -64,7 +65,7 @@ def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table
             places[places == len(table.keys)] = 0
             values = np.where(table.keys[places] == keys, table.values[places], 0)
             sums = np.add.reduceat(values, np.cumsum(widths) - widths)
-            sums[sums == 0] = 1  # target words of which no pair was kept
+            sums[sums == 0] = 1  # of target words that have no pair in the table
             np.add.at(counts, places, values / np.repeat(sums, widths))
         table = _normalized(Table(table.keys, counts), target.vocabulary)
     return table
@@ -83,7 +84,10 @@ def _first(source: Side, target: Side, limit: int) -> Table:
 
 
 def _merged(tables: list[Table], limit: int, vocabulary: int) -> Table:
-    """Add up counts; of more than ``limit`` pairs, keep the ``limit / 2`` most probable ones."""
+    """Add up the counts of tables.
+
+    If there are more than ``limit`` pairs, keep only the ``limit / 2`` most probable ones.
+    """
     keys, places = np.unique(np.concatenate([table.keys for table in tables]), return_inverse=True)
     counts = np.bincount(places, np.concatenate([table.values for table in tables]), len(keys))
     if len(keys) > limit:
@@ -94,17 +98,18 @@ def _merged(tables: list[Table], limit: int, vocabulary: int) -> Table:
 
 
 def _normalized(counts: Table, vocabulary: int) -> Table:
-    """Divide each count by the sum of all counts of its source word."""
+    """Turn counts into probabilities t(f | e); the target has ``vocabulary`` possible words."""
     words = counts.keys // vocabulary
     totals = np.bincount(words, counts.values, 1)
     return Table(counts.keys, counts.values / np.maximum(totals, np.finfo(float).tiny)[words])
 
 
 def _blocks(source: Side, target: Side) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the word pairs of blocks of consecutive sentences.
+    """Yield the pairs of words of the text, in blocks of consecutive sentences.
 
-    For each block, yield the keys of its pairs, sorted by target word, and the number of pairs of
-    each target word: the words of its source sentence, and the empty word.
+    For each target word of a block there is one pair with each word of the source sentence, and one
+    with the empty word. Yield the keys of a block's pairs, target word by target word, and the
+    number of pairs for each target word.
     """
     sizes = np.diff(source.begins) * np.diff(target.begins)
     ends = np.cumsum(sizes)
@@ -129,7 +134,7 @@ def _pairs(source: Side, target: Side, first: int, last: int) -> tuple[np.ndarra
 
 
 def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndarray]:
-    """List each source word's most probable target words, at most ``count``, best first."""
+    """Return up to ``count`` most probable target words of each source word, best first, as ids."""
     origins, words = np.divmod(table.keys, target.vocabulary)
     usable = (origins < source.vocabulary) & (table.values > 0) & ~np.isin(words, NEVER)
     origins, words, values = origins[usable], words[usable], table.values[usable]
@@ -140,7 +145,7 @@ def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndar
 
 
 def frequent(target: Side, count: int) -> np.ndarray:
-    """Return the most frequent words, at most ``count``, most frequent first."""
+    """Return the ids of the most frequent words, at most ``count``, most frequent first."""
     counts = np.zeros(target.vocabulary, np.int64)
     for first in range(0, len(target.tokens), BLOCK):
         block = np.asarray(target.tokens[first : first + BLOCK], np.int64)

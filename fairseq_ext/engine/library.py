@@ -1,7 +1,7 @@
-"""Run programs on the machine, an interpreter in C, through ctypes.
+"""Run programs on the machine, which is an interpreter in C, through ctypes.
 
-The machine is compiled when the package is installed. Each :class:`Worker` has the memory of one
-thread; all workers of a :class:`Machine` read the same weights.
+The machine is compiled when the package is installed. A :class:`Machine` has a program and its
+weights, which all threads read; each thread needs a :class:`Worker`, the memory for its results.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ COPIES = 1 << 26  # most bytes of the output layer to copy for sentences with sh
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Load the compiled machine; return None if it was not built, or is of another version."""
+    """Load the compiled C library; return None if it was not built, or is of another version."""
     spec = importlib.util.find_spec("fairseq_ext.engine._machine")
     if spec is None or spec.origin is None:
         return None
@@ -53,16 +53,16 @@ def library() -> ctypes.CDLL | None:
 
 @functools.cache
 def available_paths() -> tuple[str, ...]:
-    """Return the code paths that this processor can run; () if the C library was not built."""
+    """Return the entries of :data:`PATHS` that this processor can run; () without the C library."""
     machine = library()
     return () if machine is None else PATHS[: machine.engine_best_path() + 1]
 
 
 def active_path() -> str:
-    """Return the code path in use: ``FAIRSEQ_EXT_ENGINE``, or the fastest of the available ones.
+    """Return the instruction set to use: ``FAIRSEQ_EXT_ENGINE``, or else the fastest available.
 
     Raises:
-        ConfigError: the engine was not built, or the processor cannot run the path.
+        ConfigError: the engine was not built, or the processor lacks the instruction set.
     """
     paths = available_paths()
     if not paths:
@@ -75,24 +75,28 @@ def active_path() -> str:
     return path
 
 
-class Found(NamedTuple):
-    """A translation: token ids with ``</s>``, score, the tokens' log-probabilities, and attention.
+class Hypothesis(NamedTuple):
+    """A translation of a sentence, as the search returns it.
 
-    The score is the sum of the log-probabilities divided by a power of the length. The attention is
-    ``[target tokens, source tokens]``, or None.
+    Attributes:
+        tokens: token ids, ``</s>`` included.
+        score: sum of the tokens' log-probabilities, divided by a power of the length.
+        scores: log-probability of each token.
+        attention: weights ``[target tokens, source tokens]``; None if there are none.
     """
 
-    tokens: np.ndarray  # token ids, `</s>` included
-    score: float  # the sum of the log-probabilities divided by a power of the length
-    scores: np.ndarray  # log-probabilities of the tokens
-    attention: np.ndarray | None  # [target tokens, source tokens], or None
+    tokens: np.ndarray
+    score: float
+    scores: np.ndarray
+    attention: np.ndarray | None
 
 
 class Machine:
     """A program with its packed weights and an optional shortlist of target tokens.
 
-    Weights are packed in the format ``numbers``; if ``packed`` has them already, ``numbers`` has no
-    effect. ``path`` is one of :data:`PATHS`; None for :func:`active_path`.
+    The weights are ``packed`` or, if it is None, those of the program, packed in the format
+    ``numbers`` (fp32, bf16 or int8). ``path`` is one of :data:`PATHS`; None for
+    :func:`active_path`.
 
     Raises:
         ConfigError: the program or the shortlist does not fit the weights.
@@ -117,12 +121,15 @@ class Machine:
         self._most_listed = COPIES // max(1, copied)
         if shortlist is not None:
             shortlist.check(self.target_vocabulary)
-        self._program = ctypes_structs.whole(program, self._packed)
+        self._program = ctypes_structs.program_struct(program, self._packed)
 
     def lists(
         self, sentences: Rows, prefixes: Rows | None, constraints: Rows | None = None
     ) -> list[np.ndarray]:
-        """Return, for each sentence, the shortlisted tokens that its translations may have."""
+        """Return, for each sentence, the ids of the target tokens that its translations may have.
+
+        They are the shortlisted tokens, the tokens of prefix and constraints, and ``</s>``.
+        """
         none: Rows = [()] * len(sentences)
         end, size = self.program.symbols.end, self.target_vocabulary
         rows = zip(sentences, prefixes or none, constraints or none, strict=True)
@@ -132,10 +139,11 @@ class Machine:
         ]
 
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
-        """Yield slices of the sentences with these ``lists``, to be translated one after another.
+        """Yield slices of a batch's sentences that are to be translated one after another.
 
-        For each sentence, the output weights of its listed tokens are copied. The copies for a
-        slice take at most :data:`COPIES` bytes, unless the slice is a single sentence.
+        ``lists`` has the target tokens listed for each sentence. The output weights of these tokens
+        are copied. The copies for a slice take at most :data:`COPIES` bytes, unless the slice is a
+        single sentence.
         """
         first = count = 0
         for place, tokens in enumerate(lists):
@@ -146,12 +154,12 @@ class Machine:
         yield slice(first, len(lists))
 
     def worker(self) -> "Worker":
-        """Allocate a worker: the memory of one thread."""
+        """Allocate a worker, which one thread at a time may use."""
         return Worker(self)
 
 
 class Worker:
-    """One thread's memory; its methods release Python's lock while they compute."""
+    """Memory in which a thread runs a machine; methods release Python's lock while they compute."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine, self._process = machine, os.getpid()
@@ -174,7 +182,7 @@ class Worker:
         prefixes: Rows | None = None,
         numbers: Sequence[int] | None = None,
         constraints: Rows | None = None,
-    ) -> list[list[Found]]:
+    ) -> list[list[Hypothesis]]:
         """Translate each sentence; return at most ``rules.beam`` hypotheses for each, best first.
 
         Args:
@@ -182,12 +190,12 @@ class Worker:
             rules: options of the search.
             prefixes: ids of the tokens with which each translation must begin; a prefix that ends
                 in ``</s>`` is a complete translation.
-            numbers: the sentences' numbers, on which samples depend; None counts from 0.
+            numbers: a number for each sentence, on which its samples depend; None for 0, 1, 2 ….
             constraints: ids of the tokens that each translation must have; 0 ends a constraint.
 
         Raises:
-            DataError: a sentence, prefix or constraint has wrong tokens, or no translation has all
-                constraints of its sentence.
+            DataError: a sentence, prefix or constraint has wrong tokens, or the search finds no
+                translation of a sentence that has all its constraints.
             ConfigError: the rules do not go with the constraints or the shortlist.
             MemoryError: the sentences need too much memory.
         """
@@ -208,8 +216,8 @@ class Worker:
 
     def _together(
         self, sentences: Rows, rules: Rules, numbers: Sequence[int], *rows: Sequence[Any] | None
-    ) -> list[list[Found]]:
-        """Translate sentences in one C call; ``rows``: prefixes, constraints and listed tokens."""
+    ) -> list[list[Hypothesis]]:
+        """Translate in one C call; ``rows``: prefixes, constraints, listed tokens (None: none)."""
         words, begins = joined(sentences)
         program = self._machine.program
         check_sentences(words, begins, program, self._machine.source_vocabulary)
@@ -226,9 +234,9 @@ class Worker:
         )
         if failed:
             raise MemoryError(f"No memory to translate {len(words):,} tokens at once.")
-        translations: list[list[Found]] = [[] for _ in sentences]
+        translations: list[list[Hypothesis]] = [[] for _ in sentences]
         for translation in self._results.found[: self._results.count]:
-            translations[translation.sentence].append(self._found(translation))
+            translations[translation.sentence].append(self._hypothesis(translation))
         if rows[1] is not None and not all(translations):
             raise DataError(
                 "no translation has all constraints of its sentence; raise `--max-len-b`, or "
@@ -238,7 +246,7 @@ class Worker:
             hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
         return translations
 
-    def _found(self, translation: ctypes_structs.Translation) -> Found:
+    def _hypothesis(self, translation: ctypes_structs.Translation) -> Hypothesis:
         results, length, first = self._results, translation.length, translation.first
         tokens = np.array(results.tokens[first : first + length], np.int64)
         scores = np.array(results.scores[first : first + length], np.float32)
@@ -246,11 +254,11 @@ class Worker:
         if translation.columns:
             cells = results.attention[begin : begin + length * translation.columns]
             attention = np.array(cells, np.float32).reshape(length, -1)
-        return Found(tokens, translation.score, scores, attention)
+        return Hypothesis(tokens, translation.score, scores, attention)
 
 
 class Team:
-    """Several workers that share each batch; the results are those of a single worker."""
+    """Several threads that divide each batch; their number does not change the translations."""
 
     def __init__(self, machine: Machine, threads: int) -> None:
         self._machine, self._threads, self._free = machine, threads, ForkSafeLock()
@@ -268,13 +276,13 @@ class Team:
         prefixes: Rows | None = None,
         numbers: Sequence[int] | None = None,
         constraints: Rows | None = None,
-    ) -> list[list[Found]]:
-        """Translate like :meth:`Worker.translate`; several threads may call this."""
+    ) -> list[list[Hypothesis]]:
+        """Translate as :meth:`Worker.translate` does; several threads may call this method."""
         count = max(1, min(len(self._workers), len(sentences)))
         numbers = range(len(sentences)) if numbers is None else numbers
         # Neighbours often have similar lengths, so the parts take about equal times.
         parts = [slice(first, None, count) for first in range(count)]
-        translations: list[list[Found]] = [[]] * len(sentences)
+        translations: list[list[Hypothesis]] = [[]] * len(sentences)
         with self._free.held():
             if self._process != os.getpid():  # a forked child has no other threads
                 self._start()
@@ -292,9 +300,9 @@ class Team:
 
 
 def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, size: int) -> None:
-    """Refuse source sentences that a program cannot read, because the C code checks nothing.
+    """Refuse sentences of wrong lengths or with wrong ids, because the C code checks nothing.
 
-    ``words`` and ``begins`` come from :func:`joined`; ``size`` is the source vocabulary's.
+    ``words`` and ``begins`` come from :func:`joined`; the source vocabulary has ``size`` tokens.
     """
     lengths, longest = np.diff(begins), program.longest_source
     if len(lengths) and (lengths.min() < 1 or lengths.max() > longest):
@@ -307,14 +315,14 @@ def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, siz
 
 
 def check_prefixes(prefixes: Rows | None, size: int) -> None:
-    """Refuse prefixes with token ids outside the target vocabulary, which has ``size`` tokens."""
+    """Raise DataError if a prefix has ids outside the target vocabulary of ``size`` tokens."""
     for prefix in prefixes or ():
         if len(prefix) and not 0 <= min(prefix) <= max(prefix) < size:
             raise DataError("a prefix must consist of target tokens, but has other numbers.")
 
 
 def check_constraints(constraints: Rows, sentences: Rows, rules: Rules, machine: Machine) -> None:
-    """Refuse constraints that no translation can meet; see :meth:`Worker.translate`."""
+    """Refuse constraints that no translation can meet, and constraints with sampling."""
     if rules.sampling:
         raise ConfigError("`--constraints` does not go with `--sampling`.")
     program, size = machine.program, machine.target_vocabulary
@@ -332,7 +340,7 @@ def check_constraints(constraints: Rows, sentences: Rows, rules: Rules, machine:
 
 
 def joined(lists: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate lists of ids as int32; also return each list's start, and the end of the last."""
+    """Concatenate lists of ids as int32; also return where each list begins, and the end."""
     begins = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(numbers) for numbers in lists], out=begins[1:])
     parts = [np.asarray(numbers, getattr(numbers, "dtype", np.int64)) for numbers in lists]

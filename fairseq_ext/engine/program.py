@@ -1,9 +1,9 @@
-"""A model's computation as a list of operations on registers (numpy only).
+"""A program: a model's computation as a list of operations on registers (numpy only).
 
 A register is a matrix of floats. Its phase says what a row stands for: a source token, a sentence,
 a hypothesis, or a slot, one of the K mixtures of tokens to which a Linformer compresses every
-sentence. The encoder's operations run once per batch, the decoder's operations once per step, both
-in ``native/machine.c``. The program of an ensemble lists the operations of its models in turn.
+sentence. ``native/machine.c`` runs the encoder's operations once per batch, and the decoder's once
+per step. The program of an ensemble lists the operations of one model after those of another.
 """
 
 import enum
@@ -18,7 +18,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 class Phase(enum.IntEnum):
-    """The meaning of a register's rows: tokens, sentences, hypotheses or slots."""
+    """The meaning of a register's rows: source tokens, sentences, hypotheses or slots."""
 
     TOKENS = 0
     SENTENCES = 1
@@ -27,7 +27,7 @@ class Phase(enum.IntEnum):
 
 
 class Code(enum.IntEnum):
-    """The code of an operation (see machine.h), and its numbers of operands of each kind."""
+    """The code of an operation (machine.h); ``operands`` counts its operands, by type."""
 
     EMBED = 0, (0, 2, 1, 1)
     LINEAR = 1, (2, 2, 1, 0)
@@ -51,7 +51,7 @@ class Code(enum.IntEnum):
     FILTER = 19, (1, 1, 3, 0)
     LSTM = 20, (3, 0, 0, 0)
 
-    operands: tuple[int, int, int, int]  # numbers of inputs, weights, integers and floats
+    operands: tuple[int, int, int, int]  # inputs, weights, integers, floats
 
     def __new__(cls, number: int, operands: tuple[int, int, int, int]) -> "Code":
         code = int.__new__(cls, number)
@@ -70,7 +70,7 @@ BACKWARDS, CELLS = 1, 2
 
 
 class Shape(NamedTuple):
-    """The shape of a register.
+    """The shape of a register: ``width`` columns, and rows that its ``phase`` describes.
 
     ``rows`` is the number of slots per sentence in phase SLOTS, and 0 in all other phases.
     """
@@ -81,18 +81,18 @@ class Shape(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """A range of columns of a register."""
+    """A range of columns of a register: ``width`` columns, from column ``offset`` on."""
 
     register: int
     offset: int
     width: int
 
     def split(self, parts: int) -> "list[Columns]":
-        """Cut the columns into equal parts, from left to right."""
+        """Cut the columns into ``parts`` ranges of equal width, from left to right."""
         return self.cut([self.width // parts] * parts)
 
     def cut(self, widths: Sequence[int]) -> "list[Columns]":
-        """Cut the columns into parts of these widths, from left to right."""
+        """Cut the columns into ranges of the given widths, from left to right."""
         begins = accumulate(widths, initial=self.offset)
         return [Columns(self.register, *part) for part in zip(begins, widths, strict=False)]
 
@@ -115,7 +115,7 @@ class Operation(NamedTuple):
 
 
 class Symbols(NamedTuple):
-    """The ids of the special symbols; ``begin`` starts a translation."""
+    """The ids of the target's special symbols; ``begin`` is the first input of the decoder."""
 
     begin: int
     end: int
@@ -125,10 +125,10 @@ class Symbols(NamedTuple):
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight: a matrix ``W [N, K]`` for products or embeddings, or a plain table or vector."""
+    """A weight ``W [N, K]`` for products or embeddings or, if ``plain``, a gain, bias or table."""
 
     values: np.ndarray  # in fp32, or in int8 with a unit for each row in `units`
-    plain: bool = False  # read row by row in fp32: gains, biases and positions
+    plain: bool = False  # read row by row in fp32
     recipe: Any = None  # how to compute it from the model's weights (recipes.py)
     units: np.ndarray | None = None
 
@@ -137,12 +137,13 @@ READINGS = ("floats", "largest", "mean", "bound")
 
 
 class Reading(NamedTuple):
-    """The binarization of the inputs of a product with a binary weight.
+    """The way in which a product with a binary weight binarizes its inputs.
 
     Attributes:
-        how: ``floats`` keeps the inputs. All others take each input's sign times a level: half
-            the ``largest`` magnitude of the row, its ``mean`` magnitude, or half the ``bound``.
-        bound: the bound if ``how`` is ``bound``.
+        how: ``floats`` keeps the inputs. With any other value, an input is replaced by its sign
+            times a level: half the row's ``largest`` magnitude, the row's ``mean`` magnitude, or
+            half of ``bound``.
+        bound: used only if ``how`` is ``bound``.
         divisor: number by which the level is divided.
     """
 
@@ -156,7 +157,7 @@ FLOATS = Reading()
 
 @dataclass(frozen=True)
 class Signs:
-    """A binary or ternary weight ``W [N, K]``: signs -1, 0 and 1, times a level for each output."""
+    """A binary or ternary weight ``W [N, K]``: signs -1, 0 and 1, times a level for each row."""
 
     values: np.ndarray  # bits [N, at least K / 8] in uint8, lowest first; bit 0 stands for -1
     levels: np.ndarray  # [N], fp32
@@ -240,9 +241,9 @@ CACHED = (Code.ATTEND_PAST, Code.CONVOLVE, Code.TAPS, Code.FILTER)
 
 
 def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) -> Program:
-    """Join the programs of several models with the same target symbols into an ensemble.
+    """Join the programs of models with the same special symbols into the program of an ensemble.
 
-    ``weights`` gives each program's number of weights; it is needed if ``matrices`` are empty.
+    ``weights`` has each program's number of weights; None takes it from the program's ``matrices``.
     """
     first, *rest = programs
     if not rest:
@@ -259,7 +260,7 @@ def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) ->
 
 
 def _append(ensemble: Program, model: Program, weights: int) -> None:
-    """Add a model to an ensemble, in which its weights get the indices from ``weights`` on."""
+    """Add a model to an ensemble; the index of the model's first weight becomes ``weights``."""
     registers, caches = len(ensemble.shapes), ensemble.caches
 
     def place(old: Columns) -> Columns:
@@ -307,10 +308,10 @@ def encode_program(program: Program) -> dict[str, Any]:
 
 
 def decode_program(encoded: dict[str, Any]) -> Program:
-    """Decode the result of :func:`encode_program`; check only types.
+    """Decode the result of :func:`encode_program` to a program without weights.
 
-    The program has no weights, and :mod:`fairseq_ext.engine.verify` has to check it. Wrong types
-    raise DataError, LookupError, TypeError, ValueError or OverflowError.
+    Only types are checked, so :mod:`fairseq_ext.engine.verify` has to check the program. Wrong
+    types raise DataError, LookupError, TypeError, ValueError or OverflowError.
     """
     weight, bias = map(whole_number, encoded["output"])
     return Program(
@@ -326,7 +327,7 @@ def decode_program(encoded: dict[str, Any]) -> Program:
 
 
 def whole_number(value: Any) -> int:
-    """Return a whole number that fits into the machine's int32; refuse any other value."""
+    """Return ``value``; raise DataError unless it is a whole number that fits into int32."""
     if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
         raise DataError("a number is not whole, or too large")
     return value

@@ -1,8 +1,8 @@
 """Recipes to compute the arrays of a program from the named weights of a model (numpy only).
 
-A recipe is the name of a weight, or an operation of :data:`OPERATIONS` with its operands, which are
-recipes or whole numbers: ``["rows", "q_proj.weight", "k_proj.weight"]``. The compiler and the
-reader of a bundle call the same functions, and therefore get the same numbers.
+A recipe is the name of a weight, or a list such as ``["rows", "q_proj.weight", "k_proj.weight"]``:
+an operation of :data:`OPERATIONS` and its operands, which are recipes or whole numbers. The
+compiler and the reader of a bundle call the same functions, and therefore get the same numbers.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import numpy as np
 from fairseq_ext.utils.errors import DataError
 
 Recipe = str | list[Any]
-Compact = tuple[np.ndarray, np.ndarray]  # a matrix in int8, and the units of its rows
+Compact = tuple[np.ndarray, np.ndarray]  # a matrix in int8, and the factor (unit) of each row
 
 DEEPEST = 8  # largest depth of nested operations; models need three
 FASTEST = 1e6  # largest frequency of a sine, in radians per position; the largest in fairseq is 1
@@ -25,12 +25,12 @@ def rows(*parts: np.ndarray) -> np.ndarray:
 
 
 def beside(*parts: np.ndarray) -> np.ndarray:
-    """Join matrices with equally many rows side by side."""
+    """Join matrices side by side; they must have equally many rows."""
     return np.concatenate(parts, axis=1)
 
 
 def columns(matrix: np.ndarray, begin: int, end: int) -> np.ndarray:
-    """Return columns ``begin`` to ``end`` of a matrix."""
+    """Return columns ``begin`` to ``end - 1`` of a matrix."""
     if not (matrix.ndim == 2 and 0 <= begin < end <= matrix.shape[1]):
         raise DataError("columns are outside of their weight")
     return np.ascontiguousarray(matrix[:, begin:end])
@@ -44,12 +44,12 @@ def part(array: np.ndarray, index: int) -> np.ndarray:
 
 
 def flat(array: np.ndarray) -> np.ndarray:
-    """Return all numbers as one vector."""
+    """Return all numbers of an array as a vector."""
     return array.reshape(-1)
 
 
 def total(*vectors: np.ndarray) -> np.ndarray:
-    """Return the sum of vectors of the same size, or of the rows of a single matrix."""
+    """Return the sum of several vectors of equal size, or the sum of the rows of one matrix."""
     return np.add.reduce(vectors[0] if len(vectors) == 1 else vectors, axis=0)
 
 
@@ -65,9 +65,9 @@ def taps(kernel: np.ndarray) -> np.ndarray:
 
 
 def sinusoids(frequencies: np.ndarray, count: int, width: int, padding: int) -> np.ndarray:
-    """Compute sines and cosines ``[count, width]`` of positions, exactly like fairseq.
+    """Compute fairseq's sinusoidal positions, ``[count, width]``, to the last bit.
 
-    The row ``padding`` is 0.
+    ``frequencies`` are in radians per position. The row with the index ``padding`` is 0.
     """
     if not (0 <= padding < count <= 1 << 20 and 0 <= width - 2 * frequencies.size <= 1):
         raise DataError("a table of positions has a size that does not fit its frequencies")
@@ -89,12 +89,13 @@ OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
 
 
 class Evaluator:
-    """An evaluator of recipes, which derive the engine's arrays from a model's weights.
+    """An evaluator of recipes, which computes the engine's arrays from a model's weights.
 
     Args:
-        weight: returns the numbers of a named weight in fp32.
+        weight: function from the name of a weight to its numbers in fp32.
         budget: limit of bytes for all results, because a short recipe could ask for any amount.
-        compact: returns a weight's int8 numbers and row units, or None if it is not stored in int8.
+        compact: function from the name of a weight to its int8 numbers and the unit of each row,
+            by which these numbers are multiplied; it returns None for weights not stored in int8.
     """
 
     def __init__(
@@ -106,10 +107,10 @@ class Evaluator:
         self._weight, self._budget, self._compact = weight, budget, compact
 
     def compact(self, recipe: Recipe) -> Compact | None:
-        """Return the matrix of a recipe as int8 numbers and a unit for each of its rows.
+        """Return the result of a recipe as an int8 matrix and the unit of each row.
 
-        Return None unless the recipe is a weight, or a stack of weights with equally many columns
-        (``rows``), and all of them are stored in int8.
+        Return None unless the recipe is a weight stored in int8, or stacks (``rows``) such weights
+        with equally many columns.
         """
         is_rows = isinstance(recipe, list) and recipe[:1] == ["rows"]
         names = recipe[1:] if is_rows else [recipe]
@@ -123,9 +124,10 @@ class Evaluator:
         return (values[0], units[0]) if len(parts) == 1 else (rows(*values), rows(*units))
 
     def array(self, recipe: Recipe, depth: int = 0) -> np.ndarray:
-        """Compute the array of a recipe, in fp32 and contiguous.
+        """Compute the result of a recipe as a contiguous fp32 array.
 
-        Raise DataError, ValueError, TypeError or IndexError if it cannot be computed.
+        ``depth`` is the number of operations around the recipe. A recipe that cannot be computed
+        raises DataError, ValueError, TypeError or IndexError.
         """
         if isinstance(recipe, str):
             array = self._weight(recipe)
@@ -133,7 +135,7 @@ class Evaluator:
         else:
             array = self._computed(recipe, depth)
         if array.dtype != np.float32 or not array.size:
-            raise DataError("a recipe's result is not of numbers")
+            raise DataError("a recipe's result is empty or not in fp32")
         return np.ascontiguousarray(array)
 
     def _computed(self, recipe: Recipe, depth: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Options of search and sampling in the engine."""
+"""The options of beam search and sampling in the engine."""
 
 import ctypes
 import math
@@ -15,9 +15,9 @@ Rows = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Rules:
-    """The options of a search, with fairseq-generate's names and defaults.
+    """The options of a search, with the names and defaults of fairseq-generate's options.
 
-    Some are the engine's own: ``length_offset`` is added to lengths, ``epsilon`` is the least
+    Some are not fairseq's: ``length_offset`` is added to lengths, ``epsilon`` is the least
     probability of a token to draw, ``unordered`` lets constraints be met in any order, and
     ``listed`` restricts the search to the machine's shortlist, if it has one.
 
@@ -56,23 +56,26 @@ class Rules:
 
     @property
     def followed(self) -> int:
-        """The largest number of next tokens that a step of the search keeps for a hypothesis."""
+        """The most next tokens that a step of the search considers for each hypothesis."""
         return 1 if self.sampling else 2 * self.beam
 
     def longest(self, source: int, program: Program) -> int:
-        """Return how long a translation of ``source`` tokens may become, not counting ``</s>``."""
+        """Return the most tokens, without ``</s>``, in a translation of ``source`` tokens."""
         a, b = (min(bound, program.longest_target) for bound in (self.max_len_a, self.max_len_b))
         limit = source if self.match_source_len else int(a * source + b)
         return min(limit, program.longest_target - 1)
 
     def score(self, total: float, length: int) -> float:
-        """Return the score of ``length`` tokens whose log-probabilities sum to ``total``."""
+        """Return the score of a translation: ``total``, divided according to the length penalty.
+
+        ``total`` is the sum of its ``length`` tokens' log-probabilities.
+        """
         if self.lenpen is None:
             return total
         return total / ((self.length_offset + length) / (self.length_offset + 1)) ** self.lenpen
 
     def settings(self, program: Program) -> ctypes.Structure:
-        """Return these rules as the C structure that the engine reads."""
+        """Return the rules as the C structure that the engine reads, with the program's limits."""
         # Larger numbers would have the same effect, but do not fit into the machine's types.
         lengths = (self.min_len, self.max_len_a, self.max_len_b, self.no_repeat_ngram_size)
         min_len, a, b, no_repeat = (min(value, program.longest_target) for value in lengths)

@@ -1,8 +1,9 @@
 """Shortlists of the target tokens that a sentence's translations may have (numpy only).
 
 A shortlist has the most frequent target tokens and, for each source token, the tokens that
-translate it most often. The search for a sentence uses the union of these, so output layer and
-softmax have some hundreds of tokens instead of tens of thousands. The file is UTF-8 text::
+translate it most often. The search for a sentence chooses only among the frequent tokens and those
+of its source tokens. So the output layer and the softmax have some hundreds of tokens instead of
+tens of thousands. The file is UTF-8 text::
 
     fairseq-ext shortlist 1<TAB>number of source symbols that follow
     the most frequent target symbols, separated by spaces
@@ -29,19 +30,22 @@ CURE = "Make it again with `fairseq-ext shortlist`."
 
 @dataclass(frozen=True, eq=False)
 class Shortlist:
-    """A shortlist of target token ids."""
+    """The ids of target tokens that translations may have, by source token.
 
-    frequent: Tokens  # tokens that every sentence may have
-    lists: Sequence[Tokens]  # for each source token, the target tokens that may translate it
+    ``frequent`` are allowed in every translation, ``lists[i]`` if the source has the token i.
+    """
+
+    frequent: Tokens
+    lists: Sequence[Tokens]
 
     def check(self, vocabulary: int) -> None:
-        """Refuse a shortlist for another target vocabulary."""
+        """Raise ConfigError if an id is outside of a target vocabulary of ``vocabulary`` tokens."""
         tokens = np.concatenate([self.frequent, *self.lists])
         if not ((tokens >= 0) & (tokens < vocabulary)).all():
             raise ConfigError(f"the shortlist is for another vocabulary, or damaged. {CURE}")
 
     def require(self, count: int) -> None:
-        """Refuse a shortlist with fewer than ``count`` frequent tokens."""
+        """Raise ConfigError if fewer than ``count`` tokens, which a search needs, are frequent."""
         frequent = len(np.unique(self.frequent))
         if frequent < count:
             raise ConfigError(
@@ -50,7 +54,7 @@ class Shortlist:
             )
 
     def of(self, sentence: Sequence[int], extra: Sequence[int], vocabulary: int) -> np.ndarray:
-        """Return the target tokens for a source sentence, and ``extra``, as ascending int32 ids."""
+        """Return a source sentence's listed target tokens, and ``extra``: ascending int32 ids."""
         listed = np.zeros(vocabulary, bool)
         lists = (self.lists[token] for token in set(sentence) if token < len(self.lists))
         for tokens in (self.frequent, extra, *lists):
@@ -59,7 +63,7 @@ class Shortlist:
 
 
 def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequence[str]]) -> None:
-    """Write a shortlist of symbols atomically."""
+    """Write the most frequent target symbols, and a list for each source symbol, atomically."""
     with files.atomic_write(path) as file:
         file.write(f"{FORMAT}\t{len(lists)}\n{' '.join(frequent)}\n")
         for symbol, targets in lists.items():
@@ -67,7 +71,7 @@ def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequenc
 
 
 def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shortlist:
-    """Read a shortlist's file; ``source`` and ``target`` are the symbols of the dictionaries.
+    """Read a shortlist's file; ``source`` and ``target`` are the dictionaries' symbols, by id.
 
     Raises:
         DataError: the file is damaged, or has symbols of other dictionaries.
@@ -97,7 +101,7 @@ def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shor
 
 
 def _numbers(path: str | Path, place: int, line: str, vocabulary: Mapping[str, int]) -> np.ndarray:
-    """Return the ids of the symbols in a line; refuse a line without symbols."""
+    """Return the ids of a line's target symbols; refuse unknown symbols and an empty line."""
     symbols = line.split(" ")
     for symbol in symbols:
         if symbol not in vocabulary:
@@ -112,10 +116,10 @@ def _fault(path: str | Path, place: int, fault: str) -> DataError:
 def coverage(
     shortlist: Shortlist, source: Side, target: Side, sentences: int = 1000
 ) -> tuple[float, float]:
-    """Measure a shortlist's coverage and size on sentences spread over a parallel text.
+    """Measure a shortlist on about ``sentences`` sentence pairs, spread over a parallel text.
 
-    Return the share of target tokens that are listed for their sentence, and the mean number of
-    tokens that are listed for a sentence.
+    Return its coverage, which is the share of target tokens that are listed for their sentence; and
+    the mean number of tokens that are listed for a sentence.
     """
     step = max(1, (len(source.begins) - 1) // sentences)
     listed = hits = tokens = count = 0

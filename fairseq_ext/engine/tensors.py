@@ -3,7 +3,7 @@
 A weight is stored under its name in fp32, bf16 or whole numbers, or in one of three compact ways:
 
 =====================================  ===========================================================
-``NAME.int8``, ``NAME.scale``          ``[N, K]`` in int8, and the units ``[N]`` of its rows
+``NAME.int8``, ``NAME.scale``          int8 ``[N, K]``, and units ``[N]`` to multiply its rows by
 ``NAME.bits``, ``NAME.levels``         signs as bits ``[N, K / 8]``, lowest bit of a byte first, 1
                                        for plus, and the levels ``[N]`` to multiply them by
 ``NAME.trits``, ``NAME.levels``        signs and zeros ``[N, K / 5]``: a byte has five base-3
@@ -64,7 +64,7 @@ class Tensors:
             raise self.damaged(error) from None
 
     def damaged(self, error: Exception) -> CheckpointError:
-        """Return the error to raise for a file that cannot be used."""
+        """Return the error to raise because ``error`` shows that the file cannot be used."""
         if isinstance(error, DataError) and str(self._path) in str(error):
             return CheckpointError(str(error))
         reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
@@ -77,7 +77,7 @@ class Tensors:
         return name in self._table
 
     def names(self) -> Iterator[str]:
-        """Yield the names of all weights, including those in a compact form."""
+        """Yield the names of all weights; those in a compact form are named NAME."""
         for name in self._table:
             stem, dot, ending = name.rpartition(".")
             if dot + ending in (INT8, BITS, TRITS):
@@ -86,16 +86,16 @@ class Tensors:
                 yield name
 
     def all_names(self) -> Iterator[str]:
-        """Yield the names of all tensors in the file."""
+        """Yield the names of all tensors in the file, such as ``NAME.int8`` and ``NAME.scale``."""
         yield from self._table
 
     def kind(self, name: str) -> str:
-        """Return the format of a tensor's numbers, such as ``fp32``."""
+        """Return the number format of a tensor, such as ``fp32``."""
         kind = self._entry(name)["dtype"]
         return {"F32": "fp32", "BF16": "bf16"}.get(kind, kind.lower())
 
     def stored(self, name: str) -> np.ndarray:
-        """Read a tensor as it is stored, with bf16 as uint16."""
+        """Read a tensor in the number format in which it is stored; bf16 is read as uint16."""
         entry = self._entry(name)
         kind, count = TYPES[entry["dtype"]], math.prod(entry["shape"])
         array = np.empty(count, kind)
@@ -115,7 +115,11 @@ class Tensors:
         return entry
 
     def array(self, name: str) -> np.ndarray:
-        """Read a weight, as fp32 or whole numbers; refuse numbers that are not finite."""
+        """Read a weight in fp32 or, if it has whole numbers and no scale, in its own type.
+
+        Raises:
+            DataError: the file has no such weight, or the weight is not finite.
+        """
         if (compact := self.int8(name)) is not None:
             rounded, units = compact
             return rounded * units[:, None]
@@ -128,7 +132,7 @@ class Tensors:
             return _in_range(name, stored.astype(np.float32, copy=False))
 
     def int8(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """Read an int8 matrix and the units of its rows; return None if not stored in int8."""
+        """Read a weight's int8 matrix and the unit of each row; None if it is not in int8."""
         if name + INT8 not in self:
             return None
         rounded = self.stored(name + INT8)
@@ -139,7 +143,7 @@ class Tensors:
         return rounded, _in_range(name, scale)
 
     def signs(self, name: str, inputs: int) -> Signs | None:
-        """Read a weight ``[N, inputs]`` as signs; return None if it has no bits or trits."""
+        """Read a binary or ternary weight ``[N, inputs]``; None if it is not stored as such."""
         ending = next((ending for ending in (BITS, TRITS) if name + ending in self), None)
         if ending is None:
             return None
@@ -157,21 +161,21 @@ class Tensors:
 
 
 def pack_trits(signs: np.ndarray) -> np.ndarray:
-    """Pack signs ``[N, K]`` of -1, 0 and 1 into bytes ``[N, K / 5]``."""
+    """Pack signs -1, 0 and 1, ``[N, K]``, five to a byte, ``[N, K / 5]``."""
     padded = np.pad(signs, ((0, 0), (0, -signs.shape[1] % 5)))
     digits = padded.reshape(len(signs), -1, 5) + 1
     return (digits @ TRIPLES).astype(np.uint8)
 
 
 def unpack_trits(packed: np.ndarray, inputs: int) -> np.ndarray:
-    """Unpack bytes of :func:`pack_trits` to -1, 0 and 1 ``[N, K]`` in int8."""
+    """Unpack the result of :func:`pack_trits` to signs -1, 0 and 1, ``[N, inputs]`` in int8."""
     if packed.size and packed.max() >= len(DIGITS):
         raise DataError(f"a byte of its ternary weights is above {len(DIGITS) - 1}")
     return DIGITS[packed].reshape(len(packed), -1)[:, :inputs]
 
 
 def _in_range(name: str, values: np.ndarray) -> np.ndarray:
-    """Return the values; refuse any that is not finite, or above :data:`LARGEST`."""
+    """Return ``values``; raise DataError if a magnitude is not finite, or above ``LARGEST``."""
     if values.size and not (values.min() >= -LARGEST and values.max() <= LARGEST):
         raise DataError(f"the weight `{name:.60}` has numbers that are not finite or above 1e18")
     return values

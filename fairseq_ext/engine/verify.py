@@ -1,4 +1,4 @@
-"""Check that a program and its weights can be run (numpy only).
+"""Check that the C code can run a program with its weights safely (numpy only).
 
 ``native/machine.c`` reads and writes memory as the program says, and checks nothing. So everything
 that it relies on is proven first: operands lie within registers that were written before, the
@@ -24,15 +24,16 @@ PANELS: dict[int, tuple[str, Callable[[int], float], tuple[str, ...]]] = {
     BITS8: ("uint8", lambda inputs: -(-inputs // 4) / 2, ("scales", "sums")),
     TERNARY: ("int32", lambda inputs: 4 * -(-inputs // 64), ("scales",)),
 }
-"""For each kind of weight: type of its numbers, count of numbers per output, and other arrays."""
+"""For each kind of weight: type of its ``values``, their number for each output (from the number of
+inputs), and the names of its other arrays."""
 BESIDE = {"scales": "float32", "sums": "int32"}
 EMBEDDINGS = {PLAIN, FP32, BF16, INT8}  # kinds from which a single row can be read
 
 LARGEST_FLOAT = float(np.finfo(np.float32).max)
 LONGEST_SUM = 1 << 16  # most products of two bytes whose sum fits into int32
 MOST = 1 << 24  # limit of rows, of columns and of integers in operations; models are far below
-MOST_COLUMNS = 16  # register columns per row and column of all weights; models have about half
-MOST_NUMBERS = 1 << 22  # register columns; 48 layers with inner width 8,192 have a fifth of it
+MOST_COLUMNS = 16  # register columns for each row and column of a weight; models have about 8
+MOST_NUMBERS = 1 << 22  # register columns in all; 48 layers with inner width 8,192 have a fifth
 MOST_SLOTS = 1 << 25  # numbers in the slots of a sentence (128 MiB)
 MOST_OPERATIONS = 1 << 13  # operations of the encoder or the decoder; 48 layers have some 500
 
@@ -58,12 +59,12 @@ def verify(program: Program, weights: Sequence[Packed]) -> None:
         ConfigError: names the first fault, and the operation that has it.
     """
     for number, weight in enumerate(weights):
-        _require(is_whole(weight), f"weight {number} does not have the size or kind that it states")
+        _require(is_sound(weight), f"weight {number} does not have the size or kind that it states")
     _Verifier(program, weights).run()
 
 
-def is_whole(weight: Packed) -> bool:
-    """Return whether a weight has as many numbers as its kind and size need."""
+def is_sound(weight: Packed) -> bool:
+    """Return whether a weight's arrays fit its kind and size, and its numbers are in range."""
     kind, outputs, inputs = weight[:3]
     if not (0 < outputs < MOST and 0 < inputs < MOST and (kind == PLAIN or kind in PANELS)):
         return False
@@ -96,7 +97,7 @@ def _require(condition: object, fault: str) -> None:
 
 
 class _Verifier:
-    """A checker of operations, which goes through them in the order in which they run."""
+    """A checker of a program. It goes through the operations in the order in which they run."""
 
     def __init__(self, program: Program, weights: Sequence[Packed]) -> None:
         self.program, self.weights = program, weights
@@ -106,7 +107,7 @@ class _Verifier:
         self.decoding = False
 
     def run(self) -> None:
-        """Check encoder, decoder, output layers and symbols."""
+        """Check sizes, encoder, decoder, output layers, special symbols and caches."""
         self._check_sizes()
         program = self.program
         for self.decoding, operations in ((False, program.encoder), (True, program.decoder)):
@@ -140,7 +141,7 @@ class _Verifier:
         return self.weights[layers[0].weight].outputs
 
     def _check_sizes(self) -> None:
-        """Check lengths, registers and counts, which do not depend on single operations."""
+        """Check the program's lengths, registers and counts, before any single operation."""
         program = self.program
         for name in ("longest_source", "longest_target"):
             _require(1 <= getattr(program, name) < 1 << 31, f"its `{name}` is out of range")
@@ -164,13 +165,13 @@ class _Verifier:
         _require(op.code in iter(Code), "the operation is unknown")
         counts = tuple(map(len, (op.inputs, op.weights, op.ints, op.reals)))
         _require(counts == Code(op.code).operands, "it has the wrong number of operands")
-        other_side = OF_ENCODER if self.decoding else OF_DECODER
-        _require(op.code not in other_side, "it belongs to the other side")
+        elsewhere, others = ("encoder", OF_ENCODER) if self.decoding else ("decoder", OF_DECODER)
+        _require(op.code not in others, f"it belongs into the {elsewhere}")
         _require(all(-1 <= number <= MOST for number in op.ints), "a number is out of range")
         _require(_are_finite(op.reals), "a factor is not finite")
         out = self.within(op.out)
         fits = (out.phase == Phase.HYPOTHESES) == self.decoding
-        _require(fits, "it writes a register of the other side")
+        _require(fits, f"it writes a register of the {elsewhere}")
         _require(op.out.register not in self.heads, "it writes into transposed keys")
         for x, multiple in zip(op.inputs, BESIDE_OUT.get(op.code, ()), strict=False):
             self.beside(x, op.out, multiple * op.out.width)
@@ -188,7 +189,7 @@ class _Verifier:
     # ---- operands --------------------------------------------------------------------------------
 
     def within(self, place: Columns) -> Shape:
-        """Check that an operand lies in its register; return the register's shape."""
+        """Check that columns lie in an existing register; return the shape of the register."""
         _require(0 <= place.register < len(self.program.shapes), "a register is missing")
         shape = self.program.shapes[place.register]
         inside = place.offset >= 0 and 1 <= place.width <= shape.width - place.offset
@@ -196,7 +197,10 @@ class _Verifier:
         return shape
 
     def read(self, place: Columns, *phases: Phase, width: int | None = None) -> Shape:
-        """Check an input register: in bounds, already written, in an allowed phase."""
+        """Check an input: within its register, already written, with rows of an allowed phase.
+
+        Return the shape of the register. ``width`` is the width that the input must have, if any.
+        """
         shape = self.within(place)
         held = self.written[place.register][place.offset :][: place.width]
         _require(held.all() and place.register not in self.heads, "it reads unwritten columns")
@@ -205,40 +209,40 @@ class _Verifier:
         return shape
 
     def beside(self, place: Columns, out: Columns, width: int | None = None) -> None:
-        """Check an input of ``width`` columns that must have one row for each row of the output."""
+        """Check an input with the rows of ``out``, and ``width`` columns (None: any number)."""
         shape, rows = self.read(place, *Phase, width=width), self.within(out)
         _require(shape[1:] == rows[1:], "an operand does not have the rows of the result")
 
     def weight(self, number: int) -> Packed:
-        """Check that a weight exists, and return it."""
+        """Return the weight with the index ``number``; refuse an index without a weight."""
         _require(0 <= number < len(self.weights), "a weight is missing")
         return self.weights[number]
 
     def product(self, number: int, inputs: int, outputs: int) -> None:
-        """Check the size and layout of a product's weight."""
+        """Check that a weight is a matrix for products, of size ``[outputs, inputs]``."""
         weight = self.weight(number)
         fits = weight.kind != PLAIN and (weight.inputs, weight.outputs) == (inputs, outputs)
         _require(fits, "its weight has the wrong size or kind")
 
     def plain(self, number: int, rows: int, columns: int = 1) -> np.ndarray:
-        """Check an fp32 table of ``columns`` columns and at least ``rows`` rows; return it."""
+        """Check a plain weight: ``columns`` columns, at least ``rows`` rows; return its numbers."""
         weight = self.weight(number)
         fits = weight.kind == PLAIN and weight.inputs == columns and weight.outputs >= rows
         _require(fits, "its vector or table has the wrong size or kind")
         return weight.values.reshape(-1, columns)
 
     def vector(self, number: int, size: int, *, optional: bool = False) -> None:
-        """Check a gain or a bias."""
+        """Check a gain or bias of at least ``size`` numbers; ``optional`` ones may be -1 (none)."""
         if number != -1 or not optional:
             self.plain(number, size)
 
     def divides(self, parts: int, *widths: int) -> None:
-        """Check that widths can be cut into ``parts`` heads or groups."""
+        """Check that each of ``widths`` can be cut into ``parts`` equal heads or groups."""
         equal = parts >= 1 and not any(width % parts for width in widths)
         _require(equal, "a width cannot be cut into equal parts")
 
     def memory(self, op: Operation) -> None:
-        """Check the operands of attention over a sentence: query, transposed keys, and values."""
+        """Check the operands of attention to a sentence: queries, transposed keys, and values."""
         (query, keys, values), heads = op.inputs, op.ints[0]
         self.beside(query, op.out, width=keys.width)
         shape = self.within(keys)

@@ -1,9 +1,12 @@
 """Arrange weights in memory for the machine's matrix products (numpy only).
 
-Weights lie in panels of 64 outputs: ``[panel][k][64]``, bf16 ``[panel][k / 2][64][2]``, int8
-``[panel][k / 4][64][4]``. Signs are bits in the order of int8 or, for the binary kernels,
-``[panel][k / 32][64][32]``. A ternary weight is the mean of two binary weights, which are stored:
-``[panel][2][k / 32][64][32]``. See engine.h.
+A weight ``[N, K]`` lies in panels of 64 of its N outputs, as engine.h says::
+
+    fp32                     [panel][K][64]
+    bf16                     [panel][K / 2][64][2]
+    int8, and bits (BITS8)   [panel][K / 4][64][4]
+    bits (SIGNS)             [panel][K / 32][64][32]
+    ternary (TERNARY)        [panel][2][K / 32][64][32], bits of two weights whose mean it is
 """
 
 import math
@@ -23,18 +26,18 @@ PIECE = 1 << 25  # least bytes to allocate at once for many weights
 
 
 class Packed(NamedTuple):
-    """A weight in the machine's layout.
+    """A weight ``[N, K]`` in the layout in which the machine reads it.
 
     Attributes:
         kind: an index in :data:`fairseq_ext.engine.NUMBERS`; :data:`PLAIN` for plain weights;
             :data:`SIGNS` or :data:`TERNARY` for signs that multiply floats or signs;
             :data:`BITS8` for signs that multiply inputs rounded to int8.
         outputs, inputs: N, K.
-        values: the numbers.
-        scales: one number for each output: in int8 its unit, in BITS8 and TERNARY its level, in
-            SIGNS twice its level.
-        sums: for int8 and BITS8, 128 times the sum of each output's weights.
-        reading: for SIGNS and TERNARY, the way in which inputs are read.
+        values: the numbers or bits, in the layout of the kind.
+        scales: a factor for each output: its unit in int8, its level in BITS8 and TERNARY, twice
+            its level in SIGNS; None for other kinds.
+        sums: in int8 and BITS8, 128 times the sum of each output's weights; None for other kinds.
+        reading: how SIGNS and TERNARY binarize their inputs.
     """
 
     kind: int
@@ -49,15 +52,15 @@ class Packed(NamedTuple):
 class Pool:
     """Memory for many weights, allocated in pieces of at least ``piece`` bytes.
 
-    With memory pages of 4 KB, looking pages up can take a quarter of a step's time. For a large
-    piece, numpy asks the system for huge pages.
+    For a large piece, numpy asks the system for huge pages. With pages of 4 KB, the processor can
+    spend a quarter of a step's time on looking up pages.
     """
 
     def __init__(self, piece: int = PIECE) -> None:
         self._piece, self._free = piece, np.empty(0, np.uint8)
 
     def take(self, shape: Sequence[int], kind: DTypeLike) -> np.ndarray:
-        """Return an uninitialized array that begins at a multiple of 64 bytes."""
+        """Return an uninitialized array of type ``kind``, whose address is a multiple of 64."""
         size = math.prod(shape) * np.dtype(kind).itemsize
         room = -(-size // LINE) * LINE
         if room > len(self._free):
@@ -69,11 +72,12 @@ class Pool:
 
 
 def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None) -> Packed:
-    """Pack a weight ``[N, K]`` in the format ``numbers``, into memory of the pool.
+    """Pack a weight ``[N, K]`` in the format ``numbers`` (fp32, bf16 or int8).
 
-    Plain weights stay in fp32. In int8, the unit of an output is its largest weight / 127. Signs
-    stay signs. But if they multiply floats, and the format is int8, ternary signs become int8
-    weights, and binary signs multiply inputs that are rounded to int8.
+    Plain weights stay in fp32. In int8, the unit of an output is its largest magnitude / 127. Signs
+    stay signs, with one exception: in int8, signs that multiply floats become int8 weights if they
+    are ternary, and multiply inputs that are rounded to int8 if they are binary. The arrays are in
+    the memory of ``pool``; None for new memory.
     """
     pool = pool or Pool(0)
     if isinstance(matrix, Signs):
@@ -96,13 +100,13 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None
 def pack_all(
     matrices: Iterable[Matrix | Signs], numbers: str = "fp32", pool: Pool | None = None
 ) -> list[Packed]:
-    """Pack weights one after another into the large pieces of a pool."""
+    """Pack weights one after another by :func:`pack`; None stands for a new pool."""
     pool = pool or Pool()
     return [pack(matrix, numbers, pool) for matrix in matrices]
 
 
 def _pack_int8(rounded: np.ndarray, units: np.ndarray, pool: Pool) -> Packed:
-    """Pack a matrix ``[N, K]`` in int8, with the units of its rows."""
+    """Pack an int8 matrix ``[N, K]``, whose rows are to be multiplied by ``units [N]``."""
     sums = 128 * rounded.sum(1, dtype=np.int32)
     panels = _panels(rounded, pool, 4)
     return Packed(2, *rounded.shape, panels, _filled(units), _filled(sums))
@@ -121,7 +125,7 @@ def _pack_signs(matrix: Signs, numbers: str, pool: Pool) -> Packed:
         return Packed(kind, outputs, inputs, tiles, scales, reading=matrix.reading)
     if matrix.plus is not None:
         return _pack_int8(matrix.array(), np.asarray(matrix.levels, np.float32), pool)
-    bits = _padded(~matrix.values, inputs)  # 1 is minus
+    bits = _padded(~matrix.values, inputs)  # bit 1 stands for -1
     fours = -(-inputs // 4)
     halves = np.stack([bits & 15, bits >> 4], axis=2).reshape(outputs, -1)[:, :fours]
     panels = _panels(halves, Pool(0))[..., 0]
@@ -133,7 +137,7 @@ def _pack_signs(matrix: Signs, numbers: str, pool: Pool) -> Packed:
 
 
 def _padded(bits: np.ndarray, inputs: int) -> np.ndarray:
-    """Pad bits ``[N, K / 8]`` to words of 64 bits; bits beyond the inputs become 0."""
+    """Pad each row of bits ``[N, K / 8]`` to a multiple of 64 bits; clear bits after ``inputs``."""
     size, rest = divmod(inputs, 8)
     padded = np.zeros((len(bits), -(-inputs // 64) * 8), np.uint8)
     padded[:, : -(-inputs // 8)] = bits[:, : -(-inputs // 8)]
@@ -143,26 +147,26 @@ def _padded(bits: np.ndarray, inputs: int) -> np.ndarray:
 
 
 def _filled(values: np.ndarray) -> np.ndarray:
-    """Pad a vector of one number per output with zeros, so that it fills the last panel."""
+    """Pad a vector of one number per output with zeros to a multiple of 64, the panel's size."""
     padded = np.zeros(-(-len(values) // PANEL) * PANEL, values.dtype)
     padded[: len(values)] = values
     return padded
 
 
 def to_bf16(values: np.ndarray) -> np.ndarray:
-    """Round fp32 to bf16 as ``uint16``, to the nearest, ties to even."""
+    """Round fp32 to the nearest bf16, ties to even; return its bits as ``uint16``."""
     bits = values.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 def to_int8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Quantize each row of a matrix to int8, at most ±127; also return the rows' units."""
+    """Round a matrix to int8, at most ±127; also return the units by which to multiply its rows."""
     units = np.maximum(np.abs(values).max(1), np.finfo(np.float32).tiny) / np.float32(127)
     return np.rint(values / units[:, None]).astype(np.int8), units
 
 
 def _panels(values: np.ndarray, pool: Pool, together: int = 1) -> np.ndarray:
-    """Cut ``[N, K]`` into panels of 64 outputs: ``[panel][K / together][64][together]``."""
+    """Arrange a matrix ``[N, K]`` in panels: ``[N / 64][K / together][64][together]``."""
     outputs, inputs = values.shape
     count, groups = -(-outputs // PANEL), -(-inputs // together)
     panels = pool.take((count, groups, PANEL, together), values.dtype)

@@ -1,7 +1,8 @@
 """Build programs for the engine, with one method for each operation.
 
-A method adds its operation to the encoder or the decoder, depending on the rows of its result, and
-returns the columns ``[rows, width]`` of the result.
+A method adds its operation to the decoder if the result has a row for each hypothesis, and to the
+encoder otherwise. It returns the columns of the result. They are ``out``, if this argument is not
+None, or a new register.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 class Writer(Program):
-    """A builder of a program; ``state`` is the model's state dict, which names the weights."""
+    """A program under construction; the model's state dict ``state`` names the weights."""
 
     def __init__(self, *arguments: Any, state: Mapping[str, Tensor] | None = None) -> None:
         super().__init__(*arguments)
@@ -30,11 +31,11 @@ class Writer(Program):
         self._recipes: dict[int, tuple[np.ndarray, Recipe]] = {}
 
     def name(self, parameter: Tensor) -> str | None:
-        """Return a parameter's name in the state dict; its first name if it is tied."""
+        """Return a parameter's name in the state dict (if it is tied, the first), or None."""
         return self._names.get((parameter.data_ptr(), parameter.shape))
 
     def array(self, parameter: Tensor | None) -> np.ndarray | None:
-        """Return a parameter as an fp32 array, which is the same object at every call."""
+        """Return a parameter as an fp32 array: at every call the same object. None stays None."""
         if parameter is None:
             return None
         key = parameter.data_ptr()
@@ -47,11 +48,14 @@ class Writer(Program):
         return self._arrays[key][1]
 
     def parameters(self, layer: nn.Module, ending: str = "") -> list[Any]:
-        """Return the arrays of a layer's ``weight`` and ``bias``, with an ending like ``_ih``."""
+        """Return the arrays of a layer's weight and bias; None stands for a missing one.
+
+        ``ending`` is the end of their names, such as ``_ih`` in ``weight_ih``.
+        """
         return [self.array(getattr(layer, kind + ending, None)) for kind in ("weight", "bias")]
 
     def derive(self, operation: str, *operands: np.ndarray | int) -> np.ndarray:
-        """Compute an array from others by one of :data:`fairseq_ext.engine.recipes.OPERATIONS`."""
+        """Compute an array by an operation of ``recipes.py``, which becomes the array's recipe."""
         key = (operation, *(x if isinstance(x, int) else id(x) for x in operands))
         if key not in self._derived:
             array = OPERATIONS[operation](*operands)
@@ -60,15 +64,15 @@ class Writer(Program):
         return self._derived[key]
 
     def recipe(self, array: np.ndarray) -> Recipe | np.ndarray:
-        """Return how an array is computed from the model's weights (a recipe of ``recipes.py``).
+        """Return the recipe (``recipes.py``) that computes an array from the model's weights.
 
         If the array does not depend on weights, return the array itself. The array is kept alive,
-        because recipes are found by its ``id``.
+        because its recipe is looked up by its ``id``.
         """
         return self._recipes.setdefault(id(array), (array, array))[1]
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
-        """Add a weight to the program, unless it is there; return its index, or -1 for None."""
+        """Add a weight to the program, unless it has it already; return its index (None: -1)."""
         if values is None:
             return -1
         for number, matrix in enumerate(self.matrices):
@@ -78,12 +82,12 @@ class Writer(Program):
         return len(self.matrices) - 1
 
     def register(self, width: int, phase: Phase, rows: int = 0) -> Columns:
-        """Add a register, and return all of its columns."""
+        """Add a register and return its columns; ``rows`` is the number of slots, if it has any."""
         self.shapes.append(programs.Shape(width, phase, rows))
         return Columns(len(self.shapes) - 1, 0, width)
 
     def phase(self, place: Columns) -> Phase:
-        """Return what a row of these columns stands for: a token, a sentence, a hypothesis …"""
+        """Return the phase of a register: what the rows of the columns ``place`` stand for."""
         return self.shapes[place.register].phase
 
     def write(
@@ -95,9 +99,9 @@ class Writer(Program):
         ints: Sequence[int] = (),
         reals: Sequence[float] = (),
     ) -> Columns:
-        """Add an operation to the encoder or, if it writes rows of hypotheses, to the decoder.
+        """Add an operation to the encoder or, if rows of ``out`` are hypotheses, to the decoder.
 
-        Return ``out``, the columns that it writes.
+        Return ``out``, the columns that the operation writes.
         """
         operations = self.decoder if self.phase(out) is Phase.HYPOTHESES else self.encoder
         operations.append(
@@ -106,7 +110,10 @@ class Writer(Program):
         return out
 
     def like(self, place: Columns, width: int | None = None) -> Columns:
-        """Add a register with as many rows as ``place`` has, and return its columns."""
+        """Add a register with rows like those of ``place``; return its columns.
+
+        ``width`` is the number of columns; None for as many as ``place`` has.
+        """
         shape = self.shapes[place.register]
         return self.register(place.width if width is None else width, shape.phase, shape.rows)
 
@@ -119,10 +126,10 @@ class Writer(Program):
         first_position: int = 0,
         out: Columns | None = None,
     ) -> Columns:
-        """Compute ``scale · W[token] + P[position + first_position]``.
+        """Compute embeddings of tokens, ``scale · W[token] + P[position + first_position]``.
 
-        W is ``table``, P ``positions``. ``phase`` tells whether the tokens are those of the source
-        or the hypotheses' newest ones.
+        W is ``table``, P is ``positions`` (None for 0). The tokens are those of the source if
+        ``phase`` is TOKENS, and the newest token of each hypothesis if it is HYPOTHESES.
         """
         weights = (self.matrix(table), self.matrix(positions, plain=True))
         out = self.register(table.shape[1], phase) if out is None else out
@@ -137,7 +144,7 @@ class Writer(Program):
         added: Columns = programs.NOTHING,
         out: Columns | None = None,
     ) -> Columns:
-        """Compute ``f(x W^T + b) + added``; if ``added`` is used, ``f`` must be linear or relu."""
+        """Compute ``f(x W^T + b) + added``; if there is ``added``, f is linear or relu."""
         if isinstance(weight, Signs):
             outputs, number = len(weight.values), len(self.matrices)
             self.matrices.append(weight)
@@ -155,7 +162,7 @@ class Writer(Program):
         return self.write(Code.NORM, self.like(x), (x,), weights, (groups,), (eps,))
 
     def binarize(self, x: Columns, groups: int) -> Columns:
-        """Compute ``sign(x) max|x| / 2`` of each of ``groups`` equal parts of a row."""
+        """Binarize each of ``groups`` equal parts x of a row to ``sign(x) max|x| / 2``."""
         return self.write(Code.BINARIZE, self.like(x), (x,), ints=(groups,))
 
     def add(self, x: Columns, z: Columns, a: float = 1.0, b: float = 1.0) -> Columns:
@@ -169,7 +176,7 @@ class Writer(Program):
 
     @staticmethod
     def activation(name: str) -> int:
-        """Return the engine's code for an activation function."""
+        """Return the engine's number for an activation function; ConfigError if it has none."""
         if name not in programs.ACTIVATIONS:
             raise ConfigError(f"the engine has no activation `{name}`.")
         return programs.ACTIVATIONS[name]
@@ -197,7 +204,7 @@ class Writer(Program):
         Args:
             q, keys, values: queries, keys and values of all heads.
             heads: number of heads H.
-            scale: factor of the products; None for ``1 / √D``.
+            scale: factor of the products; None for ``1 / √D``, where D is the width of a head.
             shown: whether the weights over the source are the alignment.
             binary: how to binarize the attention weights, a key of
                 :data:`fairseq_ext.engine.program.WEIGHTS`. Unless it is None, the caller passes
@@ -226,19 +233,22 @@ class Writer(Program):
         out: Columns,
         shown: bool = False,
     ) -> Columns:
-        """Compute ``Σ_j softmax_j(v^T tanh(query + keys_j)) values_j`` over the source."""
+        """Compute ``Σ_j softmax_j(v^T tanh(query + keys_j)) values_j`` over source tokens j."""
         weights = (self.matrix(v, plain=True),)
         return self.write(Code.ADDITIVE, out, (query, keys, values), weights, (1, int(shown)))
 
     def cache(self, x: Columns) -> int:
-        """Add a cache of past rows; return its index, or -1 if rows of ``x`` are not hypotheses."""
+        """Add a cache, in which the decoder keeps past rows of ``x``; return its index.
+
+        Return -1 if the rows of ``x`` are not hypotheses: the encoder needs no cache.
+        """
         if self.phase(x) is not Phase.HYPOTHESES:
             return -1
         self.caches += 1
         return self.caches - 1
 
     def mix(self, x: Columns, matrix: np.ndarray) -> Columns:
-        """Compute ``E x`` for each sentence: E ``[K, N]`` turns at most N tokens into K slots."""
+        """Compute K slots ``E x`` of each sentence of up to N tokens; E is ``matrix [K, N]``."""
         out = self.register(x.width, Phase.SLOTS, len(matrix))
         return self.write(Code.MIX, out, (x,), (self.matrix(matrix, plain=True),))
 
@@ -251,10 +261,11 @@ class Writer(Program):
         *,
         out: Columns | None = None,
     ) -> Columns:
-        """Convolve with a dynamic kernel for each position and head.
+        """Convolve ``values`` with dynamic kernels, which differ by position and head.
 
-        ``logits`` are sorted by head, kernel and tap; each kernel has its own softmax. ``kernels``
-        ``[n, 2]`` hold the number of taps and the share of each kernel.
+        A head has n kernels, whose results are added. ``kernels [n, 2]`` has the number of taps of
+        each kernel and the factor of its result. ``logits`` has a number for each head, kernel and
+        tap, in this order; its softmax over the taps is the kernel.
         """
         out = self.like(values) if out is None else out
         weights = (self.matrix(kernels, plain=True),)
@@ -267,7 +278,7 @@ class Writer(Program):
         return self.write(Code.TAPS, out, (x,), ints=(1, self.cache(x), count))
 
     def filter(self, x: Columns, kernels: np.ndarray, heads: int) -> Columns:
-        """Convolve with one kernel per head; ``kernels`` ``[H * taps]`` lists them head by head."""
+        """Convolve ``x`` with one kernel per head; ``kernels [H * taps]`` has them head by head."""
         ints = (heads, self.cache(x), len(kernels) // heads)
         weights = (self.matrix(kernels, plain=True),)
         return self.write(Code.FILTER, self.like(x), (x,), weights, ints)
@@ -282,41 +293,39 @@ class Writer(Program):
         *,
         cells: bool = False,
     ) -> Columns:
-        """Write a GRU's states at every word of each sentence to the columns ``out``.
+        """Compute a GRU over the words of each sentence; write its state at each word to ``out``.
 
-        ``gates`` are the terms of the gates that come from the inputs, ``W x + b`` (3H columns).
-        The terms that come from the previous state s are ``U s + b'``, in which U is ``weight``
-        ``[3H, H]`` and b' is ``bias``. ``backwards`` reads the last word first. With ``cells``,
-        compute an LSTM instead, with 4H columns of gates; its rows are ``[state; cell]``.
+        The gates are sums of two terms: ``gates``, which come from the inputs (``W x + b``, 3H
+        columns), and ``U s + b'``, which come from the previous state s. U is ``weight [3H, H]``
+        and b' is ``bias``. ``backwards`` reads the last word first. With ``cells``, compute an LSTM
+        instead, with 4H columns of gates; its rows are ``[state; cell]``.
         """
         weights = (self.matrix(weight), self.matrix(bias, plain=True))
         how = programs.BACKWARDS * backwards | programs.CELLS * cells
         return self.write(Code.RECUR, out, (gates,), weights, (how,))
 
     def pick(self, x: Columns, out: Columns, first: bool) -> Columns:
-        """Write the first row of each sentence to ``out``; if ``first`` is False, the last row."""
+        """Copy each sentence's first row of ``x``, or last row if not ``first``, to ``out``."""
         return self.write(Code.PICK, out, (x,), ints=(int(first),))
 
     def recall(
         self, x: Columns, initial: Columns = programs.NOTHING, out: Columns | None = None
     ) -> Columns:
-        """Return the previous step's ``x``; at the first step, ``initial`` or zeros."""
+        """Return ``x`` as the previous step left it; at the first step, ``initial`` or zeros."""
         out = self.like(x) if out is None else out
         return self.write(Code.RECALL, out, (x, initial))
 
     def gru(self, inputs: Columns, hiddens: Columns, state: Columns, out: Columns) -> Columns:
         """Compute a GRU's next state (H columns) from ``state`` and the terms of its gates r, z, n.
 
-        ``inputs`` and ``hiddens`` are the terms that come from the input and from the state,
-        3H columns each.
+        ``inputs`` are the terms from the input, ``hiddens`` those from the state, 3H columns each.
         """
         return self.write(Code.GRU, out, (inputs, hiddens, state))
 
     def lstm(self, inputs: Columns, hiddens: Columns, cell: Columns, out: Columns) -> Columns:
         """Compute an LSTM's next ``[state; cell]`` (2H columns) from ``cell`` and gates i, f, g, o.
 
-        ``inputs`` and ``hiddens`` are the terms that come from the input and from the state,
-        4H columns each.
+        ``inputs`` are the terms from the input, ``hiddens`` those from the state, 4H columns each.
         """
         return self.write(Code.LSTM, out, (inputs, hiddens, cell))
 

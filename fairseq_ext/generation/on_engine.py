@@ -25,7 +25,7 @@ from torch import Tensor
 from fairseq_ext.engine import TORCH
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor
-from fairseq_ext.engine.library import Found, Machine, Team, active_path
+from fairseq_ext.engine.library import Hypothesis, Machine, Team, active_path
 from fairseq_ext.engine.program import merged
 from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.engine.shortlist import Shortlist
@@ -261,7 +261,7 @@ class NativeGenerator:
         machine = Machine(self._program, self._numbers, shortlist=self._shortlist)
         return Team(machine, torch.get_num_threads())
 
-    def _hypothesis(self, candidate: Found, source: Tensor) -> dict[str, Tensor]:
+    def _hypothesis(self, candidate: Hypothesis, source: Tensor) -> dict[str, Tensor]:
         """Convert a hypothesis of the engine to a hypothesis of fairseq.
 
         The attention ``[S, T]`` over ``source`` ``[S]`` is 0 on pads, and empty if not computed.

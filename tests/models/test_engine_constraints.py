@@ -13,7 +13,7 @@ from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
 from fairseq_ext.engine import shortlist
-from fairseq_ext.engine.library import Found, Machine, Team
+from fairseq_ext.engine.library import Hypothesis, Machine, Team
 from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.generation.on_engine import NativeGenerator, obstacle, rules_of
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -76,7 +76,7 @@ def flat(constraints: list[list[int]]) -> list[int]:
     return [token for tokens in constraints for token in (*tokens, 0)]
 
 
-def fairseqs(generator: SequenceGenerator, model: object, case: Case) -> list[Found] | None:
+def fairseqs(generator: SequenceGenerator, model: object, case: Case) -> list[Hypothesis] | None:
     """What fairseq finds; None if candidates were tied, or if it stops with an error.
 
     It stops if a hypothesis has to end before it has its words, even if others have ended.

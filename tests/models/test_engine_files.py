@@ -19,7 +19,7 @@ from fairseq_ext.decoding.engine_translator import EngineTranslator
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.engine import recipes
 from fairseq_ext.engine.compilers import compile_model
-from fairseq_ext.engine.engine_model import EngineModel, voting
+from fairseq_ext.engine.engine_model import EngineModel, ensemble
 from fairseq_ext.engine.library import Machine
 from fairseq_ext.engine.program import NOTHING, Code, Columns, Operation, Phase, Program, Shape
 from fairseq_ext.engine.search_options import Rules
@@ -116,17 +116,17 @@ def test_files_vote():
         translations = worker.translate(sentences, Rules(beam=3, max_len_b=12))
         return [hypotheses[0].score for hypotheses in translations]
 
-    ensemble = voting([first, second])
+    joined = ensemble([first, second])
     task = models.build(ALL["transformer"], size=40)[1]
     exact = scores(program_of([first_trained, second_trained], task), None)
-    rounded = scores(ensemble.program, ensemble.weights)
+    rounded = scores(joined.program, joined.weights)
     assert sum(abs(a - b) < 0.05 for a, b in zip(rounded, exact, strict=True)) >= 2
-    unrounded = voting([first, replace(second, weights=compiled("gru")[0].weights)])
+    unrounded = ensemble([first, replace(second, weights=compiled("gru")[0].weights)])
     assert scores(unrounded.program, unrounded.weights) == exact
-    assert voting([first]).program is first.program
+    assert ensemble([first]).program is first.program
     for spoiled in (replace(second, target=[*second.target[:-1], "x"]), replace(second, cut=5)):
         with pytest.raises(ConfigError, match="cannot form an ensemble"):
-            voting([first, spoiled])
+            ensemble([first, spoiled])
 
 
 def test_bits_are_the_bits_of_the_checkpoint(tmp_path: Path):

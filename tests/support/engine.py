@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairseq_ext.base import wings
 from fairseq_ext.engine.compilers import compile_model
-from fairseq_ext.engine.library import Found, Machine, Worker
+from fairseq_ext.engine.library import Hypothesis, Machine, Worker
 from fairseq_ext.engine.program import Program, merged
 from tests.support import models
 
@@ -119,10 +119,10 @@ class Watching(BeamSearch):
         return super().step(step, lprobs, scores, *extra)
 
 
-def as_found(hypotheses: list[dict]) -> list[Found]:
-    """Convert fairseq's hypotheses to the engine's class :class:`Found`."""
+def as_found(hypotheses: list[dict]) -> list[Hypothesis]:
+    """Convert fairseq's hypotheses to the engine's class :class:`Hypothesis`."""
     return [
-        Found(
+        Hypothesis(
             hypothesis["tokens"].numpy(),
             float(hypothesis["score"]),
             hypothesis["positional_scores"].numpy(),
@@ -137,7 +137,7 @@ def by_fairseq(
     voters: list[BaseFairseqModel],
     sentences: list[list[int]],
     prefixes: Sequence[list[int] | None] | None = None,
-) -> list[list[Found]]:
+) -> list[list[Hypothesis]]:
     """Translate with a generator of fairseq, one sentence at a time."""
     translations = []
     for sentence, prefix in zip(sentences, prefixes or [None] * len(sentences), strict=True):
@@ -153,10 +153,10 @@ def fairseqs(
     sentences: list[list[int]],
     prefixes: list[list[int]] | None = None,
     **how: object,
-) -> list[list[Found] | None]:
+) -> list[list[Hypothesis] | None]:
     """Translate with fairseq's beam search; return None for sentences with tied candidates."""
     voters = voters if isinstance(voters, list) else [voters]
-    translations: list[list[Found] | None] = []
+    translations: list[list[Hypothesis] | None] = []
     for sentence, prefix in zip(sentences, prefixes or [None] * len(sentences), strict=True):
         search = Watching(task.target_dictionary)
         generator = SequenceGenerator(voters, task.target_dictionary, search_strategy=search, **how)
@@ -189,7 +189,7 @@ def naive(
     longest: int,
     tokens: Sequence[int] = range(SIZE),
     no_repeat: int = 0,
-) -> list[Found] | None:
+) -> list[Hypothesis] | None:
     """Search with a beam, without caches, batches or padding; return None if candidates tie.
 
     ``no_repeat`` is the length of n-grams that must not occur twice; 0 allows all.
@@ -214,7 +214,7 @@ def naive(
             return None
         best = best[: 2 * beam]
         ended += [
-            Found(np.array(sequence[1:]), total / (step + 1), None, None)
+            Hypothesis(np.array(sequence[1:]), total / (step + 1), None, None)
             for total, sequence in best[:beam]
             if sequence[-1] == END
         ]
@@ -225,8 +225,8 @@ def naive(
 
 
 def assert_same(
-    ours: Sequence[list[Found]],
-    theirs: Sequence[list[Found] | None],
+    ours: Sequence[list[Hypothesis]],
+    theirs: Sequence[list[Hypothesis] | None],
     attention: bool = False,
     atol: float = 1e-4,
 ) -> None:
@@ -245,7 +245,7 @@ def assert_same(
                 np.testing.assert_allclose(our.attention, their.attention, atol=atol)
 
 
-def bits(translations: Sequence[list[Found]]) -> list[list[tuple]]:
+def bits(translations: Sequence[list[Hypothesis]]) -> list[list[tuple]]:
     """Return all numbers of translations, to compare them bit by bit."""
     return [
         [(best.tokens.tolist(), best.score, best.scores.tobytes()) for best in hypotheses]

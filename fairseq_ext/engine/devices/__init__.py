@@ -1,1 +1,1 @@
-"""Run programs in static memory on any torch device, in particular on GPUs."""
+"""Run the engine's programs in torch on any device, in particular on GPUs."""

@@ -1,4 +1,8 @@
-"""Translate batches on any torch device, with the interface of the C engine's workers."""
+"""Translate batches by beam search in torch, on any device, like the workers of the C engine.
+
+The state of a search is a dictionary of tensors of fixed sizes, in which each step works in place,
+so that CUDA can replay the step as a graph.
+"""
 
 import functools
 import logging
@@ -13,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from fairseq_ext.engine.devices.operations import Model, decode, encode
-from fairseq_ext.engine.library import Found, check_prefixes, check_sentences, joined
+from fairseq_ext.engine.library import Hypothesis, check_prefixes, check_sentences, joined
 from fairseq_ext.engine.program import Code, Phase, Program, Symbols
 from fairseq_ext.engine.search_options import Rows, Rules
 
@@ -24,9 +28,10 @@ NEVER = -torch.inf
 
 
 def captured(step: Step, device: torch.device) -> Step:
-    """Capture a step as a CUDA graph; return it unchanged on other devices, or on failure.
+    """Capture ``step`` as a CUDA graph; return the function that replays the graph.
 
-    The step must work in place on tensors with fixed addresses, without synchronization.
+    Return ``step`` itself on other devices, or if CUDA cannot capture it. It must work in place on
+    tensors with fixed addresses, and must not synchronize with the device.
     """
     if device.type != "cuda":
         return step
@@ -49,10 +54,11 @@ def captured(step: Step, device: torch.device) -> Step:
 
 @functools.cache
 def _anchor(device: int) -> torch.cuda.CUDAGraph:
-    """Capture a graph whose memory pool all graphs of the device share.
+    """Return a CUDA graph whose memory pool all graphs of the device share.
 
-    Only one graph runs at a time, and no graph reads another's data in the pool. When the last
-    graph of a pool is freed, torch frees the pool and refuses its handle, so this graph is kept.
+    Only one graph runs at a time, and no graph reads data that another one left in the pool. When
+    torch frees the last graph of a pool, it frees the pool too and refuses its handle. So this
+    graph is never freed.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -61,7 +67,7 @@ def _anchor(device: int) -> torch.cuda.CUDAGraph:
 
 
 class Sizes(NamedTuple):
-    """Sizes of the memory: B sentences, S tokens of the longest source, T steps, beam W."""
+    """Sizes of a search's tensors: B sentences of at most S source tokens, T steps, and beam W."""
 
     sentences: int
     source: int
@@ -70,19 +76,19 @@ class Sizes(NamedTuple):
 
 
 def rounded(count: int) -> int:
-    """Round up to 1, 2, 3, 4, 6, 8, 12, 16, …, so that few sizes need a CUDA graph."""
+    """Round a size up to 1, 2, 3, 4, 6, 8, 12, 16, …, so that few sizes need a CUDA graph."""
     power = 1 << max(0, count - 1).bit_length()
     return 3 * power // 4 if power > 2 and count <= 3 * power // 4 else power
 
 
 def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
-    """Allocate the tensors of a search's state by name, filled with 0.
+    """Allocate the tensors of a search's state; return them by name, filled with 0.
 
-    ``line [b, w, t]`` is the row from which hypothesis w of sentence b descends at step t, so that
-    the data of past steps, ``[B, T, W, …]``, never has to move. Finished hypotheses have the
-    indices 0 to W - 1 of an axis of size W + 1; index W, where all other hypotheses are written, is
-    never read. If there are fewer than B sentences, the entries of the others are 0. With
-    ``attention``, there is a tensor of attention weights.
+    The data of past steps, ``[B, T, W, …]``, never moves. Instead, ``ancestors [b, w, t]`` says in
+    which row of step t the ancestor of hypothesis w of sentence b is. Finished hypotheses have the
+    indices 0 to W - 1 of an axis of size W + 1. Index W is never read: hypotheses that do not count
+    as finished are written there. If a batch has fewer than B sentences, the entries beyond them
+    are 0. With ``attention``, there is a tensor of attention weights.
     """
     b, s, t, w = sizes
     program, dtype = model.program, model.dtype
@@ -93,11 +99,11 @@ def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
         "real": ((b, s), torch.bool),  # whether a source token is not a pad
         "limit": ((b,), integer),  # largest length of a translation, without </s>
         "forced": ((b, t), integer),  # the prefix's token + 1; 0 after the prefix
-        "line": ((b, w, t), integer),
+        "ancestors": ((b, w, t), integer),
         "tokens": ((b, t, w), integer),  # the input of step t
         "totals": ((b, t, w), number),  # the sum of the log-probabilities before step t
         "count": ((b,), integer),  # number of finished hypotheses
-        "ended lines": ((b, w + 1, t), integer),
+        "ended ancestors": ((b, w + 1, t), integer),
         "ended steps": ((b, w + 1), integer),
         "ended totals": ((b, w + 1), number),
     }
@@ -125,19 +131,22 @@ def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
 
 
 def empty(state: dict[str, Tensor]) -> None:
-    """Reset the state to the first step of a search without sentences."""
+    """Set all tensors of a state to 0: the first step of a search, without sentences."""
     for tensor in state.values():
         tensor.zero_()
 
 
 def fill(state: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
-    """Copy smaller tensors into the beginning of the state's tensors of the same names."""
+    """Copy tensors to the beginning of the state's tensors of equal names, which may be larger."""
     for name, part in parts.items():
         state[name][tuple(map(slice, part.shape))].copy_(part)
 
 
 def move(target: dict[str, Tensor], source: dict[str, Tensor], sentences: Tensor) -> None:
-    """Reset the state ``target``, and copy sentences with the indices ``[n]`` to its beginning."""
+    """Reset the state ``target``, and copy n sentences of the state ``source`` to its beginning.
+
+    ``sentences`` are the indices ``[n]`` of these sentences in ``source``.
+    """
     empty(target)
     step = {"step": source["step"]}
     rest = source.keys() - step
@@ -150,14 +159,14 @@ def move(target: dict[str, Tensor], source: dict[str, Tensor], sentences: Tensor
 def advance(
     rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Sequence[Tensor]
 ) -> None:
-    """Take one step of beam search as ``native/search.c`` does, and update the state in place.
+    """Choose the next tokens by beam search, like ``native/search.c``; update the state in place.
 
     ``logits`` are each model's logits for the next tokens, ``[B, W, V]``. There is no sampling.
     """
-    step, beam, line = state["step"], rules.beam, state["line"]
+    step, beam, ancestors = state["step"], rules.beam, state["ancestors"]
     totals = state["totals"].index_select(1, step).squeeze(1)
     totals = totals.masked_fill(state["open"].logical_not().unsqueeze(1), NEVER)
-    values, tokens = ranked(rules, symbols, state, voted(rules, logits))
+    values, tokens = ranked(rules, symbols, state, ensemble_logits(rules, logits))
     sums = (values + totals.unsqueeze(2)).flatten(1)
     best, places = sums.masked_fill(sums.isnan(), NEVER).topk(2 * beam)
     parents, tokens = places // (2 * beam), tokens.flatten(1).gather(1, places)
@@ -169,29 +178,29 @@ def advance(
     parents, tokens = parents.gather(1, places), tokens.gather(1, places)
     state["open"] &= state["count"].lt(beam) & step.lt(state["limit"]) & best.select(1, 0).gt(NEVER)
 
-    line.copy_(lines_of(line, parents))
+    ancestors.copy_(ancestors_of(ancestors, parents))
     step += 1
     begin(state, tokens, best)
 
 
 def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
-    """Store the newest tokens ``[B, W]`` and total scores ``[B, W]`` with which a step begins."""
-    step, line = state["step"], state["line"]
-    rows = torch.arange(line.size(1), device=line.device).view(1, -1, 1)
-    line.index_copy_(2, step, rows.expand(len(line), -1, 1))
+    """Store the input of a step: newest tokens and total log-probabilities, both ``[B, W]``."""
+    step, ancestors = state["step"], state["ancestors"]
+    rows = torch.arange(ancestors.size(1), device=ancestors.device).view(1, -1, 1)
+    ancestors.index_copy_(2, step, rows.expand(len(ancestors), -1, 1))
     state["tokens"].index_copy_(1, step, tokens.unsqueeze(1))
     state["totals"].index_copy_(1, step, totals.unsqueeze(1))
 
 
-def lines_of(line: Tensor, rows: Tensor) -> Tensor:
-    """Return the ancestors ``[B, n, T]`` of rows ``[B, n]`` of each sentence, at all steps."""
-    return line.gather(1, rows.unsqueeze(2).expand(-1, -1, line.size(2)))
+def ancestors_of(ancestors: Tensor, rows: Tensor) -> Tensor:
+    """Select the ancestors ``[B, n, T]``, at all steps, of the hypotheses in ``rows [B, n]``."""
+    return ancestors.gather(1, rows.unsqueeze(2).expand(-1, -1, ancestors.size(2)))
 
 
-def voted(rules: Rules, logits: Sequence[Tensor]) -> Tensor:
-    """Return one model's logits, or the log of several models' mean probabilities, ``[B, W, V]``.
+def ensemble_logits(rules: Rules, logits: Sequence[Tensor]) -> Tensor:
+    """Combine the logits of several models, each ``[B, W, V]``, into the log of mean probabilities.
 
-    Logits are divided by the temperature of ``rules``.
+    A single model's logits stay logits. All are first divided by the temperature of ``rules``.
     """
     if rules.temperature != 1:
         logits = [model_logits / rules.temperature for model_logits in logits]
@@ -204,9 +213,9 @@ def voted(rules: Rules, logits: Sequence[Tensor]) -> Tensor:
 def ranked(
     rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the best next tokens: their log-probabilities and ids, both ``[B, W, 2 W]``.
+    """Return each hypothesis's 2 W best next tokens: log-probabilities and ids, ``[B, W, 2 W]``.
 
-    ``logits`` ``[B, W, V]`` are changed in place.
+    Prefixes and ``rules`` restrict the choice. ``logits [B, W, V]`` are changed in place.
     """
     step = state["step"]
     normalizers = logits.logsumexp(2, keepdim=True)
@@ -231,13 +240,13 @@ def ranked(
 
 
 def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tensor) -> None:
-    """Set logits ``[B, W, V]`` of tokens that would repeat an n-gram of ``size`` tokens to -∞.
+    """Set the logits of tokens that would repeat an n-gram to -∞, in ``logits [B, W, V]``.
 
-    N-grams with the start symbol do not count. The logit of ``pad`` may become -∞ as well, because
-    positions without a repetition bar ``pad``.
+    An n-gram has ``size`` tokens, and does not count if it has the start symbol. The logit of
+    ``pad`` may become -∞ as well, because positions without a repetition bar ``pad``.
     """
-    step, line = state["step"], state["line"]
-    words = state["tokens"].transpose(1, 2).gather(1, line)  # each hypothesis's words [B, W, T]
+    step, ancestors = state["step"], state["ancestors"]
+    words = state["tokens"].transpose(1, 2).gather(1, ancestors)  # of each hypothesis, [B, W, T]
     ends = torch.arange(words.size(2), device=words.device)
     repeats = (ends.ge(size) & ends.le(step)).expand_as(words)
     for back in range(1, size):
@@ -247,17 +256,17 @@ def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tenso
 
 
 def finish(state: dict[str, Tensor], ends: Tensor, totals: Tensor, parents: Tensor) -> None:
-    """Store the hypotheses that end, best first, until a sentence has W of them.
+    """Store the hypotheses that end, best first, until a sentence has W finished ones.
 
-    ``ends`` (whether a hypothesis ends), ``totals`` (its score) and ``parents`` (the row that it
-    continues) are ``[B, W]``.
+    The arguments describe each sentence's W best hypotheses, ``[B, W]``: ``ends`` says whether the
+    hypothesis ends, ``totals`` is its total log-probability, ``parents`` the row that it continues.
     """
     beam = ends.size(1)
     places = state["count"].unsqueeze(1) + ends.cumsum(1) - 1
     ends = ends & places.lt(beam)
     places = places.masked_fill(ends.logical_not(), beam)
-    lines = lines_of(state["line"], parents)
-    state["ended lines"].scatter_(1, places.unsqueeze(2).expand_as(lines), lines)
+    ancestors = ancestors_of(state["ancestors"], parents)
+    state["ended ancestors"].scatter_(1, places.unsqueeze(2).expand_as(ancestors), ancestors)
     state["ended totals"].scatter_(1, places, totals)
     state["ended steps"].scatter_(1, places, state["step"].expand_as(places))
     state["count"] += ends.sum(1)
@@ -270,7 +279,7 @@ KEPT = 1 << 32  # most bytes of stages to keep for later batches
 
 
 class Stage:
-    """Memory on the device for the state of a search, and the step that updates it."""
+    """The state of a search in tensors of given sizes, and the step that updates this state."""
 
     def __init__(self, model: Model, rules: Rules, sizes: Sizes) -> None:
         self.rules, self.sizes, self.symbols = rules, sizes, model.program.symbols
@@ -286,11 +295,11 @@ class Stage:
 
 
 class Executor:
-    """A translator of batches, which runs a program on any torch device.
+    """A translator of batches, which runs a program in torch on any device.
 
-    ``capture`` turns a step into a single launch. It is slow, so it is called only when memory of
-    the same sizes is needed for the second time. After ``every`` steps the device is asked whether
-    sentences are finished.
+    ``capture`` turns a step into a function that launches all its work at once. Because capturing
+    is slow, a step is captured only when its sizes are needed for the second time. The device is
+    asked after every ``every`` steps which sentences are finished; None for 1 on a CPU, else 4.
     """
 
     def __init__(
@@ -316,11 +325,11 @@ class Executor:
         prefixes: Rows | None = None,
         numbers: Sequence[int] | None = None,
         constraints: Rows | None = None,
-    ) -> list[list[Found]]:
-        """Translate like :meth:`fairseq_ext.engine.library.Worker.translate`, by beam search only.
+    ) -> list[list[Hypothesis]]:
+        """Translate by beam search; see :meth:`fairseq_ext.engine.library.Worker.translate`.
 
-        ``numbers``, ``constraints`` and the options of sampling have no effect; the generator
-        refuses them before it calls this.
+        ``numbers``, ``constraints`` and the options of sampling have no effect here, because the
+        generator that calls this method refuses them.
         """
         if not sentences:
             return []
@@ -329,10 +338,10 @@ class Executor:
         with self._free, torch.no_grad():
             return self._search(sentences, rules, prefixes or [()] * len(sentences))
 
-    def _search(self, sentences: Rows, rules: Rules, prefixes: Rows) -> list[list[Found]]:
+    def _search(self, sentences: Rows, rules: Rules, prefixes: Rows) -> list[list[Hypothesis]]:
         stage = self._begin(sentences, rules, prefixes)
         lengths = [len(sentence) for sentence in sentences]
-        translations: list[list[Found]] = [[] for _ in sentences]
+        translations: list[list[Hypothesis]] = [[] for _ in sentences]
         places, steps = list(range(len(sentences))), 0
         while places:
             for _ in range(self._every):
@@ -406,33 +415,34 @@ class Executor:
 
 
 def padded(rows: Rows, pad: int) -> Tensor:
-    """Pad rows on the right to ``[B, longest]``."""
+    """Pad rows of ids with ``pad`` on the right; return them as a tensor ``[B, longest]``."""
     tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=pad)
 
 
-def collect(stage: Stage, rows: Sequence[int], lengths: Sequence[int]) -> list[list[Found]]:
-    """Return the finished hypotheses of the sentences at ``rows`` of the state, best first.
+def collect(stage: Stage, rows: Sequence[int], lengths: Sequence[int]) -> list[list[Hypothesis]]:
+    """Return the finished hypotheses of some sentences, best first.
 
-    ``lengths`` are the numbers of source tokens of these sentences.
+    ``rows`` are the indices of these sentences in the stage's state, and ``lengths`` their numbers
+    of source tokens.
     """
     state = stage.state
     where = torch.tensor(rows, dtype=torch.long, device=state["open"].device)
-    names = ("count", "ended lines", "ended steps", "ended totals", "tokens", "totals")
+    names = ("count", "ended ancestors", "ended steps", "ended totals", "tokens", "totals")
     names += ("attention",) if "attention" in state else ()
     arrays = {name: state[name].index_select(0, where).cpu().numpy() for name in names}
-    translations: list[list[Found]] = []
+    translations: list[list[Hypothesis]] = []
     for row, length in enumerate(lengths):
         hypotheses = []
         for place in range(arrays["count"][row]):
             end, total = arrays["ended steps"][row, place], arrays["ended totals"][row, place]
-            times, line = np.arange(end + 1), arrays["ended lines"][row, place, : end + 1]
-            tokens = np.append(arrays["tokens"][row, times, line][1:], stage.symbols.end)
-            scores = np.diff(np.append(arrays["totals"][row, times, line], total))
+            times, rows_then = np.arange(end + 1), arrays["ended ancestors"][row, place, : end + 1]
+            tokens = np.append(arrays["tokens"][row, times, rows_then][1:], stage.symbols.end)
+            scores = np.diff(np.append(arrays["totals"][row, times, rows_then], total))
             attention = None
             if "attention" in arrays:
-                attention = arrays["attention"][row, times, line, :length]
+                attention = arrays["attention"][row, times, rows_then, :length]
             score = stage.rules.score(float(total), len(tokens))
-            hypotheses.append(Found(tokens, score, scores, attention))
+            hypotheses.append(Hypothesis(tokens, score, scores, attention))
         translations.append(sorted(hypotheses, key=lambda hypothesis: -hypothesis.score))
     return translations

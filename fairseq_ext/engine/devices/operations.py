@@ -1,7 +1,8 @@
 """The operations of a program in torch; machine.h describes them and their operands.
 
-Rows of registers lie in padded batches: tokens ``[B, S]``, sentences ``[B]``, slots ``[B, K]``,
-hypotheses ``[B, W]``. Nothing here synchronizes with the device, as CUDA graphs require.
+A register is a padded batch ``[…, width]``. Its first axes depend on what a row stands for: a
+source token ``[B, S]``, a sentence ``[B]``, one of a Linformer's slots ``[B, K]``, or a hypothesis
+``[B, W]``. Nothing here synchronizes with the device, because CUDA graphs do not allow it.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from fairseq_ext.engine.program import Code, Columns, Matrix, Operation, Program
 
 
 class BinaryWeight(NamedTuple):
-    """A weight ``levels[:, None] * signs`` ``[N, K]``; ``reading`` tells how to binarize inputs."""
+    """A weight ``levels[:, None] * signs``, ``[N, K]``; ``reading`` says how to binarize inputs."""
 
     signs: Tensor
     levels: Tensor
@@ -26,7 +27,7 @@ class BinaryWeight(NamedTuple):
 
 
 class Model:
-    """A program with its weights on a device; weights and registers have type ``dtype``."""
+    """A program with its weights on a device. Weights and registers have the type ``dtype``."""
 
     def __init__(self, program: Program, device: torch.device, dtype: torch.dtype) -> None:
         self.program, self.device, self.dtype = program, device, dtype
@@ -50,7 +51,7 @@ FUNCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
 
 
 def product(x: Tensor, weight: Tensor | BinaryWeight, bias: Tensor | None) -> Tensor:
-    """Compute ``x W^T + b``; a binary weight's ``reading`` says how to binarize ``x`` first."""
+    """Compute ``x W^T + b``; first binarize ``x`` if the ``reading`` of a binary W asks for it."""
     if isinstance(weight, Tensor):
         return F.linear(x, weight, bias)
     how, bound, divisor = weight.reading
@@ -68,15 +69,15 @@ def product(x: Tensor, weight: Tensor | BinaryWeight, bias: Tensor | None) -> Te
 
 
 def signs_of(x: Tensor) -> Tensor:
-    """Return 1, or -1 where ``x`` is negative."""
+    """Return the signs of ``x``: -1 for negative numbers, 1 for others, zero included."""
     return torch.where(x < 0, -1.0, 1.0).to(x.dtype)
 
 
 def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
-    """Compute a GRU's next state ``(1 - z) n + z s`` ``[…, H]`` from the previous state s.
+    """Compute a GRU's next state ``(1 - z) n + z s``, ``[…, H]``, from its ``state`` s.
 
-    ``inputs`` ``W x + b`` and ``hiddens`` ``U s + b'`` are the terms of the gates r, z and n,
-    ``[…, 3 H]``.
+    ``inputs`` (``W x + b``) and ``hiddens`` (``U s + b'``), ``[…, 3 H]`` each, have the terms for
+    r, z and n side by side.
     """
     of_inputs, of_hiddens = inputs.chunk(3, -1), hiddens.chunk(3, -1)
     r, z = (torch.sigmoid(of_inputs[i] + of_hiddens[i]) for i in (0, 1))
@@ -84,9 +85,10 @@ def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
 
 
 def lstm_state(inputs: Tensor, hiddens: Tensor, cell: Tensor) -> Tensor:
-    """Compute an LSTM's next ``[h; c]`` ``[…, 2 H]`` from the previous cell c ``[…, H]``.
+    """Compute an LSTM's next ``[h; c]``, ``[…, 2 H]``, from its previous ``cell`` c ``[…, H]``.
 
-    The sum of ``inputs`` and ``hiddens``, ``[…, 4 H]``, has the gates i, f, g and o.
+    ``inputs`` (``W x + b``) and ``hiddens`` (``U h + b'``), ``[…, 4 H]`` each, have the terms for
+    the gates i, f, g and o side by side.
     """
     i, f, g, o = (inputs + hiddens).chunk(4, -1)
     cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
@@ -94,7 +96,7 @@ def lstm_state(inputs: Tensor, hiddens: Tensor, cell: Tensor) -> Tensor:
 
 
 def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Compute a softmax in fp32 over the keys where ``mask`` is true."""
+    """Compute the softmax over the last axis (the keys) in fp32, where ``mask`` is true."""
     scores = scores.float()
     if mask is not None:
         scores = scores.masked_fill(mask.logical_not(), -torch.inf)
@@ -102,10 +104,11 @@ def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -> Tensor:
-    """Compute ``Σ_j weights_j values_j`` with both binarized, like ``mix`` in machine.c.
+    """Compute ``Σ_j weights_j values_j`` of binary attention, like ``mix`` in machine.c.
 
-    The weights are ``[…, Q, N]``, the values ``[…, N, D]`` and binarized already. Only keys where
-    ``mask`` is true count. ``how`` is a value of :data:`fairseq_ext.engine.program.WEIGHTS`.
+    Binarize the attention weights ``[…, Q, N]`` as ``how`` says, a value of
+    :data:`fairseq_ext.engine.program.WEIGHTS`. The values ``[…, N, D]`` are binarized already. Only
+    keys where ``mask`` is true count.
     """
     counted = weights * (2 * values.select(-1, 0).abs().float()).unsqueeze(-2)
     largest = counted.amax(-1, keepdim=True)
@@ -119,7 +122,7 @@ def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -
 
 @dataclass
 class Frame:
-    """The tensors that operations of the encoder, or of one decoder step, read and write.
+    """The tensors that operations read and write, in a run of the encoder or a decoder step.
 
     ``state`` is None in the encoder.
     """
@@ -133,11 +136,11 @@ class Frame:
     shown: list[Tensor] = field(default_factory=list)  # weights for the alignment: [B, W, S]
 
     def read(self, place: Columns) -> Tensor:
-        """Return columns of a register, ``[..., width]``."""
+        """Return the numbers in some columns of a register, ``[…, width]``."""
         return self.registers[place.register].narrow(-1, place.offset, place.width)
 
     def write(self, place: Columns, values: Tensor) -> None:
-        """Write columns of a register."""
+        """Write ``values […, width]`` into some columns of a register."""
         width = self.model.program.shapes[place.register].width
         if values.size(-1) == width:
             self.registers[place.register] = values
@@ -152,7 +155,7 @@ class Frame:
         return None if number < 0 else self.model.weights[number]
 
     def run(self, operations: Sequence[Operation]) -> None:
-        """Run operations one after another, each by the method that has its name."""
+        """Run operations one after another. The method named like an operation computes it."""
         for operation in operations:
             compute = getattr(self, operation.code.name.lower())
             self.write(operation.out, compute(operation))
@@ -161,31 +164,34 @@ class Frame:
 
     @property
     def step(self) -> Tensor:
-        """The number of the step, ``[1]``, from 0."""
+        """The number of the decoder's step, counted from 0, as a tensor ``[1]``."""
         return self.state["step"]
 
     def keep(self, name: str, values: Tensor) -> Tensor:
-        """Store this step's values ``[B, W, …]``; return all steps' values ``[B, T, W, …]``."""
+        """Store this step's values ``[B, W, …]``; return the values of all steps ``[B, T, W, …]``.
+
+        ``name`` is the name of the tensor in the decoder's state.
+        """
         past = self.state[name]
         return past.index_copy_(1, self.step, values.unsqueeze(1).to(past))
 
     @cached_property
-    def own_past(self) -> Tensor:
-        """A mask ``[B, W, T W]`` of the past rows that belong to each hypothesis.
+    def ancestor_mask(self) -> Tensor:
+        """A mask ``[B, W, T W]`` that is true for the past rows of a hypothesis's ancestors.
 
-        With it, all hypotheses of a sentence attend over the sentence's past rows in one product.
-        Each key is read only once, and nothing has to be reordered.
+        With this mask, one product computes the attention of all hypotheses of a sentence to the
+        sentence's past rows. It reads each key only once, and no cache has to be reordered.
         """
-        line = self.state["line"]
-        rows, times = (torch.arange(n, device=line.device) for n in line.shape[1:])
-        return (line.unsqueeze(3).eq(rows) & times.le(self.step).unsqueeze(1)).flatten(2)
+        ancestors = self.state["ancestors"]
+        rows, times = (torch.arange(n, device=ancestors.device) for n in ancestors.shape[1:])
+        return (ancestors.unsqueeze(3).eq(rows) & times.le(self.step).unsqueeze(1)).flatten(2)
 
-    def own_rows(self, past: Tensor, times: Tensor) -> Tensor:
-        """Return each hypothesis's rows of ``past`` at the steps ``times``, ``[B, W, n, …]``.
+    def ancestor_rows(self, past: Tensor, times: Tensor) -> Tensor:
+        """Return the rows of each hypothesis's ancestors at n steps, ``[B, W, n, …]``.
 
-        ``past`` is ``[B, T, W, …]``, ``times`` is ``[n]``.
+        ``past`` has the rows of all steps, ``[B, T, W, …]``; ``times [n]`` are the n steps.
         """
-        rows = self.state["line"].index_select(2, times)
+        rows = self.state["ancestors"].index_select(2, times)
         sentences = torch.arange(len(rows), device=rows.device).view(-1, 1, 1)
         places = (sentences * past.size(1) + times) * past.size(2) + rows
         return past.flatten(0, 2).index_select(0, places.flatten()).unflatten(0, places.shape)
@@ -236,11 +242,11 @@ class Frame:
     def attention(
         self, op: Operation, keys: Tensor, values: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute ``softmax(scale Q K^T) V`` where ``mask`` ``[B, 1 or Q, N]`` is true.
+        """Compute ``softmax(scale Q K^T) V`` over the keys where a mask ``[B, 1 or Q, N]`` is true.
 
         ``op`` has the columns of the queries, the number of heads and the scale. Return the result
-        ``[B, Q, width]``, and the attention weights ``[B, Q, N]`` averaged over heads, or None if
-        nothing needs them.
+        ``[B, Q, width]``; and the mean of all heads' attention weights, ``[B, Q, N]``, or None if
+        they are not needed.
         """
         heads, shown, binary = op.ints
         q, k, v = (
@@ -277,7 +283,7 @@ class Frame:
             self.keep(f"{part} {op.ints[1]}", self.read(columns)).flatten(1, 2)
             for part, columns in zip(("keys", "values"), op.inputs[1:], strict=True)
         )
-        return self.attention(op, keys, values, self.own_past)[0]
+        return self.attention(op, keys, values, self.ancestor_mask)[0]
 
     def additive(self, op: Operation) -> Tensor:
         query, keys, values = (self.read(columns) for columns in op.inputs)
@@ -292,10 +298,10 @@ class Frame:
         return self.weight(op.weights[0]).narrow(1, 0, x.size(1)) @ (x * self.real.unsqueeze(2))
 
     def window(self, place: Columns, cache: int, taps: int) -> Tensor:
-        """Return the rows that a kernel of ``taps`` taps reads, ``[B, S or W, taps, width]``.
+        """Return the rows that a convolution reads at each position: ``[B, S or W, taps, width]``.
 
-        Rows outside the sentence are 0. ``cache`` is the number of the decoder's cache of past
-        rows.
+        ``taps`` is the length of its kernel. Rows outside the sentence are 0. ``cache`` is the
+        number of the cache in which the decoder keeps past rows.
         """
         x = self.read(place)
         if self.state is None:
@@ -305,10 +311,10 @@ class Frame:
             return x.unfold(1, taps, 1).transpose(2, 3)
         past = self.keep(f"rows {cache}", x)
         times = self.step + torch.arange(1 - taps, 1, device=x.device)
-        return self.own_rows(past, times.clamp(min=0)) * times.ge(0).unsqueeze(1)
+        return self.ancestor_rows(past, times.clamp(min=0)) * times.ge(0).unsqueeze(1)
 
     def left_of(self, taps: int) -> int:
-        """Return how many positions to the left a kernel reads."""
+        """Return how many positions before the current one a kernel of ``taps`` taps reads."""
         return (taps + 2) // 2 - 1 if self.state is None else taps - 1
 
     def convolve(self, op: Operation) -> Tensor:
@@ -362,7 +368,7 @@ class Frame:
     def recall(self, op: Operation) -> Tensor:
         x, initial = op.inputs
         before = self.state[f"recalled {x.register}"].narrow(-1, x.offset, x.width)
-        parents = self.state["line"].index_select(2, (self.step - 1).clamp(min=0))
+        parents = self.state["ancestors"].index_select(2, (self.step - 1).clamp(min=0))
         y = before.gather(1, parents.expand(-1, -1, x.width))
         first = (
             torch.zeros_like(y) if initial == programs.NOTHING else self.read(initial).unsqueeze(1)
@@ -371,7 +377,10 @@ class Frame:
 
 
 def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
-    """Run the encoder over ``tokens [B, S]``; ``real`` is False at pads. Return its registers."""
+    """Run the encoder over ``tokens [B, S]``; return its registers by number.
+
+    ``real [B, S]`` is False at pads.
+    """
     positions = torch.arange(tokens.size(1), device=tokens.device)
     frame = Frame(model, tokens, positions, real)
     frame.run(model.program.encoder)
@@ -379,7 +388,10 @@ def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
 
 
 def decode(model: Model, state: dict[str, Tensor]) -> list[Tensor]:
-    """Run one step and update the state; return each model's logits ``[B, W, V]`` in fp32."""
+    """Run one step of the decoder; return each model's logits ``[B, W, V]`` in fp32.
+
+    The step reads its tokens from the state, and stores its keys, values and past rows there.
+    """
     program, step = model.program, state["step"]
     tokens = state["tokens"].index_select(1, step).squeeze(1)
     frame = Frame(model, tokens, step, state["real"], state)
