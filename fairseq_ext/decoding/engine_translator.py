@@ -28,7 +28,7 @@ def available_threads() -> int:
 class EngineTranslator:
     """A translator of tokenized lines by the engine. Threads that share it take turns.
 
-    Attributes are those of :class:`~fairseq_ext.decoding.translator.Translator`.
+    It has the attributes of :class:`~fairseq_ext.decoding.translator.Translator`.
 
     Args:
         model: the model, with its weights packed for the engine.
@@ -72,8 +72,9 @@ class EngineTranslator:
     ) -> list[list[Candidate]]:
         """Translate sentences; return the ``nbest`` best translations of each, best first.
 
-        Samples depend on ``numbers``, the sentences' numbers; None counts from 0. ``search``
-        replaces the translator's own search, except for batch size, constraints and shortlist.
+        The samples of a sentence depend on its number in ``numbers``; None numbers the sentences
+        from 0. ``search`` replaces the translator's own search, except for batch size, constraints
+        and shortlist.
 
         Raises:
             ConfigError: the search is not possible.
@@ -132,7 +133,7 @@ class EngineTranslator:
         return scored
 
     def _split(self, line: str) -> list[str]:
-        """Split a line into its sentence and constraints, if this translator's search has any."""
+        """Split a line into its sentence and, if the search has any, its constraints."""
         return line.split("\t") if self._search.constraints else [line]
 
     def _encode_constraints(self, constraints: Sequence[str]) -> list[int]:
@@ -145,7 +146,7 @@ class EngineTranslator:
         return tokens
 
     def _encode(self, line: str) -> list[int]:
-        """Encode a line as token ids, truncated and with special symbols as in training."""
+        """Encode a line as token ids, truncated, and with the special symbols, as in training."""
         model = self._model
         numbers = (self._numbers.get(symbol, UNKNOWN) for symbol in line.split())
         tokens = [number for number in numbers if number != PAD]  # fairseq takes it for padding
@@ -169,7 +170,11 @@ class EngineTranslator:
 
 @functools.lru_cache
 def _rules(search: Search, constraints: str | None, vocabulary: int) -> Rules:
-    """Turn a search into the engine's :class:`Rules`, whose ``constraints`` are a translator's."""
+    """Turn a search into the engine's :class:`Rules`.
+
+    ``constraints`` are those of the translator: ``ordered``, ``unordered`` or None. The target
+    dictionary has ``vocabulary`` symbols.
+    """
     if search.fp16:
         raise ConfigError("`--fp16` does not go with a model for the engine.")
     names = ("beam", "max_len_a", "max_len_b", "attention", "sampling", "top_k", "epsilon", "seed")
@@ -188,7 +193,7 @@ def _rules(search: Search, constraints: str | None, vocabulary: int) -> Rules:
 
 
 def _batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of sentence indexes: similar lengths, and at most ``max_tokens`` in a batch."""
+    """Yield indices of sentences for each batch: similar lengths, at most ``max_tokens`` in all."""
     batch: list[int] = []
     tokens = 0
     for place in sorted(range(len(lengths)), key=lengths.__getitem__):

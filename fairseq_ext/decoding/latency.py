@@ -1,4 +1,4 @@
-"""Measure time and energy of a model for single sentences, from text to text."""
+"""Measure the time and energy that a model takes for a sentence, from text to text."""
 
 import contextlib
 import time
@@ -21,19 +21,19 @@ POWERCAP = Path("/sys/class/powercap")
 def read_energy() -> dict[Path, int]:
     """Read the energy counter of each processor package, in microjoules.
 
-    The result is empty if there are none, or if only root may read them, as on most systems.
+    The result is empty if there are no counters, or if only root may read them, as on most systems.
     """
     with contextlib.suppress(OSError):
         return {
             name.parent: int((name.parent / "energy_uj").read_text())
             for name in POWERCAP.glob("intel-rapl:*/name")
-            if name.read_text().startswith("package")  # others are parts of packages
+            if name.read_text().startswith("package")  # other counters are for parts of packages
         }
     return {}
 
 
 def energy_since(before: dict[Path, int]) -> float | None:
-    """Return the joules that the processors have used since ``before``; None without a counter.
+    """Return the joules that the processors have used since ``before``; None without counters.
 
     ``before`` is an earlier result of :func:`read_energy`.
     """
@@ -47,8 +47,8 @@ def energy_since(before: dict[Path, int]) -> float | None:
 def measure(path: str | Path, texts: Sequence[str], beam: int) -> Latency:
     """Measure time and energy of a model that translates lines one at a time, on one CPU thread.
 
-    Empty lines are left out. The model is a bundle, or a checkpoint whose dictionaries
-    :func:`~fairseq_ext.load` finds.
+    The model at ``path`` is a bundle, or a checkpoint whose dictionaries :func:`~fairseq_ext.load`
+    finds. Empty lines are left out.
     """
     texts = [text for text in texts if text.strip()]
     if not texts:

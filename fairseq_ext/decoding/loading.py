@@ -1,7 +1,7 @@
 """Open a trained model of any format, to translate with it.
 
-A bundle with a program needs neither torch nor fairseq; all other models need both. For these,
-:mod:`fairseq_ext.generation.on_engine` then decides between the engine and fairseq's generator.
+A bundle with a program needs neither torch nor fairseq; all other models need both. For such
+models, :mod:`fairseq_ext.generation.on_engine` decides between the engine and fairseq's generator.
 """
 
 import logging
@@ -25,9 +25,10 @@ Languages = tuple[str | None, str | None]  # source and target; None: the traini
 
 
 class Opened(NamedTuple):
-    """A model that is ready to translate, its default search, and where its ``text.json`` may be.
+    """A model that is ready to translate, with its default search.
 
-    ``versions`` records the model's files as they were before reading, to notice a later change.
+    Its ``text.json`` is in the first of ``folders`` that has such a file. ``versions`` records the
+    model's files as they were before reading, to notice a later change.
     """
 
     translator: Translates
@@ -59,7 +60,7 @@ def open_model(
 
     Raises:
         CheckpointError: a file is missing, or cannot be used.
-        ConfigError: a path names no model, options exclude each other, or models do not fit.
+        ConfigError: a path names no model, options exclude each other, or models do not match.
         DataError: a ``text.json`` of an ensemble cannot be used.
     """
     paths = [*map(find_model.require, paths)]
@@ -99,7 +100,7 @@ def open_model(
 
 
 def _require_same_text(folders: Iterable[Path], src: str, tgt: str) -> None:
-    """Refuse an ensemble whose models have different ``text.json``; some may have none."""
+    """Refuse an ensemble whose ``text.json`` files differ; models without the file are accepted."""
     texts = [(folder, pipeline.find_towards([folder], src, tgt)) for folder in sorted(folders)]
     existing = [(folder, text) for folder, text in texts if text is not None]
     for (first, text), (second, other) in pairwise(existing):
@@ -117,9 +118,9 @@ def require_readers(
     engine: str = DEFAULT,
     fp16: bool = False,
 ) -> None:
-    """Refuse a folder with dictionaries that nothing would read.
+    """Refuse ``data``, a folder with dictionaries, if none of the models would read it.
 
-    ``name`` is the argument of ``data``; ``engine`` and ``fp16`` are options of the search.
+    The message names the option ``name``. ``engine`` and ``fp16`` are options of the search.
 
     Raises:
         ConfigError: ``data`` is not None, but all models are bundles that the engine runs.
@@ -136,7 +137,7 @@ def _run_by_engine(models: Iterable[Path], engine: str, fp16: bool) -> bool:
 
 
 def files_of(path: Path) -> list[Path]:
-    """List the files of a bundle, or the single file of a checkpoint."""
+    """List the files of a bundle, or the single file of a checkpoint; [] if the file is missing."""
     if bundle.is_bundle(path):
         return [file for file in bundle.home(path).iterdir() if file.is_file()]
     return [path] if path.is_file() else []  # reading a missing file reports it later
@@ -157,15 +158,16 @@ def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
 
 
 def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """Return a published model's checkpoints or, for any other path, the only model that it names.
+    """Return all checkpoints of a model that fairseq published, or the model at any other path.
 
-    ``src`` and ``tgt`` are for multilingual published models; None for the training's languages.
+    ``src`` and ``tgt`` choose the languages of multilingual published models; None for the
+    languages of the training.
     """
     return published.prepare(path, src, tgt) or [in_run(path)]
 
 
 def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path:
-    """Return the model that a path names, like :func:`models_of`; refuse an ensemble."""
+    """Return the single model that a path names, like :func:`models_of`; refuse an ensemble."""
     first, *others = models_of(path, src, tgt)
     if others:
         raise ConfigError(
@@ -181,7 +183,14 @@ def has_dictionaries(path: Path) -> bool:
 
 
 def in_run(path: Path) -> Path:
-    """Find the model in a run's folder, or a bundle by its name; return a file's path as given."""
+    """Return the path of the model that ``path`` names.
+
+    The folder of a training run stands for its averaged, best or last checkpoint, and the name of a
+    bundle for the bundle's folder. A file or the folder of a bundle stands for itself.
+
+    Raises:
+        ConfigError: the folder has no model.
+    """
     path = find_model.resolved(path)
     if not path.is_dir() or bundle.is_bundle(path):
         return path
@@ -206,6 +215,9 @@ def data_of(path: Path) -> Path:
 
     If the path in the checkpoint is relative, it is looked up in the checkpoint's folder, in the
     two folders above it (for the recipes), and then in the working folder of this process.
+
+    Raises:
+        ConfigError: no such folder exists.
     """
     checkpoint = find_model.require(path)  # before the next line, which fails without torch
     from fairseq_ext.checkpoints import storage
@@ -223,7 +235,7 @@ def data_of(path: Path) -> Path:
         except (OSError, ValueError):  # the checkpoint's text is not a valid path
             continue
     raise ConfigError(
-        "DATA must be the folder of fairseq-preprocess, but is missing, and the one that "
-        f"{path} was trained with is not here. Give it (`bundle`: `--data`); only bundles work "
+        "DATA must be the folder of fairseq-preprocess, but is missing, and the folder that "
+        f"{path} was trained with is not here. Give DATA (`bundle`: `--data`); only bundles work "
         "without it."
     )

@@ -41,7 +41,7 @@ SOURCELESS = {"bertscore", "bleu", "bleurt", "chrf", "ter"}
 
 
 class SacrebleuUtility:
-    """sacrebleu's sentence-level chrF2 or BLEU, 0 to 100."""
+    """The utility chrF2 or BLEU, computed by sacrebleu for each sentence, from 0 to 100."""
 
     reads_source = False
 
@@ -60,7 +60,7 @@ class SacrebleuUtility:
 
 
 class NeuralUtility:
-    """A neural metric that runs in its own process, which ends with this object."""
+    """A neural metric as utility. It runs in its own process, which ends with this object."""
 
     reads_source = True
 
@@ -74,7 +74,7 @@ class NeuralUtility:
         return f"COMET|{self.metric.signature}"
 
     def matrix(self, candidates: Sequence[str], source: str) -> Array:
-        """Score candidates with each candidate as reference, ``[H, H]``, in the metric's unit."""
+        """Score candidates with every candidate as reference, ``[H, H]``, in the metric's unit."""
         if not self.metric.sees_references:
             raise ConfigError(
                 f"`--utility {self.metric.specification}` uses no reference, but MBR compares "
@@ -84,7 +84,7 @@ class NeuralUtility:
 
 
 class MbrsUtility:
-    """A metric of the library ``mbrs``; it is negated if smaller values are better."""
+    """A metric of the library ``mbrs`` as utility; it is negated if smaller values are better."""
 
     def __init__(self, name: str, options: Mapping[str, str]) -> None:
         try:
@@ -114,7 +114,7 @@ class MbrsUtility:
 
     @cached_property
     def metric(self) -> Any:
-        """The metric, which is loaded at its first use, after the samples were checked."""
+        """The metric. It is loaded at its first use, because the samples are checked before."""
         return self._load()
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
@@ -125,7 +125,7 @@ class MbrsUtility:
 
 
 def _value(text: str) -> Any:
-    """Read ``8`` as a number, ``True`` as a truth value, and everything else as text."""
+    """Read an option's value: ``8`` as a number, ``True`` as a truth value, other text as text."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):
@@ -195,8 +195,12 @@ def read_candidates(
 ) -> list[Candidates]:
     """Read the ``count`` samples of every sentence from outputs of fairseq-generate.
 
-    If the utility ``reads_source``, candidates get their source from the lines of the file
-    ``source`` or, if this is None, from the S lines of the outputs.
+    ``undoing`` turns their tokens into text. If the utility ``reads_source``, candidates get their
+    source from the lines of the file ``source`` or, if this is None, from the S lines of the
+    outputs.
+
+    Raises:
+        DataError: a sentence has another number of samples, or the files do not belong together.
     """
     files = [read_generated(path) for path in paths]
     _check_together(paths, files)
@@ -221,7 +225,7 @@ def read_candidates(
 
 
 def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]) -> None:
-    """Check that the files translate the same sentences and are not copies of each other."""
+    """Refuse files with different sources, and files with the same samples."""
     samples: dict[tuple, str | Path] = {}
     for path, sentences in zip(paths, files, strict=True):
         if [entry.source for entry in sentences] != [entry.source for entry in files[0]]:
@@ -239,7 +243,7 @@ def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]
 
 
 def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ...]:
-    """Draw the indices of ``size`` candidates, in ascending order.
+    """Draw ``size`` of a sentence's candidates at random; return their indices in ascending order.
 
     With the same ``seed``, a larger subset contains all smaller ones. The first ``size`` samples
     would not be random, because fairseq sorts samples by score.
@@ -249,7 +253,7 @@ def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ..
 
 
 def decide(candidates: Candidates, utility: Utility, indices: Sequence[int]) -> Decision:
-    """Choose the candidate with the best mean utility among those at ``indices``."""
+    """Choose, among the candidates at ``indices``, the one with the best mean utility."""
     counts = Counter(candidates.texts[index] for index in indices)
     texts = list(counts)
     weights = np.array([*counts.values()]) / len(indices)
@@ -277,7 +281,7 @@ def as_dict(decisions: Sequence[Decision], utility: Utility, **settings: Any) ->
 
 
 def as_table(decisions: Sequence[Decision], utility: Utility) -> str:
-    """Summarize the decisions in a few lines: number, variety and mean utility."""
+    """Summarize the decisions as a table: number of sentences, variety, mean utilities."""
     name = utility.signature
     rows = (
         ("sentences", f"{len(decisions)}"),
@@ -294,7 +298,7 @@ def _mean(decisions: Sequence[Decision], name: str) -> float:
 
 
 def best_agreeing(translations: Iterable[Translation], utility: Utility) -> Iterator[Translation]:
-    """Yield each line with only the translation that MBR chooses among its samples.
+    """Yield each line with only the translation that MBR chooses among the line's samples.
 
     A skipped line, which has no samples, stays as it is.
     """

@@ -30,8 +30,8 @@ WritePart = Callable[[Part, IO[str], "IO[str] | None"], None]
 class Folder:
     """A folder in which several workers translate the parts of a text.
 
-    With ``details``, each part has a file of scores and alignments, too. ``line_by_line`` says
-    whether a part's translation has as many lines as its source.
+    With ``details``, each part also has a file of scores and alignments. ``line_by_line`` says
+    whether the translation of a part must have as many lines as its source.
     """
 
     path: Path
@@ -40,11 +40,11 @@ class Folder:
     line_by_line: bool = True  # whether a part's translation has as many lines as its source
 
     def text(self, part: Part) -> Path:
-        """Return the path of a part's translations."""
+        """Return the path of the file with a part's translations."""
         return self.path / f"part-{part.number:06d}.txt"
 
     def details_of(self, part: Part) -> Path:
-        """Return the path of a part's file of scores and alignments, one JSON object a line."""
+        """Return the path of a part's file of scores and alignments, one JSON object per line."""
         return self.text(part).with_suffix(".jsonl")
 
     @property
@@ -53,7 +53,7 @@ class Folder:
         return SharedFolder(self.path, HEAD)
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
-        """Return which of ``parts`` (by default, of all parts) are not translated yet."""
+        """Return those of ``parts`` (None: all parts) that are not translated yet."""
         parts_by_name = {
             self.text(part).name: part for part in (self.parts if parts is None else parts)
         }
@@ -78,7 +78,13 @@ class Folder:
                     sums.write(f"{sha256(file.name)}  {path.name}\n")
 
     def join(self, output: Path, *, details: bool = False) -> None:
-        """Write all parts in order into one file, unless the file already has this content."""
+        """Write all parts in order into the file ``output``, unless it has this content already.
+
+        With ``details``, write the parts' details instead of their translations.
+
+        Raises:
+            DataError: a part's file has changed since its worker wrote it.
+        """
         name = "details" if details else "text"
         with locks.held(self.path / f".{name}.lock", wait=True):
             if output.is_file() and _holds(output, self._content(details)):
@@ -87,7 +93,7 @@ class Folder:
                 file.writelines(self._content(details))
 
     def _content(self, details: bool) -> Iterator[bytes]:
-        """Yield the texts or details of all parts in order, and check each part's file."""
+        """Yield the texts or details of all parts in order; check them against their checksums."""
         for part in self.parts:
             path = self.details_of(part) if details else self.text(part)
             digest, lines = hashlib.sha256(), 0

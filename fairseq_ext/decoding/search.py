@@ -1,4 +1,4 @@
-"""Search options and results, shared by all translators; without torch."""
+"""Options and results of a search for translations, shared by all translators; without torch."""
 
 import math
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ RANGES: dict[str, tuple[str, type, float, float]] = {
     "max_len_b": ("--max-len-b", Integral, 1, math.inf),
     "max_tokens": ("--max-tokens", Integral, 1, math.inf),
     "top_k": ("--sampling-topk", Integral, 0, math.inf),
-    "seed": ("--seed", Integral, 0, 2**32 - 1),  # fairseq also seeds numpy, which allows no others
+    "seed": ("--seed", Integral, 0, 2**32 - 1),  # numpy, which fairseq also seeds, allows no others
     "lenpen": ("--lenpen", Real, -STEEPEST, STEEPEST),
     "max_len_a": ("--max-len-a", Real, 0, 1_000_000),
 }
@@ -57,7 +57,8 @@ class Search:
         engine: :data:`fairseq_ext.engine.FAIRSEQ`, or one of :data:`fairseq_ext.engine.ENGINES`.
         shortlist: file of `fairseq-ext shortlist` with the tokens that translations may have.
         constraints: ``ordered`` or ``unordered`` if each sentence is followed, after tabs, by
-            target tokens that its translation must have, in this order or in any order; else None.
+            target tokens that its translation must have, in the order of the line or in any order;
+            None if not.
 
     Raises:
         ConfigError: options are out of range or do not go together.
@@ -105,7 +106,7 @@ class Candidate:
     Attributes:
         tokens: the tokens that the model wrote, separated by spaces.
         score: log-probability (base 2) divided by length, as fairseq-generate prints it.
-        attention: ``[target tokens + 1][source tokens + 1]`` weights, both sides with ``</s>``;
+        attention: weights ``[target tokens + 1][source tokens + 1]``, with ``</s>`` on both sides;
             empty without :attr:`Search.attention`.
     """
 
@@ -116,7 +117,7 @@ class Candidate:
 
 @dataclass
 class Counts:
-    """Counts of source tokens, of unknown source tokens, and of target tokens written."""
+    """Numbers of source tokens read, of unknown ones among them, and of target tokens written."""
 
     source: int = 0
     unknown: int = 0
@@ -130,7 +131,7 @@ Translates: TypeAlias = "Translator | EngineTranslator"
 def require_compatible(constraints: str | None, **options: object) -> None:
     """Refuse constraints together with options that change a line of text, such as ``keep``.
 
-    Constraints stand in the line, after the text, so that these options would change them, too.
+    A line has its constraints after the text, so such an option would change the constraints too.
 
     Raises:
         ConfigError: ``constraints`` is not None, and one of ``options`` is true.
@@ -141,7 +142,7 @@ def require_compatible(constraints: str | None, **options: object) -> None:
 
 
 def require_short(lengths: Iterable[int], longest: int) -> None:
-    """Refuse targets with more tokens, ``</s>`` included, than the model can write."""
+    """Raise DataError if a target has more than ``longest`` tokens, ``</s>`` included."""
     for number, length in enumerate(lengths, start=1):
         if length > longest:
             raise DataError(
@@ -150,6 +151,6 @@ def require_short(lengths: Iterable[int], longest: int) -> None:
 
 
 def require_writable(constraint: str, tokens: Iterable[int], end: int) -> None:
-    """Refuse a constraint with special tokens such as ``end``, which ends a translation."""
+    """Refuse a constraint with special tokens, among them ``end``, which ends a translation."""
     if not {*SPECIAL, end}.isdisjoint(tokens):
         raise DataError(f"constraint `{constraint:.60}` has tokens that the model does not write.")

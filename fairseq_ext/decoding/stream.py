@@ -1,4 +1,4 @@
-"""Translate a file or a pipe line by line, in order and in bounded memory; keep empty lines."""
+"""Translate a file or a pipe line by line, in order, in bounded memory; empty lines stay empty."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 class TextCodec(NamedTuple):
-    """Two functions: from a line of text to a line of tokens, and back."""
+    """Two functions: one from a line of text to a line of tokens, and one back."""
 
     encode: Step
     decode: Step
@@ -37,7 +37,7 @@ class TextCodec(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """Translations of a sentence as text and as tokens, best first; empty for skipped sentences."""
+    """The translations of a sentence as text and as tokens, best first; empty if it was skipped."""
 
     texts: Sequence[str]
     candidates: Sequence[Candidate]
@@ -103,9 +103,9 @@ def translations(
     def translate(
         sentences: Sequence[str], line_numbers: Sequence[int], search: Search | None = search
     ) -> list[Ranked]:
-        """Translate the sentences that are neither empty nor too long."""
+        """Translate sentences; those that are empty or too long get no translation."""
         encoded = enumerate(map(codec.encode, sentences))
-        tokens = {place: line for place, line in encoded if line.strip()}  # no lines of only blanks
+        tokens = {place: line for place, line in encoded if line.strip()}  # without blank lines
         lengths = translator.lengths(list(tokens.values()))
         for place, length in zip(list(tokens), lengths, strict=True):
             if length <= translator.limit:
@@ -150,11 +150,11 @@ def translations(
 
 
 class SpannedSentences:
-    """Sentences in which masks replace the spans to keep.
+    """Sentences with spans of text that must stay unchanged, such as URLs; masks replace the spans.
 
     The caller translates the masked sentences, ``texts``, and gives the results to :meth:`restore`.
-    Where a translation has lost a mask, the parts between the spans are translated one by one, and
-    given to :meth:`complete`.
+    If the translation of a sentence has lost a mask, the caller translates the parts between its
+    spans one by one, and gives these results to :meth:`complete`.
     """
 
     def __init__(self, sentences: Sequence[str], keeper: Keeper) -> None:
@@ -166,9 +166,11 @@ class SpannedSentences:
     def restore(
         self, ranked: Sequence[Ranked], most: int | None = None
     ) -> tuple[list[str], list[int]]:
-        """Put kept spans back into ``ranked``, in at most ``most`` translations of each sentence.
+        """Put the spans back into the translations of the masked sentences.
 
-        Return the parts still to translate, and for each part the index of its sentence.
+        ``ranked`` has the translations of each sentence; at most ``most`` of them are kept (None:
+        all). Return the parts of sentences still to translate, and for each part the index of its
+        sentence.
         """
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
             pairs = [(line.restored(text), best) for text, best in zip(*row, strict=True)]
@@ -186,7 +188,7 @@ class SpannedSentences:
         return [part for part, _ in parts], [place for _, place in parts]
 
     def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
-        """Return translations of all sentences; ``ranked`` has those of :meth:`restore`'s parts."""
+        """Return all translations; ``ranked`` are those of the parts that ``restore`` returned."""
         translated = iter(ranked)
         for place, line in enumerate(self._masked):
             if self._results[place] is None:
@@ -200,7 +202,7 @@ class SpannedSentences:
 def join_parts(
     parts: Sequence[str], translated: Iterator[Ranked], splitter: SentenceSplitter
 ) -> Ranked:
-    """Join the translations of a line's parts: all best ones, all second best, and so on.
+    """Join the translations of a line's sentences: all best ones, all second best, and so on.
 
     The translations of ``parts`` are the next items of ``translated``. Indentation, and the bullets
     and numbers of list items, stay as they are. A line without a translation gets an empty one.
@@ -218,7 +220,7 @@ def join_parts(
 
 
 def by_rank(rows: Sequence[Sequence[_T]]) -> list[list[_T]]:
-    """Turn rows into ranks: all first entries, all second ones, and so on.
+    """Turn rows into ranks: a list of all first entries, a list of all second ones, and so on.
 
     A short row repeats its last entry; an empty row is left out.
     """
@@ -228,7 +230,7 @@ def by_rank(rows: Sequence[Sequence[_T]]) -> list[list[_T]]:
 
 
 def _concatenated(candidates: Sequence[Candidate]) -> Candidate:
-    """Concatenate translations, without attention; their mean score is weighted by length."""
+    """Join translations to one without attention; its score is their mean, weighted by length."""
     lengths = [len(candidate.tokens.split()) + 1 for candidate in candidates]
     scores = [candidate.score * n for candidate, n in zip(candidates, lengths, strict=True)]
     tokens = " ".join(candidate.tokens for candidate in candidates)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Options(TypedDict, total=False):
-    """The options of :meth:`Model.translate`, which describes them."""
+    """The optional arguments of :meth:`Model.translate`, which describes them."""
 
     beam: int | None
     nbest: int
@@ -85,7 +85,7 @@ class Model:
     ) -> Translation | list[Translation]:
         """Translate one line or several lines.
 
-        The options have names. :meth:`stream` shows their defaults.
+        Options are given by name, such as ``beam=4``; :meth:`stream` shows their defaults.
 
         Args:
             texts: a line or a list of lines; an empty line has an empty translation.
@@ -248,10 +248,10 @@ def load(
     """Load a trained model that translates text, and the text steps (subwords …) of its training.
 
     Args:
-        path: a bundle (most need neither torch nor fairseq); a checkpoint; a run's folder, where
-            the first of ``average.pt``, ``checkpoint_best.pt`` and ``checkpoint_last.pt`` that
-            exists is loaded; or a name on the Hugging Face Hub, ``org/name`` or
-            ``org/name@revision``.
+        path: a bundle (most need neither torch nor fairseq); the name of a bundle that comes with
+            the package, such as ``de-en``; a checkpoint; a run's folder, where the first of
+            ``average.pt``, ``checkpoint_best.pt`` and ``checkpoint_last.pt`` that exists is
+            loaded; or a name on the Hugging Face Hub, ``org/name`` or ``org/name@revision``.
         data: folder of fairseq-preprocess with the dictionaries; None for the dictionaries in the
             model or, if these still exist, the dictionaries of its training.
         src, tgt: languages; None for the languages of the training.
@@ -261,8 +261,8 @@ def load(
             processors. With a checkpoint, torch uses this number in the whole process.
         max_tokens: most source tokens in a batch.
         cpu: whether to use the CPU even if there is a GPU.
-        constraints: ``ordered`` or ``unordered`` if each line is followed, after tabs, by text
-            that its translation must have, in this order or in any order; else None.
+        constraints: ``ordered`` or ``unordered`` if each line is followed, after tabs, by texts
+            that its translation must have, in the order of the line or in any order; None if not.
 
     Raises:
         CheckpointError: a file cannot be used.

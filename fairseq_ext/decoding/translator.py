@@ -1,8 +1,7 @@
-"""Translate sentences with trained models of any architecture.
+"""Translate sentences by models of any architecture, with fairseq's own functions.
 
 The task and its options (start symbol, truncation of sources, languages) come from the first
-checkpoint, so nobody has to repeat them. fairseq's own functions load models, make batches and
-search.
+checkpoint, so nobody has to repeat them. fairseq loads the models, makes batches and searches.
 """
 
 import copy
@@ -101,7 +100,7 @@ class Translator:
         self._cfg.generation.print_alignment = None
 
     def _generator(self, search: Search) -> Any:
-        """Return the generator for a search, fairseq's or the engine's; keep some for reuse."""
+        """Return fairseq's or the engine's generator for a search; keep several for later calls."""
         fixed = {name: getattr(self._search, name) for name in FIXED}
         search = dataclasses.replace(search, **fixed)
         generator = self._generators.get(search)
@@ -141,7 +140,7 @@ class Translator:
         Args:
             sentences: lines of source tokens, none longer than ``limit``, with constraints after
                 tabs if the translator's own search has them.
-            numbers: the sentences' numbers, on which samples depend; None counts from 0.
+            numbers: the sentences' numbers, on which samples depend; None for 0, 1, 2 ….
             search: how to search; None for the translator's own search. Precision, device and
                 engine are always the translator's.
 
@@ -240,7 +239,7 @@ class Translator:
         return self._task.build_dataset_for_inference(tokens, lengths, constraints=constraints)
 
     def _constraint(self, text: str) -> Tensor:
-        """Encode a constraint, the target tokens that a translation must have."""
+        """Return the token ids of a constraint, the target tokens that a translation must have."""
         words = self._task.target_dictionary
         tokens = words.encode_line(text, append_eos=False, add_if_not_exist=False)
         require_writable(text, tokens.tolist(), words.eos())
@@ -256,7 +255,7 @@ class Translator:
 
 
 def _flags(search: Search) -> list[str]:
-    """Write the options fixed at loading (:data:`FIXED`, seed) as fairseq-interactive's flags."""
+    """Return the options fixed at loading (:data:`FIXED`, seed) as fairseq-interactive's flags."""
     names = ("max_tokens", "seed", "engine")
     flags = [f"--{name.replace('_', '-')}={getattr(search, name)}" for name in names]
     switches = [f"--{name}" for name in ("fp16", "cpu") if getattr(search, name)]
@@ -278,6 +277,6 @@ def _configuration(data: str | Path, search: Search) -> Any:
 
 
 def own_random_numbers(search: Search) -> AbstractContextManager[None]:
-    """Return a context that restores the state of torch's random numbers for the caller."""
+    """Return a context that, at its end, restores the state of torch's random generators."""
     cuda = torch.cuda.is_initialized() or (torch.cuda.is_available() and not search.cpu)
     return torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else [])
