@@ -43,7 +43,7 @@ POLICY = (
 
 
 def _fill(name: str, **parts: str) -> str:
-    """Read the page ``name`` in this folder, and fill in the style and other ``parts``."""
+    """Return the page ``name`` of this folder, with the style and other ``parts`` filled in."""
     folder = Path(__file__).parent
     style = (folder / "style.css").read_text(encoding="utf-8")
     return Template((folder / name).read_text(encoding="utf-8")).substitute(parts, style=style)
@@ -66,7 +66,7 @@ def _interface_page(schema: dict[str, Any], address: str) -> str:
 class Service:
     """The handler of ``/translate`` and ``/detect``.
 
-    A service reads and checks requests, lets ``batcher`` translate their sentences, and answers.
+    A service reads and checks a request, lets ``batcher`` translate its sentences, and answers.
     """
 
     def __init__(self, pairs: Pairs, settings: Settings, batcher: Batcher) -> None:
@@ -79,7 +79,7 @@ class Service:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Translate until the ``with`` block ends, and import what the first request will need."""
+        """Translate until the ``with`` block ends; also import what the first request needs."""
         self._text_thread.submit(import_module, "fairseq_ext.serving.query")
         async with self._batcher.running():
             yield
@@ -118,7 +118,11 @@ class Service:
         return JSONResponse(await self._in_text_thread(1, lambda: self._pairs.detect(text)))
 
     async def _fields(self, request: Request) -> dict[str, Any]:
-        """Read a request's fields, unless too much is waiting; check its key if one is needed."""
+        """Read and return the fields of a request.
+
+        Raises:
+            Refusal: the queue is full (429), the fields cannot be read, or the API key is wrong.
+        """
         if self._load >= self._limits.max_queue:
             raise Refusal(429, BUSY, {**WAIT, **requests.CLOSE})  # before there is a body in memory
         self._reading += 1
@@ -136,7 +140,7 @@ class Service:
         return self._batcher.waiting + self._reading + self._encoding
 
     async def _in_text_thread(self, lines: int, work: Callable[[], _T]) -> _T:
-        """Call ``work`` in the text thread; until this is done, ``lines`` count as waiting."""
+        """Call ``work`` in the text thread; while it runs, ``lines`` lines count as waiting."""
         if self._load + lines > self._limits.max_queue:
             raise Refusal(429, BUSY, WAIT)
         self._encoding += lines
@@ -146,7 +150,7 @@ class Service:
             self._encoding -= lines
 
     async def _translated(self, query: "Query", model: Served) -> dict[str, Any]:
-        """Split a query's texts into sentences, translate them, and join their translations."""
+        """Split the texts of a query into sentences, translate them, and return the answer."""
         in_html, ranks = query.format == requests.HTML, 1 + query.alternatives
         keeper = self._settings.keeper(in_html)
         split = keeper.split_by(model.splitter.split) if keeper else model.splitter.split
@@ -181,7 +185,10 @@ class Service:
     async def _ranked(
         self, sentences: list[str], places: list[str], model: Served, ranks: int | None = None
     ) -> list[Ranked]:
-        """Translate sentences; return the best ``ranks`` translations of each (None: all)."""
+        """Translate sentences; return the best ``ranks`` translations of each (None: all).
+
+        ``places`` name the sentences' lines in messages.
+        """
         count, limit = len(sentences), model.translator.limit
         encoded = await self._in_text_thread(count, lambda: model.encode(sentences))
         for sentence, place in zip(encoded, places, strict=True):
@@ -206,9 +213,9 @@ class Service:
 def _split(
     text: str, in_html: bool, split: Callable[[str], list[str]]
 ) -> tuple[list[list[str]], list[str]]:
-    """Split a text into lines (HTML: paragraphs), and each into sentences.
+    """Split a text into lines (in HTML: paragraphs), and each of these into sentences.
 
-    Also return the line ends or markup between the lines or paragraphs.
+    Also return the line ends or the markup between the lines or paragraphs.
     """
     if in_html:
         paragraphs, between = html_text.paragraphs(text)
@@ -224,7 +231,11 @@ def _joined(
     ranks: int,
     model: Served,
 ) -> list[str]:
-    """Join sentences from ``translated`` to texts: all best ones, all second best, and so on."""
+    """Join translations to texts: one of all best translations, one of all second best, and so on.
+
+    ``lines`` and ``between`` are the results of :func:`_split`; ``translated`` yields the
+    translations of their sentences. At most ``ranks`` texts are returned.
+    """
     rows = [stream.join_parts(sentences, translated, model.splitter).texts for sentences in lines]
     return [
         "".join(text + markup for text, markup in zip(texts, [*between, ""], strict=True))
@@ -233,7 +244,7 @@ def _joined(
 
 
 async def _while_waited_for(request: Request, work: Coroutine[Any, Any, _T], seconds: float) -> _T:
-    """Return the result of ``work``, or cancel it if the client leaves or ``seconds`` are over.
+    """Return the result of ``work``; cancel it if the client leaves, or after ``seconds``.
 
     Raises:
         Refusal: 499 if the client has left, 503 if the time is over.
@@ -310,7 +321,7 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
 
 
 def _description(routes: Sequence[Route], schema: dict[str, Any]) -> dict[str, Any]:
-    """Describe the interface in OpenAPI's format."""
+    """Return the description of the interface (of ``routes``) in OpenAPI's format."""
     done = {"200": {"description": "Done"}}
     paths: dict[str, Any] = {}
     for route in routes:
@@ -324,7 +335,7 @@ def _description(routes: Sequence[Route], schema: dict[str, Any]) -> dict[str, A
 
 
 async def _refused(_: Request, error: Exception) -> Response:
-    """Answer a refused or unknown request, with the error in LibreTranslate's form."""
+    """Answer a refused request, or an unknown path, with an error in LibreTranslate's form."""
     if isinstance(error, Refusal):
         return JSONResponse({"error": error.text}, error.status, error.headers)
     assert isinstance(error, HTTPException)

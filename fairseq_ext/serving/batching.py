@@ -43,10 +43,10 @@ class _Waiting:
 
 
 class Batcher:
-    """The queue of one process, and the thread that empties it.
+    """The queue of sentences of one process, and the thread that translates them.
 
     At most ``room`` sentences may wait. A batch has at most ``batch_size`` sentences and
-    ``max_tokens`` source tokens; longer sentences are translated alone.
+    ``max_tokens`` source tokens; a sentence with more tokens is translated alone.
     """
 
     def __init__(self, metrics: Metrics, *, room: int, batch_size: int, max_tokens: int) -> None:
@@ -117,7 +117,7 @@ class Batcher:
             self._metrics.translated([item.sentence.length for item in batch], results)
 
     def _take(self) -> list[_Waiting]:
-        """Take the next batch from one model's requests, a sentence of each in turn."""
+        """Take a batch from the queue: sentences for one model, one from each request in turn."""
         batch: list[_Waiting] = []
         later: list[deque[_Waiting]] = []
         tokens = 0

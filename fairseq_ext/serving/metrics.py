@@ -1,8 +1,8 @@
 """Count requests, sentences and tokens for Prometheus, in one process or in all workers together.
 
 If there are several workers, the server sets ``PROMETHEUS_MULTIPROC_DIR`` before it starts them.
-Each worker writes its counts to files in that folder, and the worker that is asked adds them up.
-No label comes from clients, so clients cannot make the page long.
+Each worker writes its counts to files in that folder. The worker that is asked for the counts adds
+up all files. No label comes from clients, so clients cannot make the page long.
 """
 
 import os
@@ -70,7 +70,7 @@ class Metrics:
         self._failures.inc(len(results) - len(nbest))
 
     def page(self) -> bytes:
-        """Return all figures in the format of Prometheus."""
+        """Return all counts and durations in the format of Prometheus."""
         if FOLDER not in os.environ:
             return prometheus.generate_latest(self._registry)
         together = prometheus.CollectorRegistry()
@@ -81,7 +81,7 @@ class Metrics:
 class _Together(MultiProcessCollector):
     """A collector of the metrics of all workers, except workers that are just starting.
 
-    A worker first creates an empty file, which the library cannot read.
+    Such a worker has first created an empty file, which the library cannot read.
     """
 
     def collect(self) -> Iterable[prometheus.Metric]:

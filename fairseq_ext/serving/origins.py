@@ -15,13 +15,13 @@ ANY = "*"
 class OriginFilter:
     """ASGI middleware that refuses requests of foreign web pages.
 
-    A page can point its own name at this machine (DNS rebinding), and then sends this name in
-    ``Host``. So ``Host`` must be a name of this server, which is ``localhost`` or one of ``names``;
-    or it must be an IP address, which such a page cannot send. Other foreign pages send their
-    ``Origin``, which must be this server or one of ``origins``, such as ``https://example.org``.
-    ``*`` in ``names`` accepts every ``Host``, and ``*`` in ``origins`` every ``Origin``. The
-    messages name ``name_option`` and ``origin_option``, the command's options that allow more names
-    and origins. ``origin_option`` is empty if the command has no such option.
+    A foreign page may point its own name at this machine (DNS rebinding); then its requests have
+    this name in ``Host``. So ``Host`` must be a name of this server (``localhost`` or one of
+    ``names``) or an IP address, which such a page cannot send. Requests of other foreign pages have
+    their ``Origin``, which must be this server or one of ``origins``, such as
+    ``https://example.org``. ``*`` in ``names`` accepts every ``Host``, and ``*`` in ``origins``
+    every ``Origin``. Messages name ``name_option`` and ``origin_option``, the command's options
+    that allow more names and origins. ``origin_option`` is empty if the command has no such option.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ def names_of(host: str) -> set[str]:
 
 
 def _host_in(header: str) -> str | None:
-    """Parse the host of a ``Host`` header, without its port; None if there is none."""
+    """Return the host in a ``Host`` header, without its port; None if the header has no host."""
     try:
         return urlsplit(f"//{header}").hostname
     except ValueError:

@@ -83,7 +83,7 @@ class Pairs:
 
     @functools.cached_property
     def _identifier(self) -> Any:
-        """The identifier of served languages; None if py3langid is missing or knows none."""
+        """The identifier of the served languages; None without py3langid, or if it knows none."""
         if importlib.util.find_spec("py3langid") is None:
             return None
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
@@ -98,8 +98,8 @@ class Pairs:
     def find(self, source: str, target: str) -> tuple[str, Served]:
         """Find the source language and the model for a request.
 
-        The source may be ``auto`` if only one language is translated to the target. Spelling and
-        region of the languages may differ from the model's.
+        The source may be ``auto`` if only one language is translated to the target. The languages
+        may be spelled otherwise than in the model, or have another region.
 
         Raises:
             Refusal: no model translates this pair of languages (status 400).

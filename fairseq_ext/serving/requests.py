@@ -1,9 +1,10 @@
 """Read the fields of a request, which is JSON or a form and may be hostile; check key and limits.
 
-What cannot be answered raises a :class:`Refusal` with an HTTP status; ``docs/howto/serve.md`` lists
-the statuses. Other modules refuse the rest: ``query.py`` wrong fields, ``pairs.py`` unsupported
-languages, ``batching.py`` a full queue and failed sentences, ``app.py`` overlong lines and late
-translations, ``origins.py`` foreign web pages.
+A request that cannot be answered raises a :class:`Refusal` with an HTTP status;
+``docs/howto/serve.md`` lists the statuses. Other modules have more refusals: ``query.py`` for wrong
+fields, ``pairs.py`` for unsupported languages, ``batching.py`` for a full queue and failed
+sentences, ``app.py`` for overlong lines and late translations, ``origins.py`` for foreign web
+pages.
 """
 
 import asyncio
@@ -120,7 +121,7 @@ async def _parse_multipart(request: Request, body: bytes) -> list[tuple[str, Any
 
 
 def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
-    """Refuse a request that has none of the server's API keys, if there are any.
+    """If the server has API keys, refuse a request without one of them.
 
     Raises:
         Refusal: 401 without a key, 403 with a wrong one.
@@ -132,12 +133,12 @@ def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
         raise Refusal(401, "An API key is needed: `api_key` is missing.")
     sent = str(key).encode(errors="surrogatepass")
     allowed = [key.encode(errors="surrogateescape") for key in keys]  # keys may not be UTF-8
-    if not any([hmac.compare_digest(sent, key) for key in allowed]):  # equally long for any key
+    if not any([hmac.compare_digest(sent, key) for key in allowed]):  # in equal time for any key
         raise Refusal(403, "Invalid API key")
 
 
 def check_texts(texts: Sequence[str], limits: Limits) -> None:
-    """Refuse the texts of a request if they are too many, or have too many characters or lines.
+    """Refuse a request with too many texts, or with too many characters or lines in its texts.
 
     Raises:
         Refusal: status 413.
@@ -148,7 +149,7 @@ def check_texts(texts: Sequence[str], limits: Limits) -> None:
 
 
 def check_sentences(count: int, limits: Limits) -> None:
-    """Refuse lines that have been split into too many sentences."""
+    """Refuse (status 413) a request whose lines have been split into too many sentences."""
     _require_few("sentences", count, limits.max_sentences)
 
 

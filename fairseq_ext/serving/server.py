@@ -1,4 +1,4 @@
-"""Run the application in one process, or in several.
+"""Run the web application in one process, or in several.
 
 At SIGTERM or SIGINT uvicorn accepts no more requests, finishes those that it has, and ends. A
 second signal ends everything at once.
@@ -42,7 +42,8 @@ def application(settings: Settings) -> ASGIApp:
 def serve(loaded: ASGIApp | None, settings: Settings, listener: socket.socket) -> int:
     """Serve requests until a signal ends the server; return the exit status.
 
-    ``loaded`` is the application of a single process; each of several workers makes its own.
+    ``loaded`` is the application, for a single process; None with several workers, each of which
+    builds its own.
     """
     config = partial(
         uvicorn.Config,
@@ -75,7 +76,7 @@ def serve(loaded: ASGIApp | None, settings: Settings, listener: socket.socket) -
 
 
 class _Server(uvicorn.Server):
-    """A server that ends with status 0 at the first signal, and at once at the second."""
+    """A server that ends with status 0 after the first signal, and at once after the second."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:

@@ -48,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """The options for translating sentences together; None leaves a search option to the model."""
+    """The options for translating sentences together; None leaves an option to the model."""
 
     beam: int | None = option(
         None, f"beam size; a request may ask for up to N - 1 alternatives ({Search.beam})"
@@ -60,7 +60,7 @@ class BatchOptions:
     max_tokens: int = _limit(4000, "most source tokens in a batch")
 
     def search(self) -> dict[str, Any]:
-        """Return the options of a search that are not None, by their names in :class:`Search`."""
+        """Return the search options that are not None, by their names in :class:`Search`."""
         values = asdict(self).items()
         return {name: value for name, value in values if value is not None and name != "batch_size"}
 
@@ -70,7 +70,7 @@ class Settings:
     """The options of a server, which are pickled for its workers.
 
     Attributes:
-        keys: API keys, one of which a request must send; if there are none, requests need no key.
+        keys: API keys, one of which a request must have; without keys, every request is answered.
         versions: versions of the models' files when the server starts; all workers must use them.
     """
 
@@ -143,7 +143,7 @@ class Settings:
                     raise wrong_value(flag(name), wish, value)
 
     def keeper(self, in_html: bool) -> Keeper | None:
-        """Return what finds spans of text to keep unchanged; None if no option asks for spans.
+        """Return the keeper, which finds spans of text to keep unchanged; None without such spans.
 
         ``in_html`` says whether the texts are HTML, whose tags are kept.
         """
