@@ -280,7 +280,6 @@ open_run() {
     cd "$out"
     STAGES=.stages
     mkdir -p "$STAGES"
-    [[ ! -e "$STAGES/binarise" ]] || mv "$STAGES/binarise" "$STAGES/binarize" # its former name
     RUN_OUT="$out"
     trap explain_stop EXIT
     trap 'exit 130' INT

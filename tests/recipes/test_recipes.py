@@ -334,7 +334,6 @@ def test_quickstart_killed_in_training_goes_on_and_is_then_complete(tmp_path: Pa
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     assert not (out / ".stages" / "train").exists()
-    (out / ".stages" / "binarize").rename(out / ".stages" / "binarise")  # as older versions did
 
     done = bash(*command, fresh=True)
     assert "binarize: done before" in done.stderr
