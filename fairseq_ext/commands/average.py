@@ -24,7 +24,9 @@ def add(commands: options.Subparsers) -> None:
         help="checkpoints, oldest first",
     )
     source.add_argument(
-        "--dir", type=Path, help="a run's --save-dir, to choose files by one of these options:"
+        "--dir",
+        type=Path,
+        help="a run's --save-dir; one of the next three options chooses its files",
     )
     selection = parser.add_mutually_exclusive_group()
     selection.add_argument(

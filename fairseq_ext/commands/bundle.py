@@ -207,10 +207,10 @@ def add_export(commands: options.Subparsers) -> None:
         "export",
         help="turn a bundle into a checkpoint, or into a model for another tool",
         description="Write a checkpoint that fairseq can train further, generate with and average. "
-        "It has the weights of the bundle: exact in fp32 and bf16; int8 and bits stay rounded. "
-        "With --to, write a model of fairseq's Transformer for CTranslate2 or for Hugging Face's "
-        "transformers instead, with its dictionaries as tokenizer. That model reads tokens, which "
-        "fairseq_ext.text.pipeline makes from text by the text.json in OUT.",
+        "It has the bundle's weights: those in fp32 and bf16 exactly, those in int8 and bits as "
+        "they were rounded. With --to, write a model of fairseq's Transformer for CTranslate2 or "
+        "for Hugging Face's transformers instead, with its dictionaries as tokenizer. That model "
+        "reads tokens, which fairseq_ext.text.pipeline makes from text by the text.json in OUT.",
     )
     parser.add_argument(
         "model",

@@ -68,9 +68,10 @@ class Request:
     )
     latency: int = option(
         0,
-        "measure the latency of each system that has a checkpoint on the first N source sentences, "
-        "one at a time, on one thread, with beam 5: median and 99th percentile of the time, "
-        "processor time, energy where Linux reports it (RAPL) and, for bundles, multiply-adds",
+        "measure the latency of each system that has a checkpoint: translate the first N source "
+        "sentences one at a time, on one thread, with beam 5; report the median and 99th "
+        "percentile of the time, processor time, energy where Linux reports it (RAPL) and, for "
+        "bundles, multiply-adds",
     )
     pictures: Sequence[Path] = option(
         [],

@@ -83,7 +83,8 @@ def add_subwords(commands: options.Subparsers) -> None:
         "--size",
         type=int,
         metavar="N",
-        help=f"number of merges for bpe, or of pieces for other kinds ({SIZE}); not with none",
+        help=f"number of merges for bpe, or of pieces for other kinds ({SIZE}); not with --kind "
+        "none",
     )
     option(
         "--like",

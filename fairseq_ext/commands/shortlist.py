@@ -10,7 +10,10 @@ from fairseq_ext.utils.option_fields import flag, require_at_least
 
 COUNTS = {
     "per_token": (50, "target tokens to list for each source token"),
-    "frequent": (100, "frequent target tokens for every sentence; at least twice the beam plus 2"),
+    "frequent": (
+        100,
+        "most frequent target tokens, allowed in every sentence; at least twice the beam plus 2",
+    ),
     "iterations": (5, "iterations of EM over the training data"),
 }
 

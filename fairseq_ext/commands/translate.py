@@ -118,8 +118,8 @@ class Request:
     output: Path | None = option(
         None, "file to write (default: standard output)", *("-o", "--output")
     )
-    src: str | None = option(None, "source language (default: the training's)", metavar="LANG")
-    tgt: str | None = option(None, "target language (default: the training's)", metavar="LANG")
+    src: str | None = option(None, "source language (default: as in training)", metavar="LANG")
+    tgt: str | None = option(None, "target language (default: as in training)", metavar="LANG")
     json: Path | None = option(
         None, "also write source, translations, tokens and scores as JSON, one line per sentence"
     )

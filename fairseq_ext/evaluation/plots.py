@@ -434,7 +434,7 @@ def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) ->
 
 
 def write_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG if ``path`` ends in ``.svg``, else as PNG with at most 256 colours.
+    """Write a figure as SVG if ``path`` ends in ``.svg``, else as PNG with at most 64 colours.
 
     Characters that :data:`FONT` lacks are drawn in other fonts.
     """
