@@ -64,7 +64,7 @@ class Tensors:
             raise self.damaged(error) from None
 
     def damaged(self, error: Exception) -> CheckpointError:
-        """Return the error to raise because ``error`` shows that the file cannot be used."""
+        """Return a CheckpointError that names the file, for an ``error`` met while reading it."""
         if isinstance(error, DataError) and str(self._path) in str(error):
             return CheckpointError(str(error))
         reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__

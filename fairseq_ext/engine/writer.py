@@ -144,7 +144,7 @@ class Writer(Program):
         added: Columns = programs.NOTHING,
         out: Columns | None = None,
     ) -> Columns:
-        """Compute ``f(x W^T + b) + added``; if there is ``added``, f is linear or relu."""
+        """Compute ``f(x W^T + b) + added``; with ``added``, the activation f is linear or relu."""
         if isinstance(weight, Signs):
             outputs, number = len(weight.values), len(self.matrices)
             self.matrices.append(weight)

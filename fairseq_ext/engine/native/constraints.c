@@ -45,8 +45,8 @@ static void follow_in_order(const constraints *of, const int32_t *state, int32_t
     next[0] = node;
     if (are_met(of, state)) return;
     if (nodes[node + 1].token == token) next[0] = node + 1;
-    /* Between two constraints any token may come. Within a constraint, a token other than the next
-     * one of it sends the hypothesis back to the beginning of the first constraint. */
+    /* Between two constraints any token may come. Within a constraint, any token but its next one
+     * sends the hypothesis back to the beginning of the first constraint. */
     else if (node && !nodes[node].ends) next[0] = nodes[1].token == token;
 }
 

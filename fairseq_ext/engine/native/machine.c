@@ -286,9 +286,10 @@ static memory memory_of(workspace *space, const operation *op, int64_t sentence)
     return found;
 }
 
-/* y = sum of weights[j] values[j]. SIGNED and UNSIGNED binarize both; values are signs times half of
- * B_j. SIGNED counts all signs alike; UNSIGNED counts those with weights[j] B_j at least half of its
- * largest value. Sums of signs are exact: a sum of 0 is 0 for the next binarization. */
+/* y = sum of weights[j] values[j]. SIGNED and UNSIGNED are for binary attention, where a row
+ * values[j] is signs times half of a bound B_j. SIGNED adds the signs of all rows; UNSIGNED adds
+ * those of rows whose weights[j] B_j is at least half of the largest such product. Sums of signs
+ * are exact: a sum of 0 is 0 for the next binarization. */
 static void mix(workspace *space, float *weights, int64_t n, int64_t dim, int how, float *y) {
     const float *const *values = space->pointers;
     float most = 0;
@@ -306,7 +307,7 @@ static void mix(workspace *space, float *weights, int64_t n, int64_t dim, int ho
     for (int64_t d = 0; d < dim; d++) y[d] *= 0.5f * level;
 }
 
-/* Adds a head's weights to the attention to show, which is the mean over all heads and models. */
+/* Adds a head's attention weights to the alignment `seen`, the mean over all heads and models. */
 static void show(const workspace *space, int64_t heads, const float *weights, int64_t n, float *seen) {
     const float share = 1.0f / (float)(heads * space->what->output_count);
     space->math->add(1, seen, share, weights, n, seen);
@@ -472,7 +473,7 @@ static int keep_rows(workspace *space, const operation *op, columns from) {
     return 0;
 }
 
-/* Returns how many rows before its own a kernel of `taps` taps reads. */
+/* Returns how many rows before the current one a kernel of `taps` taps reads. */
 static int64_t left_of(const workspace *space, const operation *op, int64_t taps) {
     return space->what->shapes[op->out.index].phase == HYPOTHESES ? taps - 1 : (taps + 2) / 2 - 1;
 }

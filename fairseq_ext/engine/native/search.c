@@ -511,7 +511,7 @@ static int begin(search *run) {
     const int64_t vocabulary = what->weights[what->outputs[0].weight].outputs;
     const int64_t logits = (what->output_count > 1 ? 2 : 1) * logit_rows(what) * vocabulary;
     const size_t rows = (size_t)run->most_rows, beam = (size_t)run->how->beam;
-    const size_t many = /* of a row */
+    const size_t many = /* tokens that may follow a row */
         (size_t)((run->how->sampling ? 1 : per_row(run->how, 0)) + run->most_next);
     run->stride = 64;
     run->open = malloc((size_t)sentences * sizeof *run->open);
