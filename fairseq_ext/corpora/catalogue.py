@@ -37,7 +37,7 @@ STANFORD = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
 
 @dataclass(frozen=True)
 class Source:
-    """A parallel text and its origin."""
+    """A parallel text: its two files, where they come from, and their format."""
 
     name: str  # unique within the corpus
     # Source file and target file: members of `archive`, or addresses if there is no archive.
@@ -50,7 +50,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus and the protocol by which its paper prepares it."""
+    """A corpus: its parallel texts, and the protocol by which papers prepare them."""
 
     src: str  # language, which is also the ending of its files
     tgt: str
@@ -84,14 +84,14 @@ class Corpus:
 def _source(
     name: str, pattern: str, pair: str, archive: str | None = None, form: str = "lines"
 ) -> Source:
-    """Build a source; ``pattern`` is the name of its files with {language}, and perhaps {side}."""
+    """Build a source; ``pattern`` is its files' name, with {language} and {side} to fill in."""
     src, tgt = pair.split("-")
     files = (pattern.format(side="src", language=src), pattern.format(side="ref", language=tgt))
     return Source(name, files, archive, form)
 
 
 def _newstest(year: int, pair: str) -> Source:
-    """Return the test set of an earlier year, which is a development set of WMT 2014."""
+    """Return the test set newstest of ``year``, which is a development set of WMT 2014."""
     pattern = f"dev/newstest{year}-{{side}}.{{language}}.sgm"
     return _source(f"newstest{year}", pattern, pair, f"{STATMT}/wmt14/dev.tgz", "segments")
 
@@ -105,8 +105,8 @@ def _newstest2014(code: str, pair: str) -> Source:
 def _wmt(code: str, pair: str, edition: str, archive: str) -> tuple[Source, ...]:
     """Return the training texts that WMT's tasks share: Europarl, Common Crawl, News Commentary.
 
-    The tasks have different editions of News Commentary: ``edition`` names one, and ``archive`` is
-    its address. ``code`` is the language pair in the files' names.
+    The tasks have different editions of News Commentary: ``edition`` is such as ``v9``, and
+    ``archive`` is the address of this edition. ``code`` is the language pair in the files' names.
     """
     texts = (
         ("europarl-v7", "training/", f"{STATMT}/wmt13/training-parallel-europarl-v7.tgz"),
@@ -130,7 +130,7 @@ LOWERCASED_FIRST = {
 
 
 def _multi30k(form: str) -> Corpus:
-    """Return Multi30k, English to German; ``form`` is a file's address with {name} and {side}."""
+    """Return Multi30k, English to German; ``form`` is its files' address with {name} and {side}."""
 
     def source(name: str) -> Source:
         return Source(name, (form.format(name=name, side="en"), form.format(name=name, side="de")))

@@ -112,7 +112,7 @@ class TatoebaOptions:
 
 @dataclass(frozen=True)
 class PairOptions:
-    """Options to split sentence pairs."""
+    """Options to clean sentence pairs and split them into train, valid and test."""
 
     src_lang: str = option(
         MISSING,
@@ -243,7 +243,7 @@ class TranslationOptions:
 
 @dataclass(frozen=True)
 class ContaminationOptions:
-    """Options to look for a test set in training text."""
+    """Options to look for the sentences of a test set in training text."""
 
     test: Path = option(MISSING, "test set as plain text, one sentence per line", "test")
     training: Sequence[Path] = option(
@@ -336,13 +336,13 @@ class MixOptions(PreparedCorpus):
 class CommandLine(NamedTuple):
     """A command: the dataclass of its options, its function, and its line in ``--help``.
 
-    ``place`` names the function as ``MODULE.FUNCTION``. The function takes the options, and returns
-    the text to print.
+    ``place`` names the function as ``MODULE.FUNCTION``, with a module of this folder. The function
+    takes the options, and returns the text to print.
     """
 
-    options: type  # the dataclass of its options
-    place: str  # module and function: takes the options and returns the text to print
-    summary: str  # the line for `--help`
+    options: type
+    place: str
+    summary: str
 
     def run(self, args: argparse.Namespace) -> int:
         """Run the command with its options from ``args``; return the exit status."""

@@ -37,7 +37,7 @@ SPACELESS = (
 
 @dataclass(frozen=True)
 class Match:
-    """A test sentence that the training text contains, and its line there."""
+    """A test sentence that occurs in the training text, exactly or nearly, and where."""
 
     sentence: int  # number of the test sentence, from 0
     kind: str  # `exact` if equal up to case and punctuation, else `near`
@@ -45,7 +45,10 @@ class Match:
 
 
 def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
-    """Find the sentences of a test set that occur in training text; both are plain text."""
+    """Find the sentences of a test set that occur in training text; both are plain text.
+
+    Return one match for each such sentence: the first exact one, or else the first near one.
+    """
     hashes = hash_words(sentences)
     empty = (np.empty(0, np.uint64), np.empty(0, np.int64))
     columns = zip(empty, *skeletons(hashes, LONGEST), strict=True)
@@ -93,7 +96,7 @@ def texts(paths: Iterable[Path]) -> Iterator[str]:
 
 
 def run(options: ContaminationOptions) -> str:
-    """Find the sentences of a test set in training text; return a summary."""
+    """Find the test sentences in the training text, and write them if asked; return a summary."""
     sentences = list(texts([options.test]))
     matches = find(sentences, texts(options.training))
     counts = Counter(match.kind for match in matches)

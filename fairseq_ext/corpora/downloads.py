@@ -28,20 +28,21 @@ PASSING = {408, 425, 429, 500, 502, 503, 504}  # HTTP errors that a second try m
 
 
 class Unavailable(DataError):
-    """The error for a file that can be had neither from its address nor from the mirror."""
+    """Raised for a file that cannot be downloaded, or that the mirror lacks."""
 
 
 class Broken(Exception):
-    """The error for a connection that ended before the file did."""
+    """Raised for a connection that ended before the file was complete."""
 
 
 def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
-    """Return the local path of the file at an address; download it into ``folder`` if missing.
+    """Download the file at an address into ``folder``, unless it is there already; return its path.
 
     ``sha256.json`` in the folder keeps the checksum of the first download, so a file that is later
     damaged or replaced is refused. ``mirror`` replaces the official address. If the mirror is an
-    address, the file's name is appended to it. If the mirror is a folder, the file is read there:
-    as ``NAME`` or, for a ``url`` that ends in ``FOLDER/NAME``, as ``FOLDER/NAME``.
+    address, the file's name is appended to it. If the mirror is a folder, the file is not copied,
+    and its path there is returned: ``NAME`` or, for a ``url`` that ends in ``FOLDER/NAME``,
+    ``FOLDER/NAME``.
 
     Raises:
         Unavailable: the download failed for good, or the mirror has no such file.
@@ -67,10 +68,10 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
 
 
 def discard(path: Path) -> str:
-    """Rename an unusable downloaded file, so that it is downloaded again.
+    """Rename an unusable downloaded file, so that :func:`fetch` downloads it again.
 
-    A file that :func:`fetch` did not download keeps its name. Return a sentence that tells the user
-    what to do.
+    A file without a checksum in ``sha256.json`` beside it keeps its name. Return a sentence that
+    tells the user what to do.
     """
     record = path.parent / RECORD
     checksums = _known(record)
@@ -122,14 +123,14 @@ class Part:
             self.restart(None)
 
     def restart(self, version: str | None) -> None:
-        """Drop the bytes, and record the version of the file that is downloaded next."""
+        """Delete the bytes, and record the version of the file whose download begins now."""
         self.remove()
         self.version = version
         if version is not None:
             write_all(self.path.parent, {self._record.name: [json.dumps(version)]})
 
     def remove(self) -> None:
-        """Remove the bytes and their version."""
+        """Delete the bytes and the record of their version."""
         self.path.unlink(missing_ok=True)
         self._record.unlink(missing_ok=True)
 
@@ -173,7 +174,7 @@ def _give_up(url: str, part: Part, error: Exception) -> None:
 
 
 def _attempt(url: str, part: Part) -> None:
-    """Send one request: for the missing bytes if the server supports ranges, else for all."""
+    """Request the missing bytes, or all if the server supports no ranges, and append them."""
     request = urllib.request.Request(url, headers={"User-Agent": "fairseq-ext"})
     start, version = part.size, part.version or ""
     if start and version:
@@ -203,10 +204,10 @@ def _attempt(url: str, part: Part) -> None:
 
 
 def unpack(archive: Path, folder: Path, max_bytes: int = MAX_BYTES) -> None:
-    """Unpack an archive into ``folder``, and remove everything else there.
+    """Unpack an archive into ``folder``, whose old content is deleted.
 
-    An archive that is damaged, unsafe or unpacks to more than ``max_bytes`` is refused, and renamed
-    so that it is downloaded again.
+    An archive is refused if it is damaged or unsafe, or if it unpacks to more than ``max_bytes``;
+    :func:`discard` then renames it.
     """
     shutil.rmtree(folder, ignore_errors=True)  # files that a killed run left
     try:

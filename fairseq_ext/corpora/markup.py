@@ -41,11 +41,11 @@ PLACEHOLDER_RULES = ("keep", "leave-out")
 
 @dataclass(frozen=True)
 class Rules:
-    """A rule for each kind of mark in a pair of texts.
+    """Rules for the mark-up, placeholders and mnemonics in a pair of texts.
 
-    ``strip`` removes the marks from both texts; a tag that breaks the line, such as ``<br>`` or
-    ``<p>``, becomes a space. ``keep`` keeps them, and drops a pair whose tags or placeholders
-    differ. ``leave-out`` drops every pair with such marks.
+    ``strip`` removes them from both texts; a tag that breaks the line, such as ``<br>`` or ``<p>``,
+    becomes a space. ``keep`` keeps them, and drops a pair if the tags or placeholders of its two
+    texts differ. ``leave-out`` drops every pair that has any.
     """
 
     markup: str = "strip"
@@ -53,7 +53,7 @@ class Rules:
     mnemonics: str = "strip"
 
     def apply(self, source: str, target: str) -> tuple[tuple[str, str], str]:
-        """Return both texts cleaned by these rules, and the reason to leave the pair out, or ""."""
+        """Return both texts, cleaned by these rules, and the reason to drop the pair, or ""."""
         pair = (source, target)
         tags = [Counter(TAG.findall(text)) for text in pair]
         if any(tags):
@@ -82,15 +82,16 @@ def _stripped(tag: re.Match[str]) -> str:
 
 
 def _plain_names(placeholders: list[str]) -> list[str]:
-    """Drop positions, such as ``1$`` in ``%1$s``: translations may change the order of values."""
+    """Delete positions, such as ``1$`` in ``%1$s``: translations may change the order of values."""
     return [re.sub(r"^%\d+\$", "%", placeholder) for placeholder in placeholders]
 
 
 def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
-    """Remove the marks of shortcuts if both texts look like labels with a shortcut.
+    """Remove the marks of keyboard shortcuts if both texts look like labels with a shortcut.
 
-    A word that has its mark inside and is the same in both texts is a name or part of an address,
-    unless it is a label by itself, such as ``F&ormat``.
+    The marks stay if both texts have the same word with a mark inside, such as ``my_name``: this is
+    a name or part of an address. But if both texts consist of a word such as ``F&ormat``, they are
+    labels.
     """
     if max(map(len, pair)) > 4 * SHORT:
         return pair
@@ -107,9 +108,9 @@ def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
 
 
 def _unmarked(mark: re.Pattern[str], text: str) -> tuple[int, str]:
-    """Return the number of marks outside :data:`PROTECTED`, and the text without these marks.
+    """Return the number of shortcut marks in a text, and the text without them.
 
-    A text with several underscores has no mark of that kind.
+    Signs within :data:`PROTECTED` are no marks, nor are underscores in a text with several.
     """
     pieces = PROTECTED.split(text)
     free = pieces[::2]

@@ -18,9 +18,9 @@ such pairs joins them.
 
 **Method.** The skeletons of a sentence are the sentence itself, and the sentence without one word
 or without two. Near-duplicates share a skeleton, so sorting 64-bit fingerprints of skeletons
-finds them all without comparing all pairs. Equal fingerprints are links between rows, and
-:func:`join_groups` turns links into groups. A group's number is its smallest row, so it depends
-neither on the order of the links nor on the process that found them.
+finds them all without comparing all pairs. Equal fingerprints link two rows, where a row is the
+number of a sentence pair, and :func:`join_groups` turns links into groups. A group's number is its
+smallest row, so it depends neither on the order of the links nor on the process that found them.
 
 **Memory.** :func:`links` works on one range of fingerprints at a time, at most about
 :data:`RANGE_SKELETONS` of them, and :func:`join_groups` takes the links of all ranges in any order.
@@ -60,7 +60,7 @@ def normalized(sentence: str) -> str:
 
 
 class WordHashes(NamedTuple):
-    """The hashes of the words of N sentences, all in one array, and the sentences' ends ``[N]``."""
+    """The hashes of all words of N sentences in one array, and where each sentence ends in it."""
 
     words: np.ndarray  # `[W]` 64-bit hashes of all words
     ends: np.ndarray  # `[N]` end of each sentence in `words`
@@ -72,7 +72,7 @@ class WordHashes(NamedTuple):
 
 
 def hash_words(sentences: Iterable[str]) -> WordHashes:
-    """Hash the words of sentences, without case and punctuation."""
+    """Hash each word of the sentences, without case and punctuation (:func:`normalized`)."""
     cache: dict[str, int] = {}
     words, ends = array("Q"), array("q")  # a list would take several times the memory
     for sentence in sentences:
@@ -86,11 +86,11 @@ def hash_words(sentences: Iterable[str]) -> WordHashes:
 
 
 def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
-    """Return the positions ``[2, K]`` of the words that the K skeletons of a sentence leave out.
+    """Return which words the K skeletons of a sentence leave out, as positions ``[2, K]``.
 
     The sentence has ``length`` words. If it has more than ``longest``, two words are left out
-    together only if they are neighbours. A position after the last word leaves out nothing, so the
-    first skeleton is the whole sentence.
+    together only if they are neighbours. A position after the last word leaves out nothing, so a
+    skeleton may lack one word only, or none: the first skeleton is the complete sentence.
     """
     places = [(length, length + 1)]
     if length >= ONE_WORD:
@@ -106,10 +106,10 @@ def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
 def skeletons(
     hashes: WordHashes, longest: int = LONGEST
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield batches of skeletons: their fingerprints and the rows of their sentences, ``[n]``.
+    """Yield batches of skeletons: fingerprints ``[n]``, and the rows of the sentences ``[n]``.
 
-    A skeleton is a sentence without up to two of its words; for ``longest``, see
-    :func:`left_out_places`. Its fingerprint is a polynomial in :data:`BASE`. Prefix sums give the
+    A skeleton is a sentence without up to two of its words; :func:`left_out_places` chooses them,
+    and explains ``longest``. The fingerprint is a polynomial in :data:`BASE`. Prefix sums give the
     terms of the words before, between and after the two left-out words, and division by the base
     closes the gaps.
     """
@@ -141,10 +141,10 @@ def mixed(values: np.ndarray) -> np.ndarray:
 
 
 def range_count(lengths: np.ndarray) -> int:
-    """Return the number of ranges of fingerprints that :func:`links` should search in turn.
+    """Return into how many ranges to divide the fingerprints, which :func:`links` searches in turn.
 
-    ``lengths`` ``[N]`` are the sentences' numbers of words. A range has about
-    :data:`RANGE_SKELETONS` fingerprints at most.
+    ``lengths`` ``[N]`` has the number of words of each sentence. A range has at most about
+    :data:`RANGE_SKELETONS` fingerprints.
     """
     sizes, counts = np.unique(lengths, return_counts=True)
     skeleton_counts = [left_out_places(size).shape[1] for size in sizes.tolist()]
@@ -152,19 +152,19 @@ def range_count(lengths: np.ndarray) -> int:
 
 
 def in_range(values: np.ndarray, number: int, count: int) -> np.ndarray:
-    """Return a mask of the 64-bit fingerprints in one of ``count`` equal ranges.
+    """Return a mask: True for the 64-bit fingerprints in range ``number`` of ``count`` equal ones.
 
-    ``number`` is the number of the range, from 0.
+    Ranges are numbered from 0.
     """
     first, end = ((edge << 64) // count for edge in (number, number + 1))
     return (values >= np.uint64(first)) & (values <= np.uint64(end - 1))
 
 
 def links(hashes: WordHashes, number: int = 0, count: int = 1) -> np.ndarray:
-    """Find pairs of sentences with the same skeleton, in one of ``count`` ranges of fingerprints.
+    """Find sentences that share a skeleton whose fingerprint is in range ``number`` of ``count``.
 
-    ``hashes`` is one side of the corpus. Returns pairs of rows ``[2, n]``: the first sentence with
-    a skeleton, and another sentence with the same skeleton.
+    ``hashes`` is one side of the corpus. Return pairs of rows ``[2, n]``: the first sentence with a
+    skeleton, and another sentence with the same skeleton.
     """
     prints, rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for values, places in skeletons(hashes):
@@ -182,10 +182,10 @@ def links(hashes: WordHashes, number: int = 0, count: int = 1) -> np.ndarray:
 
 
 def join_groups(groups: np.ndarray, pairs: np.ndarray) -> None:
-    """Join the groups of rows that are linked, in place.
+    """Join the groups of linked rows, by changing ``groups``.
 
-    Each column of ``pairs`` ``[2, n]`` links two rows. ``groups`` ``[N]`` names the group of each
-    row by the smallest row in that group.
+    Each column of ``pairs`` ``[2, n]`` links two rows. ``groups`` ``[N]`` has each row's group: the
+    number of the smallest row in that group.
     """
     while len(unequal := np.flatnonzero(np.not_equal(*groups[pairs]))):
         low, high = np.sort(groups[pairs[:, unequal]], axis=0)
@@ -209,7 +209,7 @@ def group_sides(source: WordHashes, target: WordHashes) -> np.ndarray:
 
 
 def group_pairs(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-    """Group sentence pairs of text, with the same result as :func:`group_sides`."""
+    """Hash the words of sentence pairs, and return each pair's group like :func:`group_sides`."""
     return group_sides(*(hash_words(pair[side] for pair in pairs) for side in (0, 1)))
 
 
@@ -222,12 +222,13 @@ def group_sizes(groups: np.ndarray) -> np.ndarray:
 def draw_groups(
     groups: np.ndarray, size: int, salt: str, exclude: np.ndarray | None = None
 ) -> np.ndarray:
-    """Draw groups in the order of a hash until they have ``size`` pairs; return a mask ``[N]``.
+    """Draw groups until they have ``size`` pairs; return a mask ``[N]``, True for their pairs.
 
-    A group that would exceed the size is skipped, so the size is exact if groups of one pair are
-    left. Groups of more than :data:`LARGEST_HELD_OUT` pairs are never drawn, because nearly equal
-    sentences would make up much of the set. ``exclude`` is True for pairs whose groups must not be
-    drawn, such as the pairs of another held-out set.
+    The groups are in the order of a hash of ``salt`` and their numbers. A group that would exceed
+    the size is skipped, so the size is exact if groups of one pair are left. Groups of more than
+    :data:`LARGEST_HELD_OUT` pairs are never drawn, because nearly equal sentences would make up
+    much of the set. ``exclude`` is True for pairs whose groups must not be drawn, such as the pairs
+    of another held-out set.
     """
     numbers, counts = np.unique(groups, return_counts=True)
     usable = counts <= LARGEST_HELD_OUT

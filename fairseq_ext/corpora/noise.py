@@ -16,10 +16,11 @@ SHORTEST = 3  # fewest letters of a word that may get a typing error
 def add_noise(
     sentences: Iterable[str], kind: str, share: float = 0.1, seed: int = 1, language: str = ""
 ) -> Iterator[str]:
-    """Yield each sentence with noise; a sentence's noise depends on its number and the seed.
+    """Yield each sentence with noise of a ``kind`` in :data:`KINDS`.
 
-    A word of three letters or more gets a typing error with the probability ``share``. The language
-    decides which capital belongs to which small letter.
+    With ``typos``, a word of three letters or more gets a typing error with the probability
+    ``share``; the errors in a sentence depend on its number and the seed. The language decides
+    which capital belongs to which small letter.
     """
     for number, sentence in enumerate(sentences):
         yield KINDS[kind](sentence, share, random.Random(f"{seed} {number}"), language)
@@ -70,7 +71,7 @@ KINDS: Mapping[str, Noise] = {
 
 
 def run(options: NoiseOptions) -> str:
-    """Write a test set with noise; return how many of its lines differ."""
+    """Write a test set with noise; return a line that says how many of its lines differ."""
     share = 0.1 if options.share is None else options.share
     seed = 1 if options.seed is None else options.seed
     for name in ("share", "seed"):

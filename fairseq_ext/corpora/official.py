@@ -1,4 +1,4 @@
-"""Prepare a corpus of the literature, from its archives to the input of fairseq-preprocess.
+"""Prepare a corpus of the catalogue, from its archives to the input of fairseq-preprocess.
 
 The steps are download, verify, unpack, normalize, tokenize, clean, split and byte-pair encoding.
 Each is done once, and a run that was stopped can continue.
@@ -39,12 +39,12 @@ Report = dict[str, Any]
 def do_once(
     folder: Path, name: str, settings: Report, outputs: Iterable[Path], work: Callable[[], Report]
 ) -> Report:
-    """Do the ``work`` of a step unless it is done; return its result, recorded or new.
+    """Do the ``work`` of a step and record its result, or return the recorded result of the step.
 
-    A step is done if its record in ``folder/.steps`` has the same ``settings``, and all files that
-    it wrote still have their recorded sizes. ``settings`` are all values that the result depends
-    on, and ``outputs`` are the files that ``work`` writes. The record is written last, so a step
-    that was killed does not count as done.
+    The record in ``folder/.steps`` counts if it has the same ``settings``, and if all files that
+    the step wrote still have their recorded sizes. ``settings`` are all values that the result
+    depends on, and ``outputs`` are the files that ``work`` writes. The record is written last, so
+    a step that was killed is done again.
     """
     record = folder / ".steps" / f"{name}.json"
     settings = json.loads(json.dumps(settings))
@@ -66,8 +66,8 @@ def do_once(
 class Preparation:
     """The preparation of one corpus in one folder.
 
-    Steps that are done are not repeated. Files are downloaded and unpacked only if a step that is
-    not done reads them, so ``raw/`` may be deleted afterwards.
+    A step that is done is not repeated. Files are downloaded and unpacked only for steps that read
+    them and are not done, so ``raw/`` may be deleted afterwards.
     """
 
     name: str  # key in :data:`fairseq_ext.corpora.catalogue.CORPORA`
@@ -87,7 +87,7 @@ class Preparation:
         self.ready = self.out / ("bpe" if self.corpus.merges else "text")
 
     def run(self) -> Report:
-        """Prepare everything; write and return the manifest."""
+        """Do all steps; write and return the manifest."""
         for left in self.out.glob("*/.partial-*"):  # folders that a killed run left
             shutil.rmtree(left)
         text, test_names = self._text(), list[str]()
@@ -116,7 +116,10 @@ class Preparation:
     # ---- from archives to text -------------------------------------------------------------------
 
     def _raw(self, source: Source) -> tuple[tuple[Path, Path], Report]:
-        """Return the two files of a parallel text, and a report of addresses and checksums."""
+        """Return the paths of a parallel text's two files, and a report on their origin.
+
+        The files are downloaded and unpacked if needed. The report has addresses and checksums.
+        """
         if source.archive is None:
             paths = [fetch(url, self.download, self.mirror) for url in source.files]
             record = read_json(self.download / RECORD)
@@ -144,7 +147,7 @@ class Preparation:
     def _encoder(self, source: Source) -> Encode:
         """Return the encoder that turns the sentences of a parallel text into tokens.
 
-        As in the papers' scripts, typographic apostrophes become ' only in files of ``<seg>``
+        As in the papers' scripts, typographic apostrophes become ' only in files with ``<seg>``
         elements, which are development and test sets.
         """
         corpus = self.corpus
@@ -162,7 +165,7 @@ class Preparation:
         return Encode(pipeline, words=True, must_keep=source.name)
 
     def _save_pipeline(self) -> None:
-        """Write ``text.json``, the steps from text to the tokens of the test set."""
+        """Write ``text.json``, which lists the steps from text to the tokens of the test set."""
         pipeline = self._encoder(self.corpus.test[0]).pipeline
         pipeline = dataclasses.replace(pipeline, **self.corpus.made)
         pipeline.save(self.out / "text")
@@ -175,7 +178,7 @@ class Preparation:
     ) -> Iterator[tuple[str, str]]:
         """Yield the tokens of all pairs of parallel texts; add a report on each text to ``parts``.
 
-        If given, ``plain_files``, one for each side, get the untokenized text of the pairs.
+        If there are ``plain_files``, one for each side, the pairs are also written there as text.
         """
         for source in sources:
             paths, origin = self._raw(source)
@@ -188,9 +191,9 @@ class Preparation:
             yield from self._encoder(source).kept_pairs(pairs, self.workers, tally)
 
     def _copied(self, pairs: Iterable[RawPair], files: Sequence[IO[str]]) -> Iterator[RawPair]:
-        """Yield the pairs, and write their text to ``files``, one for each side, for sacrebleu.
+        """Yield the pairs, and write them as text for sacrebleu to ``files``, one for each side.
 
-        Tokens are detokenized. The text is lower-cased if the corpus is.
+        The text is detokenized if the corpus comes as tokens, and lower-cased if the corpus is.
         """
         from fairseq_ext.text import moses
 
@@ -204,7 +207,7 @@ class Preparation:
             yield pair
 
     def _text(self) -> Report:
-        """Write ``train`` and ``valid`` as tokens into ``text/``."""
+        """Write ``train`` and ``valid`` as tokens into ``text/``; return a report on them."""
         corpus, folder, names = self.corpus, self.out / "text", self._names(TRAINING)
 
         def make() -> Report:
@@ -224,7 +227,7 @@ class Preparation:
         return do_once(self.out, "text", self._settings(pieces=False), outputs, make)
 
     def _test_set(self, name: str, sources: Sequence[Source]) -> Report:
-        """Write a test set as tokens into ``text/``, and as plain text into ``reference/``."""
+        """Write a test set: tokens into ``text/``, text into ``reference/``; return a report."""
         folders, names = (self.out / "reference", self.out / "text"), self._names([name])
 
         def make() -> Report:
@@ -244,7 +247,10 @@ class Preparation:
     # ---- from text to subwords -------------------------------------------------------------------
 
     def _pieces(self, test_names: Sequence[str]) -> Report:
-        """Write ``bpe/``: the merges or model, and all splits and test sets as subwords."""
+        """Write ``bpe/``: the merges or model, and all splits and test sets as subwords.
+
+        Return a report with the numbers of kept and dropped pairs.
+        """
         settings, bpe = self._settings(pieces=True), self.out / "bpe"
 
         def make() -> Report:
@@ -263,7 +269,7 @@ class Preparation:
         return {"fates": fates}
 
     def _split_into_pieces(self, splits: Iterable[str]) -> Report:
-        """Write the subword pieces of these splits; count their kept and dropped pairs."""
+        """Write splits as subwords; return the numbers of their kept and dropped pairs."""
         fates = {}
         pieces = Pipeline(*self._sides, subwords=self._learner.kind, files=(self._codes,))
         with staged_folder(self.out / "bpe") as stage:
@@ -291,7 +297,7 @@ class Preparation:
         return [f"{split}.{side}" for split in splits for side in self._sides]
 
     def _settings(self, *, pieces: bool) -> Report:
-        """Return all settings that determine the tokens, or with ``pieces`` the subwords."""
+        """Return all settings that decide the tokens or, with ``pieces``, the subwords."""
         protocol = dataclasses.asdict(self.corpus)
         del protocol["more_tests"]  # further tests have their own steps
         if pieces:
@@ -301,7 +307,7 @@ class Preparation:
 
 
 def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
-    """Return the counts of each split; refuse a split without pairs."""
+    """Return ``counts`` by the names of the splits; refuse a split without pairs."""
     for name, (pairs, *_) in zip(splits, counts, strict=True):
         if not pairs:
             raise DataError(f"no pair is left for `{name}`; check the archives.")
@@ -312,10 +318,11 @@ def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
 
 
 def describe(name: str, corpus: Corpus, text: Report, bpe: Report | None) -> Report:
-    """Describe a prepared corpus for its manifest: what it is made of, and what is left.
+    """Describe a prepared corpus for its manifest: archives, dropped pairs, and what is left.
 
-    It is equal for equal runs: it has no paths or times. ``text`` has the reports on the sources
-    and the counts of the splits. ``bpe`` is the report on the subwords, or None if there are none.
+    The description has no paths or times, so equal runs have equal ones. ``text`` has the reports
+    on the sources and the counts of the splits. ``bpe`` is the report on the subwords, or None if
+    there are none.
     """
     parts, splits = text["parts"], {}
     for split, counts in text["splits"].items():
@@ -348,7 +355,7 @@ def describe(name: str, corpus: Corpus, text: Report, bpe: Report | None) -> Rep
 
 
 def wrong_counts(manifest: Report) -> list[str]:
-    """Describe each number of pairs that differs too much from the expected number."""
+    """Return a message for each number of pairs that is too far from the catalogue's number."""
     return [
         f"{label}: {count['found']:,} pairs instead of {count['known']:,}"
         for label, count in manifest["known counts"].items()
@@ -358,9 +365,10 @@ def wrong_counts(manifest: Report) -> list[str]:
 
 
 def summary(manifest: Report, ready: Path) -> str:
-    """Return a report as text: kept and dropped pairs, splits, and the command to run next.
+    """Return a manifest as text: kept and dropped pairs, splits, and the command to run next.
 
-    It also compares the counts with the catalogue's. ``ready`` is the folder of the prepared text.
+    The text also compares numbers of pairs with those in the catalogue. ``ready`` is the folder
+    that the next command reads.
     """
     protocol = manifest["protocol"]
     heading = ("pairs", f"{protocol['src']} tokens", f"{protocol['tgt']} tokens")

@@ -18,10 +18,10 @@ from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 
 def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
-    """Return the pipeline for the ``text.json`` of a copied corpus.
+    """Return the pipeline that describes a copy of the corpus in ``folder``, for its ``text.json``.
 
-    It is the pipeline of the text in ``folder`` or, if there is none, a new one. ``tokenize`` says
-    that the copy is tokenized. Text that is tokens already must not be tokenized again, and text in
+    It is the pipeline in ``folder`` or, if there is none, a new one. ``tokenize`` says that the
+    copy is tokenized. Text that consists of tokens already must not be tokenized again, and text in
     subwords is always refused.
     """
     text_pipeline = pipeline.load_towards(folder, src, tgt)
@@ -42,9 +42,9 @@ def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipelin
 
 
 def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> None:
-    """Copy both files of each split into ``out``, and write ``text.json`` there; all or none.
+    """Copy both files of each split into ``out``, and write ``text.json`` there.
 
-    ``tokenize`` turns the copied text into Moses tokens.
+    ``tokenize`` turns the copied text into Moses tokens. If anything fails, no file is written.
     """
     text_pipeline = chosen_pipeline(folder, src, tgt, tokenize)
     names = [f"{split}.{side}" for split in SPLITS for side in (src, tgt)]
@@ -58,7 +58,7 @@ def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> 
 
 
 def run(options: OwnTextOptions) -> str:
-    """Check and copy the text as the options say; return the sizes."""
+    """Check and copy the text as the options say; return a line with the sizes of the splits."""
     if options.src == options.tgt:
         raise ConfigError(
             f"`--src` and `--tgt` are both `{options.src}`; their files would be the same."
@@ -81,11 +81,12 @@ def run(options: OwnTextOptions) -> str:
 def split_into_subwords(
     text: Path, out: Path, src: str, tgt: str, *, kind: str, size: int
 ) -> dict[str, int]:
-    """Learn subwords from both sides of ``train``; write all texts in them, and ``text.json``.
+    """Learn subwords from both sides of ``train``; write all texts as subwords, with ``text.json``.
 
     The folder ``text`` has ``train.SRC`` and ``train.TGT``, and perhaps more files that end in
-    ``.SRC`` or ``.TGT``. Text in subwords is refused. ``kind`` is one of
-    :data:`fairseq_ext.text.subwords.LEARNT`, or ``none``. Returns the number of lines of each file.
+    ``.SRC`` or ``.TGT``. Text in subwords is refused. ``kind`` is a key of
+    :data:`fairseq_ext.text.subwords.LEARNT`, or ``none``; ``size`` is the number of merges or
+    pieces. Return the number of lines of each file, by its name.
     """
     if size < 1:
         raise wrong_value("--size", "at least 1", size)
@@ -106,7 +107,10 @@ def split_into_subwords(
 
 
 def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
-    """Turn plain text into tokens by a model's steps; return the number of lines of each file."""
+    """Write the plain texts in a folder as a model's tokens; return each file's number of lines.
+
+    ``steps`` is the model's pipeline.
+    """
     saved = pipeline.load(text)
     if saved is not None and (saved.tokenize or saved.subwords != "none"):
         raise DataError(f"{text} holds tokens already, as its {pipeline.FILE} says; give the text.")
@@ -122,10 +126,10 @@ def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
 
 @contextmanager
 def _staged(text: Path, out: Path, sides: tuple[str, str]) -> Iterator[tuple[Path, list[Path]]]:
-    """Check the texts in a folder; yield a folder to write to, and the paths of the texts.
+    """Check the texts in a folder; yield a temporary folder to write to, and the texts' paths.
 
-    The texts are the files in ``text`` that end in one of ``sides``. Once the block has succeeded,
-    the files that it has written move to ``out``.
+    The texts are the files in ``text`` that end in one of ``sides``. Once the ``with`` block has
+    succeeded, the files in the temporary folder move to ``out``.
     """
     texts = sorted(path for side in sides for path in text.glob(f"*.{side}"))
     for path in texts:
@@ -141,7 +145,10 @@ def _staged(text: Path, out: Path, sides: tuple[str, str]) -> Iterator[tuple[Pat
 
 
 def encode_file(path: Path, out: Path, encode: subwords.Step, *, refuse_empty: bool = False) -> int:
-    """Write the tokens of each line of a checked text; return the number of lines."""
+    """Write each line of a checked text as tokens; return the number of lines.
+
+    ``refuse_empty`` refuses a line without tokens.
+    """
     number = 0
     with out.open("w", encoding="utf-8", newline="\n") as tokens:
         for number, line in lines(path):

@@ -1,4 +1,4 @@
-"""Texts of sentence pairs, which can be cut into parts that are read independently.
+"""Texts of sentence pairs, which can be cut into parts that different processes read.
 
 Several texts are named by a JSON list, with the weight and licence of each::
 
@@ -45,7 +45,7 @@ class Text:
 
 
 class Entry(BaseModel):
-    """An entry in a JSON list of texts: name, licence, weight, and a file of pairs or two files."""
+    """A text in a JSON list of texts: name, licence, weight, and a file of pairs or two files."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -60,7 +60,7 @@ class Entry(BaseModel):
     weight: float = Field(1.0, gt=0, le=MOST_COPIES)
 
     def text(self, folder: Path) -> Text:
-        """Return the text, whose files must exist; their paths are relative to ``folder``."""
+        """Return the entry as a :class:`Text`; its files must exist, relative to ``folder``."""
         names = (self.pairs, self.source, self.target)
         files = (require_file(folder / name, "text file") for name in names if name is not None)
         columns = (self.columns[0], self.columns[1])
@@ -75,7 +75,7 @@ def is_csv(name: str) -> bool:
 
 
 def read_list(path: Path) -> tuple[Text, ...]:
-    """Read and check a list of texts, whose paths are relative to the list's folder."""
+    """Read and check a JSON list of texts, whose paths are relative to the list's folder."""
     content = read_json(path)
     try:
         entries = TypeAdapter(list[Entry]).validate_python(content)
@@ -97,7 +97,7 @@ def read_list(path: Path) -> tuple[Text, ...]:
 
 @dataclass(frozen=True)
 class PairPart:
-    """A part of a text: successive pairs."""
+    """Successive pairs of a text, which can be read without the pairs before them."""
 
     number: int  # number of this part, from 0
     text: int  # number of the text, from 0
@@ -105,7 +105,7 @@ class PairPart:
 
 
 def unpacked_name(text: int, file: int) -> str:
-    """Return the name of a text's unpacked file in the folder of a job."""
+    """Return the name that :func:`unpack` gives to file ``file`` of text ``text``, from 0."""
     return f"input-{text}-{file}.txt"
 
 
@@ -116,9 +116,9 @@ def is_packed(text: Text, path: Path) -> bool:
 
 
 def rows(text: Text) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a table, header included, each with the number of its first line.
+    """Yield each row of a CSV or tab-separated file as ``(number of its first line, cells)``.
 
-    Empty lines are left out.
+    The header is a row, too. Empty lines are left out.
     """
     if text.table:
         table = reading.table_rows(text.files[0], text.member)
@@ -128,9 +128,9 @@ def rows(text: Text) -> Iterator[tuple[int, list[str]]]:
 
 
 def unpack(text: Text, file: int, path: Path) -> None:
-    """Write file number ``file`` (from 0) of a text to ``path`` as plain lines without compression.
+    """Write file number ``file`` (from 0) of a text to ``path``, uncompressed, so it can be cut.
 
-    A table becomes tab-separated lines without its header. Parts of ``path`` can then be read.
+    CSV, and text with a header, becomes tab-separated lines without the header.
     """
     if text.table or text.header:
         with atomic_write(path) as out:
@@ -143,7 +143,7 @@ def unpack(text: Text, file: int, path: Path) -> None:
 
 
 def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[PairPart]:
-    """Cut texts into parts of at most ``part_lines`` pairs, each from a single text.
+    """Cut texts into parts of at most ``part_lines`` pairs; no part has pairs of two texts.
 
     ``folder`` has the files that :func:`unpack` wrote.
 
@@ -169,7 +169,7 @@ def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[Pair
 
 
 def read(text: Text, part: PairPart) -> Iterator[tuple[str, str]]:
-    """Yield source and target of each pair of a part."""
+    """Yield the cleaned source and target of each pair in a part."""
     sides = [
         reading.decoded(file_part.read(), path, file_part.first)
         for file_part, path in zip(part.parts, text.files, strict=True)

@@ -33,7 +33,7 @@ WORDS = re.compile(
 
 
 def count_words(text: str) -> int:
-    """Count the words of a cleaned sentence; estimate them in scripts without spaces."""
+    """Count the words of a cleaned sentence; estimate their number in scripts without spaces."""
     return len(WORDS.findall(text)) if SPACELESS.search(text) else text.count(" ") + 1
 
 
@@ -74,7 +74,7 @@ def ratio(languages: tuple[str, str], values: str) -> Check:
 
 
 def letters(languages: tuple[str, str], values: str) -> Check:
-    """Build the check ``letters=SHARE``: letters are at least this share of each side.
+    """Build the check ``letters=SHARE``: at least this share of each side's characters are letters.
 
     Spaces are not counted. Marks count as letters, because vowels of Hindi or Burmese are marks.
     """
@@ -115,9 +115,9 @@ def different(languages: tuple[str, str], values: str) -> Check:
 def language(languages: tuple[str, str], values: str) -> Check:
     """Build the check ``language`` or ``language=CODE:CODE``: each side is in its language.
 
-    The two codes, of source and target, are ISO 639-1; by default they come from ``--src`` and
+    The two ISO 639-1 codes are those of source and target; by default they come from ``--src`` and
     ``--tgt``. py3langid decides which of the two languages each side is in. With
-    ``language=CODE:CODE:OTHER…`` it may also decide for one of the other languages.
+    ``language=CODE:CODE:OTHER…``, it may also decide for ``OTHER``.
     """
     extras.need("py3langid")
     codes = values.split(":") if values else [*map(short_code, languages)]
@@ -155,7 +155,11 @@ RULES: dict[str, Rule] = {
 
 @functools.lru_cache
 def checks(specifications: Sequence[str], languages: tuple[str, str]) -> tuple[Check, ...]:
-    """Return the check for empty sides, and then the checks of the ``--rule`` options, in order."""
+    """Return the check for empty sides, and then the checks of the ``--rule`` options, in order.
+
+    Raises:
+        ConfigError: a rule does not exist or has wrong values.
+    """
     pair_checks: list[Check] = [empty]
     for specification in specifications:
         name, _, values = specification.partition("=")
@@ -166,7 +170,7 @@ def checks(specifications: Sequence[str], languages: tuple[str, str]) -> tuple[C
 
 
 def why_left_out(source: str, target: str, pair_checks: Iterable[Check]) -> str | None:
-    """Return the first reason to leave a pair out, or None to keep it."""
+    """Return the first check's reason to leave a pair out, or None if all checks keep it."""
     return next((reason for check in pair_checks if (reason := check(source, target))), None)
 
 

@@ -4,18 +4,18 @@ A corpus often has several translations of one sentence; a random split then put
 and others into test. Here a hash of the sentence, not of the pair, decides:
 
 - The distinct sentences of one side (the *key side*), normalized, are put in the order of their
-  SHA-256 hashes; the first go into the test set, the next into the validation set, all others into
-  train. If several pairs have the same sentence, valid and test keep one of them, so their sizes
-  are exact.
+  SHA-256 hashes. The first go into the test set, the next into the validation set, all others into
+  train. If several pairs have the same key sentence, valid and test keep only one of these pairs,
+  so that the sizes of valid and test are exact.
 - If a pair is repeated, only its first occurrence is kept.
 - ``--key groups`` holds out whole groups of near-duplicates instead
   (:mod:`fairseq_ext.corpora.near_duplicates`), so that no test sentence is one word away from a
   training sentence.
 - ``--strict`` also drops training pairs whose other side is in valid or test.
 
-The pairs are cut into parts. Each stage writes files into a folder. Several processes and machines
-may share the work of a stage (:mod:`fairseq_ext.utils.shared_folder`). If a process is killed,
-another one does its work again::
+The pairs are cut into parts. The work has three stages, which write files into a folder. Several
+processes and machines may share a stage (:mod:`fairseq_ext.utils.shared_folder`). If a process is
+killed, another one does its work again. These are the files, in the order of the stages::
 
     clean-000000   a part's pairs that are kept, and fingerprints of source, target and pair
     repeat-000000  the pairs of all parts that repeat an earlier pair, for one range of fingerprints
@@ -93,7 +93,8 @@ def rules_of(options: PairOptions) -> tuple[str, ...]:
 class SplitJob:
     """A job that splits texts in stages, and can be sent to other processes.
 
-    A stage is a method that takes the name of a report, and writes this report and its data file.
+    A stage is a method that takes the name of a report, and writes this report and a data file
+    beside it.
     """
 
     options: PairOptions  # how to clean and split the pairs
@@ -116,21 +117,21 @@ class SplitJob:
         return [f"repeat-{number:06d}.json" for number in range(self.partitions)]
 
     def beside(self, name: str, ending: str) -> Path:
-        """Return the path of the data file beside the report ``name``."""
+        """Return the path of the data file with this ``ending`` beside the report ``name``."""
         return self.folder / f"{Path(name).stem}.{ending}"
 
     def load(self, name: str) -> Any:
-        """Read the report called ``name``."""
+        """Return the content of the report called ``name``."""
         return read_json(self.folder / name)
 
     def total(self, count: str) -> int:
-        """Sum a count over the reports of all parts: pairs ``read``, or ``kept`` after cleaning."""
+        """Sum a count over the reports of all parts: pairs ``read``, or ``kept`` by the rules."""
         return sum(self.load(name)[count] for name in self.clean_names)
 
     # ---- the stages ----------------------------------------------------------------------------
 
     def steps(self) -> Iterator[tuple[list[str], Callable[[str], None]]]:
-        """Yield each stage, in order: the names of its reports, and the method that makes one."""
+        """Yield each stage, in order: the names of its reports, and the method that writes one."""
         yield self.clean_names, self.clean
         if self.options.as_split is None:
             yield self.repeat_names, self.repeat
@@ -144,7 +145,7 @@ class SplitJob:
             json.dump(report, file)
 
     def clean(self, name: str) -> None:
-        """Clean one part; save the pairs that pass all rules, with their fingerprints."""
+        """Clean a part, and save the pairs that pass all rules, with their fingerprints."""
         options, part = self.options, self.parts[_number(name)]
         encode = Encode(text_pipeline(options), rules_of(options), words=True)
         hashes = [bytearray() for _ in range(PAIR + 1)]
@@ -193,7 +194,7 @@ class SplitJob:
 
     @property
     def key(self) -> int:
-        """The side by which pairs are split, 0 or 1; known once all repeats are counted."""
+        """The key side, 0 for source or 1 for target; known once all repeats are counted."""
         if self.options.key != "auto":
             return SIDES.index(self.options.key)
         counts = [self.load(name)["distinct"] for name in self.repeat_names]
@@ -201,7 +202,7 @@ class SplitJob:
         return int(target < source)
 
     def hold(self, name: str) -> None:
-        """Choose test and valid sentences, and a pair for each; refuse a corpus with too few."""
+        """Choose key sentences for test and valid, and a pair for each; refuse too few of them."""
         options, key = self.options, self.key
         held_count = options.valid + options.test
         smallest = np.empty(0, np.uint64)
@@ -232,7 +233,10 @@ class SplitJob:
         self._finish(name, best, report)
 
     def hold_groups(self, name: str) -> None:
-        """Draw groups of near-duplicates, without repeated pairs; refuse a corpus with too few."""
+        """Draw groups of near-duplicates for test and valid, without repeated pairs.
+
+        A corpus with too few pairs is refused.
+        """
         options = self.options
         kept = [self.load(clean)["kept"] for clean in self.clean_names]
         first = [~self._repeated(number, count) for number, count in enumerate(kept)]
@@ -317,7 +321,10 @@ class SplitJob:
         }
 
     def _fates(self, number: int, clean: str, pair_count: int) -> tuple[np.ndarray, int]:
-        """Return each pair's fate (its split, or why it is dropped), and count leaks into train."""
+        """Return the fate of each pair in part ``number``, and the number of leaks into train.
+
+        A fate is the number of a split, or the reason to drop the pair, such as :data:`REPEATED`.
+        """
         fates = np.zeros(pair_count, np.uint8)
         if self.options.as_split is not None:
             fates[:] = SPLITS.index(self.options.as_split)
@@ -347,7 +354,7 @@ class SplitJob:
         return repeated
 
     def _copies(self, part: PairPart, clean: str, fates: np.ndarray) -> np.ndarray:
-        """Return how often each pair is written: the weight, rounded up or down at random.
+        """Return how often each pair is written: its text's weight, rounded up or down at random.
 
         The pair's fingerprint is the random number. Pairs of valid and test are written once.
         """
@@ -368,7 +375,8 @@ def prepare(
 ) -> SplitJob:
     """Unpack texts into an existing folder, cut them into parts, and return the job to split them.
 
-    The first worker unpacks for all. A range of fingerprints has about ``range_size``.
+    Workers that share the folder unpack each file once. ``range_size`` is about the number of
+    fingerprints in a range.
     """
     packed = {
         pair_texts.unpacked_name(number, place): (text, place)
@@ -384,7 +392,7 @@ def prepare(
 
 
 def work(job: SplitJob) -> None:
-    """Do all stages of a job, together with other workers of its folder.
+    """Do all stages of a job, together with other workers that share its folder.
 
     Raises:
         DataError: no pairs are left after cleaning.
@@ -406,7 +414,7 @@ def _spread(workers: int, do: Callable[[str], bool], names: Iterable[str]) -> It
 
 
 def _number(name: str) -> int:
-    """Return the number of the part or range in a file's name."""
+    """Return the number of the part or range in a report's name."""
     return int(Path(name).stem.rpartition("-")[2])
 
 
@@ -423,7 +431,7 @@ UTF_7 = re.compile(r"\+[A-Za-z0-9+/]{3,}-")
 
 
 def summary(report: dict[str, Any], langs: tuple[str, str]) -> str:
-    """Return a table of the splits, and counts of dropped and leaked pairs."""
+    """Return the report of :meth:`SplitJob.write` as text: a table of the splits, and counts."""
     key, dropped, leaks, splits = (report[name] for name in ("key", "dropped", "leaks", "splits"))
     rows = [f"{'split':6} {'pairs':>8} {'side':>6} {'words':>9} {'words/line':>11}"]
     for name, pairs in splits.items():
@@ -450,7 +458,7 @@ def summary(report: dict[str, Any], langs: tuple[str, str]) -> str:
 
 
 def _texts(options: PairOptions) -> tuple[Text, ...]:
-    """Return the texts that the options name."""
+    """Return the texts that the options name; warn if one seems to be read wrongly."""
     origins = (options.pairs, options.source, options.corpora)
     if origins.count(None) != 2 or (options.source is None) != (options.target is None):
         raise ConfigError("give either PAIRS, or both --source and --target, or --corpora.")
@@ -478,7 +486,7 @@ def _texts(options: PairOptions) -> tuple[Text, ...]:
 
 
 def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
-    """Return the numbers of the columns, which may be given by name."""
+    """Return the numbers of the columns, found in the header ``first`` if they have names."""
     if isinstance(options.columns[0], int):
         return options.columns
     if not options.header:
@@ -530,7 +538,7 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
 
 
 def _encoding_fault(path: Path, sentences: Sequence[str]) -> str:
-    """Return a message that names the wrong encoding which sentences seem to have, or ""."""
+    """Return a message if sentences look as if they were read in a wrong encoding, else ""."""
     for pattern, reason, start, end in (
         (MISREAD, "UTF-8 that was read as Windows-1252", "utf-8", "cp1252"),
         (UTF_7, "UTF-7", "utf-7", "utf-8"),
@@ -575,7 +583,7 @@ def _checked_texts(options: PairOptions) -> tuple[Text, ...]:
 
 
 def run(options: PairOptions) -> str:
-    """Read, clean, split and write as the options say; return the summary."""
+    """Read, clean, split and write the pairs as the options say; return the summary."""
     texts = _checked_texts(options)
     _check_folder(options, texts)
     if options.parts is not None and files.twice([options.parts, options.out]):
@@ -594,7 +602,7 @@ def run(options: PairOptions) -> str:
 
 
 def _check_folder(options: PairOptions, texts: Sequence[Text]) -> None:
-    """Refuse to overwrite the texts, or to mix splits that were made in different ways."""
+    """Refuse to overwrite the input, or to mix splits that were made in different ways."""
     files.keep_inputs([path for text in texts for path in text.files], _files(options))
     if options.as_split is not None:
         pipeline.require_same(options.out, text_pipeline(options))
@@ -632,7 +640,7 @@ def _manifest(options: PairOptions) -> str:
 
 
 def _record(options: PairOptions, texts: Sequence[Text]) -> dict[str, Any]:
-    """Return the manifest's record of options and inputs, without paths, which may change."""
+    """Return the manifest's record of options and inputs; paths, which may change, are left out."""
     recorded = {
         name: value
         for name, value in vars(options).items()
@@ -662,7 +670,7 @@ def _folder(options: PairOptions) -> Iterator[Path]:
 
 
 def _described(text: Text) -> dict[str, Any]:
-    """Describe one text of a corpus list, for the manifest."""
+    """Describe a text in the list ``--corpora``, for the manifest."""
     named = {"name": text.name, "licence": text.licence, "weight": text.weight}
     return {**named, "columns": list(text.columns), "header": text.header, "member": text.member}
 

@@ -31,7 +31,10 @@ Tally = dict[str, list[int]]
 
 
 def raw_pairs(source: Path, target: Path, form: str) -> Iterator[RawPair]:
-    """Yield the pairs of two equally long files, in the format ``form``, a key of :data:`FORMS`."""
+    """Yield the sentence pairs of two files in the format ``form``, a key of :data:`FORMS`.
+
+    A sentence is None if it is not UTF-8. Files with different numbers of sentences are refused.
+    """
     read = FORMS[form]
     counts = [0, 0]
     for pair in zip_longest(*(read(_lines(path)) for path in (source, target))):
@@ -61,14 +64,14 @@ def _text(line: bytes) -> str | None:
 
 
 def _tagged(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the sentences, titles and descriptions; drop a talk's address, number and keywords."""
+    """Yield sentences, titles and descriptions of talks; drop addresses, numbers and keywords."""
     for line in lines:
         if not any(tag in line for tag in ABOUT_THE_TALK):
             yield SPOKEN_TOO.sub(b"", line)
 
 
 def _segments(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the text inside ``<seg id="…">``. Entities stay escaped, as in the papers' scripts."""
+    """Yield the text in each ``<seg id="…">``; entities stay escaped, as in the papers' scripts."""
     for line in lines:
         if match := SEGMENT.search(line):
             yield match[1]
@@ -89,7 +92,10 @@ def processes(workers: int | None) -> int:
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int
 ) -> Iterator[Result]:
-    """Yield ``map(function, items)`` from ``workers`` processes; read few items ahead."""
+    """Yield the results of ``map(function, items)`` in order, computed by ``workers`` processes.
+
+    Only a few items are read ahead.
+    """
     if workers == 1:
         yield from map(function, items)
         return
@@ -113,7 +119,7 @@ def ordered_map(
 
 @dataclass(frozen=True)
 class Encode:
-    """An encoder of pairs, which can be sent to another process."""
+    """An encoder of sentence pairs as tokens, which can be sent to another process."""
 
     pipeline: Pipeline
     rules: tuple[str, ...] = ()  # rules for the tokens of a pair, as for `--rule`
@@ -126,8 +132,8 @@ class Encode:
     ) -> Iterator[tuple[str, str, str]]:
         """Yield ``(fate, source tokens, target tokens)`` of each pair.
 
-        The fate is ``kept``, or the reason to drop the pair. ``first`` is the number of the first
-        pair, for messages.
+        The fate is ``kept``, or the reason to drop the pair. ``first`` is the first pair's number,
+        for messages.
         """
         to_source, to_target = _steps(self)
         checks = rules.checks(self.rules, (self.pipeline.src, self.pipeline.tgt))
@@ -146,7 +152,10 @@ class Encode:
     def kept_pairs(
         self, pairs: Iterable[RawPair], workers: int, tally: Tally
     ) -> Iterator[tuple[str, str]]:
-        """Yield the tokens of the pairs that are kept, in order; count all pairs in ``tally``."""
+        """Yield the tokens of the pairs that are kept, in order; count all pairs by fate.
+
+        The counts are added to ``tally``.
+        """
         for encoded in ordered_map(self._encode_chunk, _cut(pairs), workers):
             for fate, source, target in encoded:
                 _add(tally.setdefault(fate, [0, 0, 0]), source, target)
@@ -161,21 +170,21 @@ class Encode:
 def _steps(encode: Encode) -> list[Step]:
     """Return two functions, which turn a source line and a target line into tokens.
 
-    Each process builds them once.
+    They are cached, so that each process builds them once.
     """
     make = encode.pipeline.words if encode.words else encode.pipeline.encoder
     return [make(language) for language in (encode.pipeline.src, encode.pipeline.tgt)]
 
 
 def _add(counts: list[int], *pair: str) -> None:
-    """Add a pair to the counts of pairs, source tokens and target tokens."""
+    """Add a pair to ``counts``, which has the numbers of pairs, source tokens and target tokens."""
     counts[0] += 1
     for place, tokens in enumerate(pair, start=1):
         counts[place] += tokens.count(" ") + 1 if tokens else 0
 
 
 def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
-    """Yield chunks of successive pairs, each with the number of its first one, from 1."""
+    """Yield chunks of successive pairs as ``(number of the first pair, pairs)``, from 1."""
     pairs, first = iter(pairs), 1
     while chunk := list(islice(pairs, CHUNK)):
         yield first, chunk
@@ -183,9 +192,9 @@ def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
 
 
 def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -> list[list[int]]:
-    """Deal sentence pairs out in turn to ``turns``, which are pairs of files.
+    """Write sentence pairs in turn to the pairs of files in ``turns``.
 
-    Return the counts of each pair of files: sentence pairs, source tokens and target tokens.
+    Return the numbers of sentence pairs, source tokens and target tokens for each pair of files.
     """
     counts = [[0, 0, 0] for _ in turns]
     for number, pair in enumerate(pairs):
@@ -197,7 +206,7 @@ def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -
 
 
 def line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
-    """Yield the lines of two aligned files in pairs, unchecked: this package wrote them."""
+    """Yield the lines of two aligned files in pairs, without checks: this package wrote them."""
     with (
         source.open(encoding="utf-8", newline="\n") as first,
         target.open(encoding="utf-8", newline="\n") as second,

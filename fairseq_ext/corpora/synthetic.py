@@ -1,8 +1,8 @@
 """Add synthetic pairs, with one side written by a model: back-translation and distillation.
 
 :func:`write_side` writes the text for the model to translate, and :func:`run` adds the synthetic
-pairs. These are plain text, so the model may have any pipeline; the ``text.json`` of the corpus
-turns them into tokens. Pairs are streamed, so memory does not grow with the text.
+pairs. The pairs are plain text, so the model may have any pipeline; the steps in the corpus's
+``text.json`` turn them into tokens. Pairs are streamed, so memory does not grow with the text.
 """
 
 import json
@@ -26,7 +26,7 @@ REPORT = "synthetic.json"
 
 
 def run(options: MixOptions) -> str:
-    """Write a corpus whose training text has synthetic pairs; return a summary."""
+    """Write a copy of a corpus with synthetic pairs in its training text; return a summary."""
     if options.tag and options.tag.split() != [options.tag]:
         raise wrong_value("--tag", "one word, or empty", options.tag)
     if escape_controls(options.tag) != options.tag:
@@ -85,7 +85,10 @@ def train_files(folder: Path, sides: Sequence[str]) -> list[Path]:
 
 
 def pipeline_of(folder: Path, src: str, tgt: str) -> Pipeline:
-    """Load the pipeline that made a corpus, for ``src`` to ``tgt``; it must exist."""
+    """Load the pipeline that made a corpus, turned to translate from ``src`` to ``tgt``.
+
+    Raise :class:`DataError` if the folder has no ``text.json``.
+    """
     text_pipeline = pipeline.load_towards(folder, src, tgt)
     if text_pipeline is None:
         raise DataError(

@@ -34,10 +34,10 @@ def read_pairs() -> list[tuple[str, str]]:
 
 
 def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
-    """Draw small splits evenly from the whole corpus, so that each has short and long sentences.
+    """Draw small splits of the ``sizes`` evenly from the corpus: each has short and long sentences.
 
-    No sentence of either language occurs twice, within a split or in two splits. Sizes beyond the
-    number of such pairs are refused.
+    No sentence of either language occurs twice, within a split or in two splits. Sizes that would
+    need more pairs are refused.
     """
     distinct: list[tuple[str, str]] = []
     sentences: set[str] = set()
@@ -60,10 +60,10 @@ def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
 def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
     """Split the corpus as it was split for the models that come with the package.
 
-    Whole groups of near-duplicates are held out (:data:`HELD_OUT`). So every held-out sentence
+    Complete groups of near-duplicates are held out (:data:`HELD_OUT`). So every held-out sentence
     differs from all training sentences, by more than a word or two if it has more than four words.
-    Held-out pairs beyond the ``sizes`` of ``valid`` and ``test`` are in no split; larger sizes than
-    the number of held-out pairs are refused.
+    ``sizes`` are the numbers of pairs in ``valid`` and ``test``. Held-out pairs beyond these are in
+    no split; if there are not as many held-out pairs, the sizes are refused.
     """
     pairs = read_pairs()
     held_out = json.loads(HELD_OUT.read_text(encoding="utf-8"))

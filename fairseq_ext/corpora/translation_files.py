@@ -29,9 +29,10 @@ TWO_SIDED = ("sgm", "help", "lines")  # formats with a file or folder for each l
 def accepted(
     segments: Iterable[Segment], rules: Rules, counts: Counter[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield source, target and document of each accepted segment, without repeated pairs.
+    """Yield source, target and document of each segment that is not left out.
 
-    ``counts`` gets the numbers of segments that were read, written, and left out for each reason.
+    Segments are left out by the rules, for their own fault, or because they repeat a pair.
+    ``counts`` gets the numbers of segments read, written, and left out for each reason.
     """
     pairs = set[tuple[str, str]]()
     for segment in segments:
@@ -47,16 +48,16 @@ def accepted(
 
 
 def ending(path: Path) -> str:
-    """Return a file name's ending in lower case, ignoring an ending such as ``.gz``."""
+    """Return a file name's ending in lower case, before an ending such as ``.gz``."""
     name = Path(path.name.lower())
     return (name.with_suffix("") if name.suffix in ENDINGS else name).suffix
 
 
 def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]:
-    """Yield format and path of each file, and of the files in folders.
+    """Yield the format and path of each file; for a folder, of each file in it.
 
-    The format is ``name`` or, if this is None, what the file's ending tells. A path without such
-    files is refused.
+    The format is ``name`` or, if ``name`` is None, the one for the file's ending. A path without
+    files of a known format is refused.
     """
     endings = {name: key for key, (_, names) in FORMATS.items() for name in names}
     for path in paths:
@@ -75,7 +76,7 @@ def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]
 
 
 def segments(args: TranslationOptions) -> Iterator[Segment]:
-    """Yield all segments of the files that the options name; refuse options that do not fit."""
+    """Yield all segments of the files that the options name; refuse options that contradict."""
     if bool(args.files) == bool(args.source or args.target) or bool(args.source) != bool(
         args.target
     ):
@@ -101,7 +102,7 @@ def _two_sided_format(source: Path) -> str:
 
 
 def run(args: TranslationOptions) -> str:
-    """Write the pairs, and a record beside the file; return the counts as text."""
+    """Write the pairs, and a record beside them; return the numbers of pairs as text."""
     read = [path for _, path in files(args.files, args.format)]
     for folder in (args.source, args.target):
         read += [] if folder is None else two_files.pages(folder)

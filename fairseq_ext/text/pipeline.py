@@ -67,8 +67,7 @@ class Pipeline:
     def words(self, language: str | None = None) -> Step:
         """Return a function that turns a line of text into a line of words, without subwords.
 
-        Args:
-            language: the text's language; the source language by default.
+        ``language`` is the text's language; the source language by default.
         """
         language = language or self.src
         steps: list[Step] = []
@@ -102,8 +101,7 @@ class Pipeline:
     def encoder(self, language: str | None = None) -> Step:
         """Return a function that turns a line of text into a line of subword tokens.
 
-        Args:
-            language: the text's language; the source language by default.
+        ``language`` is the text's language; the source language by default.
 
         Raises:
             DataError: the files of the subwords cannot be used.
@@ -129,8 +127,7 @@ class Pipeline:
     def decoder(self, language: str | None = None) -> Step:
         """Return a function that turns a line of tokens into text.
 
-        Args:
-            language: the text's language; the target language by default.
+        ``language`` is the text's language; the target language by default.
         """
         language = language or self.tgt
         join = self.joiner()

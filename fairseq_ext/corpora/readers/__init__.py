@@ -1,10 +1,10 @@
 """Readers of translation files, one module for each family of formats.
 
 A reader is a function of one path (two for formats with a file or folder for each language) and of
-the two languages. It yields a :class:`Segment` for each translated text, in order, and raises
-DataError for a file that cannot be read, is malformed or has other languages. gettext's catalogues
-are an exception, because folders often hold catalogues of many languages: if a catalogue is not in
-the target language, it is read all the same, and the ``fault`` of each segment says so.
+the two languages. It yields a :class:`Segment` for each translated text, in order. It raises
+DataError for a file that cannot be read, is malformed or has other languages. Folders often hold
+gettext's catalogues of many languages, so a catalogue in another language than the target's is read
+all the same, and the ``fault`` of each segment says so.
 """
 
 import re
@@ -23,7 +23,7 @@ LONGEST = 100_000
 
 @dataclass(frozen=True)
 class Segment:
-    """A text, its translation and the name of their document, with the file's own mark-up.
+    """A text and its translation, with the file's own mark-up, and the name of their document.
 
     ``fault`` says why the translation cannot be used, for example that it is unfinished, or is "".
     """
@@ -40,8 +40,8 @@ Reader = Callable[[tuple[Path, ...], str, str], Iterator[Segment]]
 def is_language(code: str, language: str) -> bool:
     """Return whether a language code in a file, such as ``de-AT``, stands for ``language``.
 
-    Codes of two and of three letters stand for the same language if
-    :mod:`~fairseq_ext.text.languages` knows both, such as ``de`` and ``deu``.
+    A code of two letters and one of three, such as ``de`` and ``deu``, may stand for the same
+    language, if :mod:`~fairseq_ext.text.languages` lists both.
     """
     subtags = (re.split("[-_]", text.lower()) for text in (code, language))
     code, language = ("-".join((short_code(first), *others)) for first, *others in subtags)

@@ -35,7 +35,7 @@ class Message:
 
     @property
     def forms(self) -> dict[int, str]:
-        """The plural forms of the translation, by number; without a plural, only number 0."""
+        """The forms of the translation by number; a message without a plural has only form 0."""
         keywords = [keyword for keyword in self.texts if keyword.startswith("msgstr")]
         return {int(keyword[7:-1] or 0): self.texts[keyword] for keyword in keywords}
 
@@ -52,11 +52,7 @@ def po(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def mo(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Yield the messages of the ``.mo`` file ``paths[0]`` with their translations.
-
-    The messages are in the language ``src``, the translations in ``tgt``. If the header names
-    another language than ``tgt``, the ``fault`` of every segment says so.
-    """
+    """Yield messages of the ``.mo`` file ``paths[0]`` with their translations, like :func:`po`."""
     path = paths[0]
     yield from _segments(_mo_messages(_read(path), path), path, tgt)
 
@@ -70,7 +66,7 @@ def _read(path: Path) -> bytes:
 
 
 def _decoded(content: bytes, path: Path) -> str:
-    """Decode a ``.po`` file by the charset in its header."""
+    """Decode a ``.po`` file by the charset in its header, or as UTF-8 if there is none."""
     match = CHARSET.search(content)
     charset = match[1].decode() if match else "utf-8"
     if charset == UNKNOWN_CHARSET:
@@ -210,7 +206,7 @@ def _mo_messages(content: bytes, path: Path) -> Iterator[Message]:
 
 
 def _mo_charset(content: bytes, order: str, translations: int) -> str:
-    """Return the charset named in the header, which is the first message of the file."""
+    """Return the charset in a file's header, which is its first message; UTF-8 if there is none."""
     length, start = struct.unpack_from(f"{order}2I", content, translations)
     match = CHARSET.search(content[start : start + length])
     return match[1].decode() if match else "utf-8"

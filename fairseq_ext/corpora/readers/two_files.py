@@ -1,7 +1,7 @@
-"""Read translations that have a file or folder for each language.
+"""Read translations in formats that have a file or folder for each language.
 
-These are WMT's SGM files, aligned lines, and folders of HTML pages whose paragraphs have the same
-ids, such as LibreOffice's help.
+The formats are WMT's SGM files, aligned lines, and folders of HTML pages whose paragraphs have the
+same ids, such as LibreOffice's help.
 """
 
 import html
@@ -54,7 +54,7 @@ def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield document, number and text of each segment of an SGM file."""
+    """Yield the document's name, the number and the text of each segment in an SGM file."""
     document, count = "", 0
     text = COMMENT.sub(partial(_line_ends, path), reading.read_text(path))
     for match in DOCUMENT_OR_SEGMENT.finditer(text):
@@ -76,7 +76,7 @@ def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _line_ends(path: Path, comment: re.Match[str]) -> str:
-    """Return the line ends in a comment, so that the lines after it keep their numbers."""
+    """Return only the line ends of a comment, so that the lines after it keep their numbers."""
     if not comment[1]:
         line = comment.string.count("\n", 0, comment.start()) + 1
         raise DataError(f"`{path}`, line {line}: this comment has no `-->`; repair it.")
@@ -107,7 +107,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 class Paragraphs(HTMLParser):
-    """A parser that collects the text of paragraphs by id; inner tags lose their attributes.
+    """A parser that collects paragraphs of an HTML page; tags within lose their attributes.
 
     Attributes:
         texts: the text of each paragraph, by its id; None for an id that several paragraphs have.
@@ -148,9 +148,9 @@ class Paragraphs(HTMLParser):
 
 
 def help_pages(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Yield pairs of paragraphs with the same page and id in two folders of HTML pages.
+    """Yield pairs of paragraphs that have the same id on the same page, from two folders of pages.
 
-    Each page is a document.
+    The page's name is the segment's document. A paragraph without a partner has a ``fault``.
     """
     first, second = paths
     for folder in paths:

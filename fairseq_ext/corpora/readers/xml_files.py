@@ -20,7 +20,7 @@ UNFINISHED = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "ini
 
 
 def tmx(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Yield the units of a TMX file that have both languages; use the first text in each."""
+    """Yield the units of a TMX file that have both languages, with the first text in each."""
     languages: dict[str, None] = {}
     pairs = 0
     for _, unit in elements(paths[0], "tu"):
@@ -64,9 +64,9 @@ def xliff(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def _attribute(surroundings: list[Element], *names: str) -> str:
-    """Return the value of the first attribute in ``names`` that a surrounding element has, or "".
+    """Return the value of an attribute in ``names``, from the nearest surrounding element with one.
 
-    The nearest element that has any of these attributes counts.
+    Return "" if no surrounding element has any of the attributes.
     """
     values = (element.get(name) for element in reversed(surroundings) for name in names)
     return next((value for value in values if value is not None), "")
@@ -105,10 +105,10 @@ def wmt_xml(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]:
-    """Yield ``(ancestors, element)`` for each outermost element with one of ``names``.
+    """Yield ``(ancestors, element)`` for each element of an XML file with one of ``names``.
 
-    The names of elements lose their namespaces. The parser refuses entities that expand without
-    end.
+    Elements within such an element are not yielded. The names of elements lose their namespaces.
+    The parser refuses entities that expand without end.
     """
     surroundings: list[Element] = []
     require_file(path)
@@ -131,8 +131,8 @@ def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]
 def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
     """Return the text of an element, with its children as tags without attributes.
 
-    Children whose tags are in ``codes`` are written without their content, and as ``<br/>`` if they
-    stand for a line break.
+    A child whose tag is in ``codes`` is written without its content. A child that stands for a line
+    break is written as ``<br/>``.
     """
     pieces = [element.text or ""]
     for child in element:
@@ -144,7 +144,7 @@ def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
 
 
 def _is_break(code: Element, codes: frozenset[str]) -> bool:
-    """Return whether an element stands for a line break, by its type or by the code in it."""
+    """Return whether an element stands for a line break, as its type or the code in it says."""
     types = {code.get(name, "") for name in ("type", "ctype", "subType")}
     return bool(types & BREAK_TYPES) or (
         code.tag in codes and BREAK.match(code.text or "") is not None
