@@ -7,19 +7,19 @@ Of the following texts, the script reads those that are in the folder or its sub
 ``.gz``:
 
 - LibreOffice's help: Debian's packages libreoffice-help-de and -en-us (``.deb``), or their folders
-  ``help/de`` and ``help/en-US``. Whole pages are held out to test.
+  ``help/de`` and ``help/en-US``. One page in about twenty is held out to test.
 - WMT's news test sets: ``news-test2008``, ``newstest2009`` to ``2012`` and the second half of 2013
   to train, the first half of 2013 to validate, 2014 to 2018 to test; ``newstest2019`` and ``2020``
   as further tests.
-- Multi30k's captions as written: ``train``, ``val`` to validate, and ``test_2016_flickr`` to test;
-  the tests of 2017 and 2018 as further ones.
+- Multi30k's captions as written: ``train`` to train, ``val`` to validate, and ``test_2016_flickr``
+  to test; the test sets of 2017 and 2018 as further tests.
 - Tatoeba, from manythings.org/anki: ``deu-eng.zip``.
 - TICO-19: ``tico-19.en`` and ``.de``, a further test.
 
-A training pair is left out if a held-out pair has the same source or target, and a held-out pair of
-help pages if it has a near-duplicate in the training text. ``sources.json`` has the number of pairs
-of each part, its checksum, licence and domain. Texts that never change have known checksums; if
-such a text has another checksum, it is refused.
+A training pair is left out if a held-out pair has the same source or target. A held-out pair of
+help pages is left out if it has a near-duplicate in the training text. ``sources.json`` has the
+number of pairs, the checksum, the licence and the domain of each text in each split. The script
+knows the checksums of texts that never change, and refuses such a text with another checksum.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ Pairs = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Part:
-    """A text of the folder, or a part of such a text that belongs to one split."""
+    """A text of the folder, or as much of the text as belongs to one split."""
 
     name: str  # name of its files
     pairs: Pairs  # sources and targets
@@ -97,7 +97,10 @@ class Part:
 
 
 def lines(folder: Path, name: str, language: str) -> list[str] | None:
-    """Read ``NAME.LANGUAGE`` or ``NAME.raw.LANGUAGE``, also ``.gz``; None if neither exists."""
+    """Read ``NAME.LANGUAGE`` or ``NAME.raw.LANGUAGE``, plain or ``.gz``, in a folder or below it.
+
+    Return None if there is no such file.
+    """
     for ending in (f".{language}", f".raw.{language}"):
         for path in sorted(folder.rglob(f"{name}{ending}*")):
             if path.name.removesuffix(".gz") == f"{name}{ending}":
@@ -106,7 +109,10 @@ def lines(folder: Path, name: str, language: str) -> list[str] | None:
 
 
 def aligned(folder: Path, name: str, domain: str, licence: str) -> Part | None:
-    """Read the two files of a text; return None if neither exists."""
+    """Read the two files of the text ``name``; return None if neither exists.
+
+    A text with different numbers of lines, or with another checksum than the known one, is refused.
+    """
     sides = [lines(folder, name, language) for language in LANGUAGES]
     if not any(sides):
         return None
@@ -126,7 +132,7 @@ def aligned(folder: Path, name: str, domain: str, licence: str) -> Part | None:
 
 
 def help_parts(folder: Path) -> Iterator[Part]:
-    """Yield the training and test pairs of LibreOffice's help, separated by page."""
+    """Yield the training part and the test part of LibreOffice's help, which share no page."""
     with tempfile.TemporaryDirectory() as unpacked:
         for package in sorted(folder.rglob("libreoffice-help-*.deb")):
             if shutil.which("dpkg-deb") is None:
@@ -151,7 +157,7 @@ def help_parts(folder: Path) -> Iterator[Part]:
 
 
 def parts(folder: Path) -> dict[str, Part]:
-    """Read all texts of the folder; return them by name."""
+    """Read all texts in the folder and its subfolders; return them by name."""
     texts = [aligned(folder, name, "news", WMT_LICENCE) for name in YEARS.values()]
     for name in ("train", VALID_CAPTIONS, CAPTIONS, *FURTHER_CAPTIONS):
         texts.append(aligned(folder, name, "captions", MULTI30K_LICENCE))
@@ -164,7 +170,7 @@ def parts(folder: Path) -> dict[str, Part]:
 
 
 def splits(available: dict[str, Part]) -> dict[str, list[Part]]:
-    """Sort the parts into ``train``, ``valid``, ``test`` and further test sets."""
+    """Sort the texts into ``train``, ``valid``, ``test`` and further test sets, by split."""
     valid = available.pop(YEARS[VALID], None)
     result: dict[str, list[Part]] = {"train": [], "valid": [], "test": []}
     if valid is not None:
@@ -222,7 +228,10 @@ def without_trained(part: Part, train: Sequence[Part]) -> Part:
 
 
 def prepare(folder: Path, out: Path, merges: int) -> str:
-    """Write the corpus; return its summary."""
+    """Read the texts in ``folder`` and write the corpus to ``out``; return a summary.
+
+    ``merges`` is the number of joint byte-pair merges.
+    """
     sorted_parts = splits(parts(folder))
     held_out = [part for split, texts in sorted_parts.items() if split != "train" for part in texts]
     train = without_held_out(sorted_parts["train"], held_out)
@@ -276,7 +285,7 @@ def prepare(folder: Path, out: Path, merges: int) -> str:
 
 
 def main() -> None:
-    """Run the command; end with one line and status 1 at a user's error."""
+    """Run the command; a user's error ends it with a message of one line and status 1."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--from", dest="folder", type=Path, required=True, help="the texts' folder")
     parser.add_argument("--out", type=Path, required=True, help="folder to write into")

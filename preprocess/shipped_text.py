@@ -3,21 +3,21 @@
 
     python preprocess/shipped_text.py --archive spa-eng.zip --out text
 
-It writes ``reference/`` (valid and test as plain text), and for each direction ``es-en`` and
-``en-es`` train, valid and test as Moses tokens in ``words/`` and as subwords in ``pieces/``, with
-``text.json``. ``counts.json`` has the number of lines of each kind.
+``reference/`` gets valid and test as plain text. For each direction, ``es-en`` and ``en-es``, all
+splits are written as Moses tokens into ``words/`` and as subwords into ``pieces/``, with
+``text.json``. ``counts.json`` has the numbers of pairs of each kind.
 
-- **Held out** are 1,000 pairs for validation and 1,500 for the test, as whole groups of
-  near-duplicates (:mod:`fairseq_ext.corpora.near_duplicates`); no group with a phrase of the phrase
-  book is among them.
+- **Held out** are 1,000 pairs for validation and 1,500 for the test, in complete groups of
+  near-duplicates (:mod:`fairseq_ext.corpora.near_duplicates`). No group with a phrase of the phrase
+  book is held out.
 - **Phrase book**: the pairs of ``shipped_phrases.tsv``, each :data:`PHRASE_COPIES` times, and once
   without final punctuation. Tatoeba has no “No.” → “No.” at all, and “Hola.” only twice.
 - **Patterns**: names, towns, clock times, ages and prices in short sentences.
-- **Short pairs once more**: some of the pairs with up to 6 words also without final punctuation on
-  either side, and some of these with the source in lower case too, as people type.
-- **Numbers stay whole on the target side**: Moses splits “7:30” into “7 : 30”, from which its
-  detokenizer makes “7: 30”. Targets have “7:30” as one word, which subwords may split, so that
-  translations have it too. Sources are tokenized by Moses without a change.
+- **Short pairs once more**: some of the pairs with up to 6 words a second time, without final
+  punctuation on either side. Half of these also have the source in lower case, as people type.
+- **Numbers stay complete on the target side**: Moses splits “7:30” into “7 : 30”, from which its
+  detokenizer makes “7: 30”. Targets have “7:30” as one word, which subwords may split, so
+  translations have “7:30” too. Sources are Moses' tokens without this change.
 - **Subwords**: one vocabulary for both languages and both directions.
 """
 
@@ -103,7 +103,7 @@ INVERTED = re.compile(r"^[¿¡]+")
 
 
 def read_pairs(archive: Path) -> list[Pair]:
-    """Read the distinct pairs of the archive, cleaned, in the archive's order."""
+    """Read the distinct pairs in ``spa-eng.zip``, cleaned, in the order of the archive."""
     with zipfile.ZipFile(archive) as file:
         text = file.read("spa-eng/spa.txt").decode("utf-8")
     pairs: dict[Pair, None] = {}
@@ -115,13 +115,13 @@ def read_pairs(archive: Path) -> list[Pair]:
 
 
 def read_phrases(path: Path = PHRASES) -> list[Pair]:
-    """Read the phrase book: Spanish and English, separated by a tab."""
+    """Read the phrase book, whose lines are Spanish and English, separated by a tab."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return [tuple(line.split("\t")) for line in lines if line and not line.startswith("#")]
 
 
 def patterns(rng: random.Random) -> Iterator[Pair]:
-    """Yield short sentences with names, towns, times and numbers."""
+    """Yield pairs of short sentences, each with a name, a town, a clock time or a number."""
     for spanish, english in WITH_A_NAME:
         for name in NAMES:
             yield spanish.format(name), english.format(name)
@@ -138,18 +138,21 @@ def patterns(rng: random.Random) -> Iterator[Pair]:
 
 
 def without_end(sentence: str) -> str:
-    """Drop final punctuation, and the inverted marks that go with it."""
+    """Drop the final punctuation of a sentence, and Spanish inverted marks at its start."""
     return INVERTED.sub("", END.sub("", sentence)) or sentence
 
 
 def chance(pair: Pair) -> float:
-    """Return a number from 0 to 1 that depends only on the pair."""
+    """Return a pseudo-random number from 0 to 1 that depends only on the pair."""
     digest = hashlib.blake2b("\t".join(pair).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
 
 def variants(pairs: Sequence[Pair], source: int) -> Iterator[Pair]:
-    """Yield some short pairs as people type them; ``source`` is the number of the source side."""
+    """Yield some of the short pairs as people type them: without final punctuation or capitals.
+
+    ``source`` is the number of the source side: 0 for Spanish, 1 for English.
+    """
     for pair in pairs:
         if max(len(side.split()) for side in pair) > SHORT:
             continue
@@ -162,12 +165,12 @@ def variants(pairs: Sequence[Pair], source: int) -> Iterator[Pair]:
 
 
 def whole_numbers(tokens: str) -> str:
-    """Join clock times, dates and fractions that Moses has split: ``7 : 30`` is ``7:30``."""
+    """Join clock times, dates and fractions that Moses has split: ``7 : 30`` becomes ``7:30``."""
     return BETWEEN_DIGITS.sub(r"\1", tokens)
 
 
 def write_words(folder: Path, splits: dict[str, list[Pair]], src: str, tgt: str) -> None:
-    """Write all splits as tokens, and ``text.json``."""
+    """Write all splits as Moses tokens into a new folder, with ``text.json``."""
     pipeline = Pipeline(src, tgt, clean=True, tokenize=True)
     folder.mkdir(parents=True)
     for side, language in enumerate(("es", "en")):
@@ -181,7 +184,7 @@ def write_words(folder: Path, splits: dict[str, list[Pair]], src: str, tgt: str)
 
 
 def write_pieces(out: Path, merges: int) -> None:
-    """Learn subwords from the first direction; split both directions into them."""
+    """Learn subwords from the tokens of ``es-en``; write both directions as these subwords."""
     first, second = (out / "pieces" / name for name in ("es-en", "en-es"))
     split_into_subwords(out / "words/es-en", first, "es", "en", kind="bpe", size=merges)
     pipeline = load(first).towards("en", "es")
@@ -194,7 +197,7 @@ def write_pieces(out: Path, merges: int) -> None:
 
 
 def make(archive: Path, out: Path, merges: int = MERGES) -> dict[str, int]:
-    """Write all files; return the numbers of lines by kind."""
+    """Write all files; return the numbers of pairs of each kind."""
     pairs, phrases = read_pairs(archive), read_phrases()
     groups = group_pairs([*pairs, *phrases])
     sizes = group_sizes(groups)
@@ -238,7 +241,7 @@ def make(archive: Path, out: Path, merges: int = MERGES) -> dict[str, int]:
 
 
 def main() -> None:
-    """Run the command; end with one line and status 1 at a user's error."""
+    """Run the command; a user's error ends it with a message of one line and status 1."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--archive", type=Path, required=True, help="spa-eng.zip of manythings.org")
     parser.add_argument("--out", type=Path, required=True, help="folder to make")

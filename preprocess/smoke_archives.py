@@ -1,7 +1,9 @@
 #!/usr/bin/env python
 """Make small stand-ins for a corpus's official archives, with the same names, members and formats.
 
-python preprocess/smoke_archives.py --corpus iwslt14_de_en --pairs pairs --out mirror
+    python preprocess/smoke_archives.py --corpus iwslt14_de_en --pairs pairs --out mirror
+
+The folder ``pairs`` has the sentences, such as ``train.de`` and ``train.en``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ ABOUT = "<url>http://127.0.0.1/{0}</url>\n<keywords>talks, {0}</keywords>\n<talk
 
 
 def tagged(lines: Sequence[str]) -> str:
-    """Return sentences in the format of IWSLT's training file: talks, each with lines about it."""
+    """Return sentences in the format of IWSLT's training file: talks, with tagged lines on each."""
     text = []
     for number in range(0, len(lines), TALK):
         title, *rest = lines[number : number + TALK]
@@ -47,7 +49,7 @@ FORMS = {"tagged": tagged, "segments": segments, "lines": plain}
 
 
 def write_archives(name: str, pairs: Path, out: Path) -> None:
-    """Write the archives of corpus ``name`` with the sentences of the files ``SPLIT.LANGUAGE``."""
+    """Write the archives of corpus ``name`` to ``out``, with sentences from ``pairs``."""
     corpus = CORPORA[name]
     members: dict[str | None, dict[str, bytes]] = {}
     sets = [("train", corpus.train), ("test", corpus.test)]
@@ -72,13 +74,13 @@ def write_archives(name: str, pairs: Path, out: Path) -> None:
 
 
 def content(source: Source, place: int, lines: Sequence[str]) -> bytes:
-    """Return the content of one file of a parallel text, compressed if its name ends in ``.gz``."""
+    """Return the content of file ``place`` (0 or 1) of a source, compressed if its name says so."""
     data = FORMS[source.form](lines).encode()
     return gzip.compress(data, mtime=0) if source.files[place].endswith(".gz") else data
 
 
 def pack(path: Path, files: dict[str, bytes]) -> None:
-    """Write a tar file, compressed if its name says so."""
+    """Write a tar file with these files, compressed if ``path`` ends in ``.tgz`` or ``.gz``."""
     with tarfile.open(path, "w:gz" if path.suffix in (".tgz", ".gz") else "w") as archive:
         for name, data in files.items():
             member = tarfile.TarInfo(name)
@@ -87,7 +89,7 @@ def pack(path: Path, files: dict[str, bytes]) -> None:
 
 
 def main() -> None:
-    """Run the command."""
+    """Write the archives that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument(
         "--corpus", choices=sorted(CORPORA), required=True, help="name of the corpus"

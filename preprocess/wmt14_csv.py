@@ -3,8 +3,8 @@
 
     python preprocess/wmt14_csv.py --data archive.zip --download gpt2 --out data/wmt14.en-de
 
-As in section 2 of the Linformer paper, the first half of the training rows is used, of which the
-last 1 % is for validation, and the test file is the test set.
+As in section 2 of the Linformer paper, only the first half of the training rows is used. The last
+1 % of these rows is for validation. The test file is the test set.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ SentencePair = tuple[str, str]
 
 
 def locate(data: Path, name: str) -> tuple[Path, str | None]:
-    """Find the file ``name``; return (path, None) in a folder, or (archive, member) in a zip."""
+    """Find the file ``name`` in a folder or a zip archive.
+
+    Return ``(path, None)`` for a file in a folder, or ``(archive, member)`` for one in an archive.
+    """
     if data.is_dir():
         for path in (data / name, data / f"{name}.zip"):  # the site packs single files, too
             if path.is_file():
@@ -65,7 +68,7 @@ def locate(data: Path, name: str) -> tuple[Path, str | None]:
 
 
 def rows(path: Path, columns: tuple[str, str], member: str | None = None) -> Iterator[SentencePair]:
-    """Yield the cells of two columns, with each run of white space made one space.
+    """Yield the cells in the two named columns of each row, with single spaces.
 
     No row is left out, so that the number of a row is its position in the file. ``member`` is the
     name of the file in a ``.zip``.
@@ -89,11 +92,11 @@ def rows(path: Path, columns: tuple[str, str], member: str | None = None) -> Ite
 
 
 def cut(total: int, fraction: Fraction, valid_fraction: Fraction) -> tuple[int, int]:
-    """Return the numbers of rows of ``train`` and of ``valid``, which follows it in the file.
+    """Return how many of ``total`` rows are for training, and how many of the next for validation.
 
     The first ``fraction`` of all rows is used, and the last ``valid_fraction`` of these is for
-    validation. Both are rounded down, by exact arithmetic, but validation has at least one row
-    unless ``valid_fraction`` is 0.
+    validation. Both numbers are rounded down, by exact arithmetic, but validation has at least one
+    row unless ``valid_fraction`` is 0.
     """
     used = int(total * fraction)
     valid = max(1, int(used * valid_fraction)) if valid_fraction else 0
@@ -110,7 +113,10 @@ def cut(total: int, fraction: Fraction, valid_fraction: Fraction) -> tuple[int, 
 
 @dataclass
 class Side:
-    """The lengths of one side of a split, in ids without <s> and </s>, before truncation."""
+    """The lengths of sentences on one side of a split, in ids without <s> and </s>.
+
+    Lengths are those before truncation; ``cut`` counts the truncated sentences.
+    """
 
     total: int = 0
     shortest: int = sys.maxsize
@@ -118,7 +124,7 @@ class Side:
     cut: int = 0
 
     def add(self, length: int, limit: int) -> None:
-        """Count one sentence, of which at most ``limit`` ids are kept."""
+        """Add a sentence of ``length`` ids, of which at most ``limit`` are written."""
         self.total += length
         self.shortest, self.longest = min(self.shortest, length), max(self.longest, length)
         self.cut += length > limit
@@ -133,7 +139,10 @@ class Split:
     sides: tuple[Side, Side] = field(default_factory=lambda: (Side(), Side()))
 
     def complete(self, pairs: Iterable[SentencePair], name: str) -> Iterator[SentencePair]:
-        """Yield the pairs without an empty side; in the test set an empty side is an error."""
+        """Yield the pairs without an empty side, and count the others as dropped.
+
+        In the split ``test``, an empty side is an error.
+        """
         for number, pair in enumerate(pairs, 1):
             if all(pair):
                 yield pair
@@ -148,7 +157,10 @@ class Split:
     def encode(
         self, pairs: Iterable[SentencePair], bpe: ByteBPE, limit: int, files: Sequence[IO[str]]
     ) -> None:
-        """Write each pair as text and as at most ``limit`` ids; no side may be empty."""
+        """Write each pair as text and as at most ``limit`` ids, and add its lengths.
+
+        ``files`` are source and target text, and then source and target ids.
+        """
         pairs = iter(pairs)
         while chunk := list(islice(pairs, CHUNK)):
             self.pairs += len(chunk)
@@ -165,7 +177,10 @@ class Split:
 def convert(
     args: argparse.Namespace, bpe: ByteBPE, origins: Sequence[Path]
 ) -> tuple[int, dict[str, Split]]:
-    """Write ``text/`` and ``bpe/``, or neither; return the number of training rows, and counts."""
+    """Write ``text/`` and ``bpe/``; return the number of training rows, and each split's counts.
+
+    ``origins`` are the files of the encoding. If anything fails, nothing is written.
+    """
     columns = (args.src, args.tgt)
     locations = {name: locate(args.data, CSV_NAMES[name]) for name in files_used(args)}
 
@@ -202,14 +217,14 @@ def convert(
 
 
 def files_used(args: argparse.Namespace) -> list[str]:
-    """Name the splits whose CSV files are read."""
+    """Return the names of the splits whose CSV files are read."""
     return [name for name in SPLITS if name != "valid" or args.csv_valid]
 
 
 def write_manifest(
     args: argparse.Namespace, total: int, splits: dict[str, Split], origins: Sequence[Path]
 ) -> None:
-    """Write options, counts and checksums to ``manifest.json``."""
+    """Write options, counts, and checksums of inputs and outputs to ``manifest.json``."""
     inputs = {locate(args.data, CSV_NAMES[name])[0] for name in files_used(args)} | {*origins}
     names = [f"{name}.{side}" for name in SPLITS for side in (args.src, args.tgt)]
     outputs = [args.out / folder / name for folder in ("text", "bpe") for name in names]
@@ -255,7 +270,7 @@ def _fill(symbols: list[str], multiple: int) -> None:
 
 
 def summary(args: argparse.Namespace, total: int, splits: dict[str, Split], bpe: ByteBPE) -> str:
-    """Return a table of the splits' lengths, and counts of rows and dictionary entries."""
+    """Return a table of the splits' lengths, and the numbers of rows and dictionary entries."""
     lines = [
         f"{'split':6} {'pairs':>9} {'dropped':>8} {'side':>5} {'ids':>11} {'mean':>6} {'min':>5} "
         f"{'max':>6} {'cut':>6}"
@@ -319,7 +334,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> str:
-    """Convert the CSV files; return the summary."""
+    """Convert the CSV files as the options say; return the summary."""
     if args.src == args.tgt:
         raise ConfigError(f"`--src` and `--tgt` are both `{args.src}`; choose two columns.")
     origins = [args.vocabulary, args.merges]
@@ -334,7 +349,7 @@ def run(args: argparse.Namespace) -> str:
 
 
 def main() -> None:
-    """Run the command; end with one line and status 1 at a user's error."""
+    """Run the command; a user's error ends it with a message of one line and status 1."""
     try:
         print(run(parser().parse_args()))
     except (FairseqExtError, OSError) as error:
