@@ -26,7 +26,7 @@ _REPEATED = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){2,}(?!\S)")
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of test sentence, such as "11 to 20 words": how many there are, and their chrF2."""
+    """A kind of test sentence, such as "11 to 20 words": its count, and each system's chrF2."""
 
     name: str  # the kind, such as "11 to 20 words"
     sentences: int  # number of test sentences of this kind
@@ -83,7 +83,10 @@ def break_down(
 def _faults(
     runs: Sequence[Sequence[str]], references: Sequence[str], sources: Sequence[str] | None
 ) -> dict[str, int]:
-    """Count a system's faulty translations in all runs, by fault; copies need ``sources``."""
+    """Count a system's faulty translations in all runs, by fault.
+
+    Copies of the source are counted only if ``sources`` are given.
+    """
     faults = {"unknown words": 0, "words three times in a row": 0}
     if sources is not None:
         faults["copies of the source"] = 0

@@ -438,7 +438,7 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
 
 
 def _as_latex(result: Result) -> str:
-    """Return the main table in LaTeX as three that fit a page: scores, training, translation."""
+    """Return the main table as LaTeX tables that fit a page: scores, training, and translation."""
     names, *columns = zip(*rows(result), strict=True)
     facts = [*_facts(result.systems[0])]
     left_out = ("SD (", "p (") if _comparisons(result) > 1 else ("SD (",)  # Holm's p is shown

@@ -82,7 +82,7 @@ def latex(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _stacked(heading: str) -> str:
-    """Give each word of a heading its own line, which keeps the table narrow."""
+    """Put each word of a LaTeX heading on its own line, which keeps the table narrow."""
     words = heading.split(" ")
     return heading if len(words) == 1 else "\\shortstack[r]{" + r"\\".join(words) + "}"
 

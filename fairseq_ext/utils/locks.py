@@ -1,4 +1,4 @@
-"""Locks between processes, and locks between threads that are free in a forked child.
+"""Locks between processes, and locks between threads, which are free again in a forked child.
 
 Processes use ``flock``. The kernel releases its locks when a process ends in any way, so a killed
 process never blocks the next one. On NFS the server does this for its clients; it releases the

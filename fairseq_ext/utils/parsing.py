@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Print the message, reworded by :func:`advise`, in a line like all errors; exit with 2."""
+        """Print the message, reworded by :func:`advise`, in one line; exit with status 2."""
         options = options_of(self)
         if message.endswith(" required") or " are required: " in message:
             # A required option is rarely missing; mostly it is misspelt.

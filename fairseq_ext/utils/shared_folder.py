@@ -92,7 +92,7 @@ class SharedFolder:
         *,
         spread: Callable[[Callable[[str], bool], Iterable[str]], Iterable[bool]] = map,
     ) -> None:
-        """Make files until none of them is missing, side by side with other workers.
+        """Make the files ``names`` together with other workers, until none of them is missing.
 
         ``do(name)`` writes a file, and before it all files that belong to it. ``spread`` is a
         function like ``map`` that may use several processes.
