@@ -38,7 +38,7 @@ def select(folder: str | Path, kind: str, count: int) -> list[Path]:
     run decides whether higher is better.
 
     Raises:
-        CheckpointError: ``folder`` is no folder, or has fewer checkpoints of this kind.
+        CheckpointError: ``folder`` is not a folder, or has fewer checkpoints of this kind.
         ConfigError: ``count`` is below 1.
     """
     shape, pattern = KINDS[kind]
@@ -134,7 +134,10 @@ def _is_averaged(weight: Tensor) -> bool:
 
 
 def _facts(checkpoint: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts, by name, on which all averaged checkpoints must agree."""
+    """Return what averaged checkpoints must have in common: architecture, shapes and stage.
+
+    The keys and values are words for error messages.
+    """
     facts = {"the architecture": layout.architecture(checkpoint)}
     for name, weight in checkpoint["model"].items():
         shape = "×".join(map(str, weight.shape)) or "a single number"

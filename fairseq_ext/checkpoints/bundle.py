@@ -8,16 +8,17 @@
 ``model.safetensors``       weights, by their names in the state dict; see
                             :mod:`fairseq_ext.engine.tensors`
 ``program.json``            what the engine computes from the weights, without torch
-                            (:mod:`fairseq_ext.model.program_file`), if it can run the model
+                            (:mod:`fairseq_ext.model.program_file`); left out if the engine
+                            cannot run the model
 ``dict.LANGUAGE.txt``       dictionaries, so the folder is also the DATA of fairseq's commands
 ``text.json``               how text becomes tokens, with the files that it names
-``shortlist.txt``           if asked for: target tokens that a sentence may need
+``shortlist.txt``           if asked for: the target tokens that a sentence's translations may have
 ``README.md``               the model card
 ==========================  ======================================================================
 
-Weights are stored in fp32 or bf16, or matrices in int8, or binary weights as bits and ternary ones
-as trits. The folder may be packed into an archive (:func:`archive`), which is accepted wherever
-the folder is. Nothing in a bundle is unpickled or evaluated.
+Weights are stored in fp32 or bf16, or matrices in int8, or binary weights as bits and ternary
+weights as trits. The folder may be packed into an archive (:func:`archive`), which is accepted
+wherever the folder is. Nothing in a bundle is unpickled or evaluated.
 """
 
 import re
@@ -56,7 +57,7 @@ KINDS = (*NUMBERS, BITS, BITS_INT8)
 ENGINE_NUMBERS = {**{name: name for name in NUMBERS}, BITS: "fp32", BITS_INT8: "int8"}
 """The engine's number format for each kind of bundle."""
 CONSTANT = "program."
-"""Prefix of the names of tensors that belong to the program and not to the state dict."""
+"""Prefix of the names of tensors that ``program.json`` needs and the state dict does not have."""
 LATENT = {"bmt": 2.0, "xnor": 1.0}
 """For each binarizer, the ratio of a latent weight to the level to which it is binarized."""
 TERNARY = "ternary"  # has no such ratio: its latent weights depend on the number of zeros
@@ -72,8 +73,8 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 class Bundle:
     """The contents of ``bundle.json``.
 
-    ``numbers`` is one of :data:`KINDS`, ``search`` has defaults of the search, and ``files`` the
-    SHA-256 of each file that is used, by name.
+    ``numbers`` is one of :data:`KINDS`, ``search`` has default options of the search, and ``files``
+    maps the name of each file that is used to its SHA-256.
     """
 
     folder: Path
@@ -87,11 +88,15 @@ class Bundle:
 
     @property
     def is_packed(self) -> bool:
-        """Whether binary weights are stored as bits, and ternary ones as trits."""
+        """Whether binary weights are stored as bits, and ternary weights as trits."""
         return self.numbers in (BITS, BITS_INT8)
 
     def check(self) -> None:
-        """Check the checksum of every listed file; refuse unlisted files that would be used."""
+        """Check the checksum of every file in ``files``; refuse other files that would be used.
+
+        Raises:
+            CheckpointError: a checksum is wrong, or a file is missing or unlisted.
+        """
         for name, expected in self.files.items():
             try:
                 checksum = files.sha256(files.require_file(self.folder / name))
@@ -160,7 +165,7 @@ def as_file(path: str | Path) -> Path:
 
 
 def has_program(path: str | Path) -> bool:
-    """Return whether a path is a bundle with a program for the engine."""
+    """Return whether a path is a bundle that the engine can run without torch."""
     return is_bundle(path) and PROGRAM in read(path).files
 
 
@@ -219,7 +224,10 @@ def unchanged(path: str | Path) -> Iterator[Bundle]:
 
 
 def require_kind(path: Path) -> None:
-    """Refuse an output whose ending is neither in :data:`SUFFIXES` nor a version such as ``.2``."""
+    """Raise :class:`ConfigError` if a bundle's ``path`` ends neither like an archive nor a folder.
+
+    An archive ends in one of :data:`SUFFIXES`. A folder may end in a version such as ``.2``.
+    """
     if not suffix(path) and re.fullmatch(r"\.(?!v?\d+$)\w+", path.suffix):
         raise ConfigError(
             f"`--output {path}`: an archive's name must end in {' or '.join(SUFFIXES)}. A folder's "
@@ -262,7 +270,7 @@ def archive(folder: Path, path: Path) -> None:
 
 
 def configuration(manifest: Bundle) -> dict[str, Any]:
-    """Read and check a bundle's ``config.json``."""
+    """Read a bundle's ``config.json``, check it, and return its content."""
     path = manifest.folder / CONFIG
     content = _json(path)
     binary = content.get("binary", {})

@@ -35,13 +35,16 @@ def symbols(path: str | Path) -> list[str]:
 
 
 def record(source: Sequence[str], target: Sequence[str]) -> dict[str, str]:
-    """Make the record of dictionaries that a checkpoint keeps: each side's symbols, one a line."""
+    """Make the record of two dictionaries for a checkpoint: for each side, one symbol per line."""
     first = "\n".join(source)
     return {"source": first, "target": first if target == source else "\n".join(target)}
 
 
 def recorded(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, str] | None:
-    """Return a checkpoint's record of its dictionaries; None if it was saved without the plugin."""
+    """Return the :func:`record` in a checkpoint; None if it was saved without the plugin.
+
+    ``path`` is for the :class:`CheckpointError` about a damaged record.
+    """
     words = extra_state(checkpoint).get(DICTIONARIES)
     if words is None:
         return None
@@ -51,7 +54,7 @@ def recorded(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, str] 
 
 
 def difference(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
-    """Say where lists of symbols first differ, and what both have there; None if they are equal."""
+    """Say in which line two lists of symbols first differ, and how; None if they are equal."""
     special = len(SPECIAL)
     for index, (our, their) in enumerate(zip_longest(ours, theirs)):
         if our != their:

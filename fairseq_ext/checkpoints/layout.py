@@ -31,9 +31,10 @@ _PARTS = ("model", "task", "criterion", "lr_scheduler", "checkpoint")
 
 
 def section(cfg: Any, part: str) -> dict[str, Any]:
-    """Return the options of one part (``model``, ``task`` …) of a configuration, or {}.
+    """Return the options of one ``part`` (``model``, ``task`` …) of a configuration.
 
-    ``cfg`` is a dictionary, plain or OmegaConf's; the part may also be a ``Namespace``.
+    ``cfg`` is a dictionary, plain or OmegaConf's; the part may also be a ``Namespace``. If there is
+    no such part, the result is {}.
     """
     options = cfg.get(part) if isinstance(cfg, Mapping) else None
     if type(options).__module__.startswith("omegaconf"):
@@ -45,7 +46,10 @@ def section(cfg: Any, part: str) -> dict[str, Any]:
 
 
 def configuration(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a checkpoint's options by part; in old checkpoints, every part is all of ``args``."""
+    """Return a checkpoint's options by part (``model``, ``task`` …).
+
+    An old checkpoint has its options in ``args``; then every part is all of ``args``.
+    """
     args = checkpoint.get("args")
     return dict.fromkeys(_PARTS, args) if args else checkpoint.get("cfg") or {}
 
@@ -84,12 +88,12 @@ def with_options(
 
 
 def extra_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``extra_state``; empty if there is none."""
+    """Return a checkpoint's ``extra_state``, or {} if there is none."""
     return checkpoint.get("extra_state") or {}
 
 
 def position(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the run's position in the data: ``epoch`` and ``iterations_in_epoch``."""
+    """Return the run's position in the data: ``epoch`` and ``iterations_in_epoch``, or {}."""
     return extra_state(checkpoint).get("train_iterator") or {}
 
 
@@ -111,7 +115,7 @@ FOR_THE_HUB = {
 
 
 def before_training() -> dict[str, Any]:
-    """Make the training state of update 0: all of a checkpoint except weights and options."""
+    """Make a checkpoint's training state at update 0: all entries but weights and options."""
     start = {
         "criterion_name": "none",
         "optimizer_name": "none",
@@ -140,9 +144,9 @@ def without_weights(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint without the parts of training that depend on its weights.
+    """Return a checkpoint without the optimizer's state and the model's moving average.
 
-    These are the optimizer's state and the exponentially averaged copy of the model.
+    Both depend on the checkpoint's weights, which the caller may replace.
     """
     extra = extra_state(checkpoint).items()
     remaining = {name: value for name, value in extra if not name.startswith("ema")}
@@ -151,10 +155,10 @@ def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ties(state: Mapping[str, Any]) -> dict[str, str]:
-    """Map the name of each tied tensor to the name of the first one with its memory and layout.
+    """Map each tied tensor's name to the name of the first tensor with equal memory and layout.
 
-    The first tensors themselves are not in the result, nor are tensors without elements, all of
-    which have address 0.
+    The first tensors themselves are left out, and so are tensors without elements, which all have
+    the address 0.
     """
     first: dict[tuple[Any, ...], str] = {}
     tied: dict[str, str] = {}

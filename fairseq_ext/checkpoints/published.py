@@ -1,4 +1,4 @@
-"""Use trained models in the layouts in which fairseq's authors publish them.
+"""Use trained models in the form in which fairseq's authors publish them.
 
 An archive or folder has ``model.pt`` or ``model1.pt`` … (an ensemble), dictionaries and the files
 of the subwords, but does not say how text becomes tokens. So :func:`prepare` makes another folder,
@@ -6,8 +6,9 @@ in the user's cache, that looks like a run's folder: it has links to the checkpo
 ``text.json``, and a file :data:`MARK` with task options that replace the checkpoint's options.
 Nothing in the published folder is run, and nothing is written into it.
 
-Three tasks of fairseq tell a model its languages in three ways. Each becomes options of the task
-``translation_ext``, the only task that translation, training, bundles and the engine need to know:
+Three tasks of fairseq tell a model its languages in three ways. :func:`prepare` turns each way into
+options of the task ``translation_ext``, so that translation, training, bundles and the engine need
+to know no other task:
 
 ==================================  ================================================================
 ``translation_multi_simple_epoch``  ``--source-prefix __en__`` (or the target's token, with
@@ -47,9 +48,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MARK = "published.json"
-"""Name of a file in each folder that :func:`prepare` makes; it has changes of the checkpoint."""
+"""Name of a file in each folder that :func:`prepare` makes: the changes to the checkpoint."""
 MIRROR = "FAIRSEQ_EXT_PUBLISHED"
-"""Environment variable with a folder or address that replaces the server of the archives."""
+"""Environment variable with a folder or address that replaces the server of published archives."""
 RUN = ("average.pt", "checkpoint_best.pt", "checkpoint_last.pt")
 """Checkpoints in the folder of a run; the first that exists is its model."""
 ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".tar", ".zip")
@@ -77,7 +78,10 @@ logger = logging.getLogger(__name__)
 
 @functools.cache
 def hub_models() -> dict[str, dict[str, str]]:
-    """Return fairseq's translation models by name: their ``path`` (URL), ``tokenizer``, ``bpe``."""
+    """Return fairseq's translation models by name: ``path`` (a URL), ``tokenizer`` and ``bpe``.
+
+    Some models have only ``path``.
+    """
     # Otherwise the import would advise users to install a package for speech.
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     from fairseq.models.fconv import FConvModel
@@ -96,11 +100,11 @@ def is_prepared(path: str | Path) -> bool:
 
 
 def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """Make a run's folder for a published model; return links to its checkpoints in that folder.
+    """Make a ``--save-dir`` for a published model; return the links in it to the checkpoints.
 
-    ``path`` is an archive, a folder, one of the checkpoints in a folder, or a name that
-    :func:`downloaded` knows; for anything else, the result is []. A multilingual model needs
-    languages; None stands for the training's languages.
+    ``path`` is an archive, a folder, a checkpoint in a folder, or a name in :func:`hub_models`. For
+    anything else, the result is []. A multilingual model needs languages; None stands for the
+    languages of its training.
 
     Raises:
         CheckpointError: a file is damaged, or the model is of a kind that is not supported.
@@ -123,12 +127,12 @@ def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[
 
 
 def downloaded(path: Path) -> Path:
-    """Return the downloaded archive for a name of :func:`hub_models`, or any other path itself.
+    """Download the archive of a model named in :func:`hub_models`; return its path in the cache.
 
-    The archive stays in the cache. :data:`MIRROR` names a folder or address to take it from.
+    Any other ``path`` is returned unchanged. :data:`MIRROR` names another source of archives.
 
     Raises:
-        CheckpointError: the path looks like such a name, but no published model has this name.
+        CheckpointError: the path looks like the name of a model, but no published model has it.
     """
     name = str(path)
     kind = name.partition(".")[0]
@@ -150,10 +154,10 @@ def downloaded(path: Path) -> Path:
 
 
 def _voters(folder: Path, path: Path) -> list[Path]:
-    """Return the checkpoints of a published model; [] if ``folder`` is not a published model.
+    """Return the checkpoints of the published model in ``folder``; [] if there is no such model.
 
-    If ``path`` is a checkpoint in ``folder``, return it alone. Otherwise return the models of the
-    ensemble, or the only checkpoint in the folder.
+    If ``path`` is a checkpoint in ``folder``, return only ``path``. Otherwise return the models of
+    the ensemble, or the only checkpoint in the folder.
     """
     if not folder.is_dir() or (folder / "bundle.json").exists() or not _dictionaries(folder):
         return []
@@ -178,7 +182,11 @@ def _dictionaries(folder: Path) -> dict[str, Path]:
 
 
 def _model_in(folder: Path) -> Path:
-    """Return the folder of a published model in an unpacked archive."""
+    """Return the folder of a published model in the unpacked archive ``folder``.
+
+    Raises:
+        CheckpointError: there is no such folder.
+    """
     folders = [folder, *(entry for entry in sorted(folder.iterdir()) if entry.is_dir())]
     for candidate in folders:
         if _voters(candidate, candidate):
@@ -243,7 +251,7 @@ def _prepared(
 
 
 def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline, str]:
-    """Return the text steps of a published model, and a phrase that says what they follow from."""
+    """Return the text steps of a published model, and the origin of these steps for a message."""
     kind, used = _subwords(folder)
     moses, origin = kind in ("fastbpe", "subword-nmt"), "its files"
     name = _name(path) or _name(folder)
@@ -261,7 +269,7 @@ def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline,
 
 
 def _name(path: Path) -> str | None:
-    """Return the name in :func:`hub_models` for a folder or archive of this name, or None."""
+    """Return the name in :func:`hub_models` after which a folder or archive is named, or None."""
     for name, entry in hub_models().items():
         archive = entry["path"].rpartition("/")[2]
         stem = next(archive.removesuffix(end) for end in ARCHIVES if archive.endswith(end))
@@ -271,7 +279,7 @@ def _name(path: Path) -> str | None:
 
 
 def _subwords(folder: Path) -> tuple[str, list[Path]]:
-    """Find the subwords of a folder: their kind and their files."""
+    """Return the kind of subwords in a folder, and their files; "none" and [] if there are none."""
     pair = [folder / "encoder.json", folder / "vocab.bpe"]
     if all(path.is_file() for path in pair):
         return "byte-level", pair
@@ -402,7 +410,10 @@ def plan_pair(
 def _tokens(
     folder: Path, settings: Mapping[str, Any], codes: Sequence[str], pair: Mapping[str, str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return the symbols that ``translation_multi_simple_epoch`` adds, and the pair's prefixes."""
+    """Return symbols that ``translation_multi_simple_epoch`` adds to dictionaries, and options.
+
+    The options ``source_prefix`` and ``target_prefix`` hold the language tokens of ``pair``.
+    """
     if settings.get("lang_tok_replacing_bos_eos"):
         raise CheckpointError(
             f"{folder} was trained with `--lang-tok-replacing-bos-eos`, which is unsupported here."

@@ -26,7 +26,10 @@ SPARE_PARAMETERS = 10_000_000  # parameters allowed beyond eight times the file'
 
 
 def require_registered(path: str | Path, args: Any) -> None:
-    """Check that fairseq's registries have every class that an old checkpoint's ``args`` name."""
+    """Refuse an old checkpoint whose ``args`` name a class that fairseq's registries lack.
+
+    If ``args`` is None, as in new checkpoints, nothing is checked.
+    """
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY
@@ -62,10 +65,11 @@ def registered(path: str | Path, kind: str, name: Any, registry: Mapping[str, An
 def require_fitting(cfg: Any, task: Any, path: str | Path) -> None:
     """Refuse a checkpoint whose architecture does not fit the task.
 
-    The task is ``task`` or, if that is None, the one that the configuration ``cfg`` names.
+    The task is ``task`` or, if that is None, the task that the configuration ``cfg`` names.
 
     Raises:
-        CheckpointError: the command needs another kind of model, or ``cfg`` names an unknown one.
+        CheckpointError: the command needs another kind of model, or ``cfg`` names an unknown
+            architecture or asks for a huge table of positions.
     """
     from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 
@@ -83,7 +87,7 @@ def require_fitting(cfg: Any, task: Any, path: str | Path) -> None:
 
 
 def misfit(task: type, model: type) -> str | None:
-    """Return the kind of model that a task needs if ``model`` is of another kind, else None."""
+    """Say what kind of model a task needs, such as "a language model"; None if ``model`` fits."""
     from fairseq.models import FairseqEncoderModel, FairseqLanguageModel, FairseqMultiModel
     from fairseq.models.nat import FairseqNATModel
     from fairseq.tasks.language_modeling import LanguageModelingTask
@@ -111,7 +115,7 @@ def misfit(task: type, model: type) -> str | None:
 
 
 def task_class(cfg: Any, path: str | Path) -> type:
-    """Return the class of the task that a configuration names."""
+    """Return the class of the task that the configuration of the checkpoint ``path`` names."""
     from fairseq.tasks import TASK_REGISTRY
 
     options = layout.section(cfg, "task")
@@ -147,7 +151,7 @@ def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def require_sizes(settings: Mapping[str, Any]) -> None:
-    """Refuse options of a checkpoint for which fairseq would fill huge tables of positions.
+    """Refuse options with which fairseq would fill a huge table of position embeddings.
 
     Raises:
         CheckpointError: there are more than :data:`MOST_POSITIONS` positions, their table would

@@ -5,7 +5,7 @@
 1. it is an archive as torch writes it: nothing compressed, repeated, linked or outside its folder;
    or a series of pickles as torch wrote it before 1.6, which has no checksums;
 2. the checksum of each part, which torch itself never compares;
-3. its pickle makes only the calls that checkpoints of fairseq make, with arguments of the same
+3. its pickle makes only the calls that checkpoints of fairseq make, with arguments of the expected
    types (:func:`allowed_globals`); torch's safe loading would also call ``torch.Tensor(10**9)``;
 4. unpickling makes tensors, plain values and ``argparse.Namespace``; our own classes read numpy's
    numbers (:class:`NumberArray`), since ``numpy.dtype`` could turn bytes into Python objects;
@@ -17,7 +17,7 @@
 8. there are numbers wherever fairseq expects them (:func:`require_numbers`).
 
 :mod:`fairseq_ext.checkpoints.registry_checks` checks the model and task that a checkpoint names.
-``plugin/security/loading.py`` makes fairseq read its checkpoints so, and
+``plugin/security/loading.py`` makes fairseq read checkpoints with these checks, and
 ``utils/error_messages.py`` prints the errors in one line. Nothing here imports fairseq.
 """
 
@@ -51,7 +51,7 @@ from fairseq_ext.utils.locks import ForkSafeLock
 
 ADVICE = "Do not use this file unless you know who made it."
 ANOTHER_COPY = "Copy or download it again, or use an earlier checkpoint."
-MOST_ENTRIES = 2_000_000  # of all containers; a container counts for each reference to it
+MOST_ENTRIES = 2_000_000  # in all containers; a container counts once per reference to it
 DEEPEST = 50
 SPARE_BYTES = 64 << 20  # bytes that tensors may claim beyond four times the file
 # Files of torch before 1.6 begin with this pickle of a fixed number.
@@ -110,7 +110,13 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None:
-    """Check the content of a checkpoint of ``size`` bytes: the steps 6 to 8 of this module."""
+    """Check the content of a checkpoint whose file has ``size`` bytes.
+
+    The checks are 6 to 8 in this module's docstring.
+
+    Raises:
+        CheckpointError: a check fails.
+    """
     with about(path):
         require_plain(state, size)
         for part in ("cfg", "args"):
@@ -119,7 +125,7 @@ def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None
 
 
 def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
-    """Unpickle an open archive by its descriptor, because ``path`` may be another file by now."""
+    """Unpickle an open file by its descriptor, because ``path`` may be another file by now."""
     descriptor = Path(f"/proc/self/fd/{file.fileno()}")
     allow_classes()
     try:
@@ -218,7 +224,10 @@ def require_memory(path: str | Path, size: int, cause: str, remedy: str) -> None
 
 
 def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
-    """Yield the faults of an archive; each check relies on the checks before it."""
+    """Yield the faults of an archive of ``size`` bytes, in words for the error message.
+
+    Each check relies on the checks before it.
+    """
     parts = archive.infolist()
     if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
         yield "compressed parts"
@@ -250,7 +259,7 @@ def _foreign(path: Path, start: bytes) -> str:
 
 
 def _forbidden(path: Path, reason: str) -> CheckpointError:
-    """Make the one-sentence error for a refused object; torch would print a page of advice."""
+    """Make a short error about an object that was refused; torch would print a page of advice."""
     words = (
         r"GLOBAL|Unsupported (?:global|class)\S*:?(?: GLOBAL)?|function <[a-z]+(?:-in function)?"
     )
@@ -285,12 +294,15 @@ class Globals(dict[str, Any]):
 
 @functools.cache
 def allowed_globals() -> Globals:
-    """Return the objects that torch's safe loading allows, some replaced by :data:`GUARDS`."""
+    """Return the objects that torch's safe loading allows, with :data:`GUARDS` in place of some."""
     return Globals({**GLOBALS_OF_TORCH(), **GUARDS})
 
 
 def _guard(name: str, function: Callable, *kinds: type) -> Callable:
-    """Wrap a function so that it refuses arguments whose types are not ``kinds``."""
+    """Wrap a function so that it refuses arguments whose types are not exactly ``kinds``.
+
+    ``name`` is the function's name in pickles, for the error.
+    """
 
     def call(*arguments: Any) -> Any:
         if tuple(map(type, arguments)) != kinds:
@@ -308,7 +320,7 @@ def _to_bytes(text: str, encoding: str) -> bytes:
 
 
 def _with_attributes(function: Any, *arguments: Any) -> Tensor:
-    """Rebuild a tensor that has attributes."""
+    """Rebuild a tensor that was pickled with attributes, if ``function`` is in ``_REBUILD``."""
     if function not in _REBUILD:
         raise _unsupported("torch._tensor._rebuild_from_type_v2")
     return torch._tensor._rebuild_from_type_v2(function, *arguments)
@@ -331,7 +343,7 @@ GUARDS: dict[str, Callable] = {
 
 
 class NumberKind:
-    """A replacement for ``numpy.dtype`` that allows integers, real numbers and truth values."""
+    """A replacement for ``numpy.dtype`` that allows only integers, real numbers and booleans."""
 
     def __init__(self, code: object, *flags: object) -> None:
         if not (isinstance(code, str) and re.fullmatch("b1|[iu][1248]|f[248]", code)):
@@ -347,7 +359,7 @@ class NumberKind:
 
 
 class NumberArray(np.ndarray):
-    """A replacement for ``numpy.ndarray`` of numbers only, which is pickled as a plain array."""
+    """A replacement for ``numpy.ndarray`` that holds only numbers; its pickle is a plain array."""
 
     def __new__(cls, *arguments: object) -> "NumberArray":
         raise _unsupported("numpy.ndarray")
@@ -363,7 +375,7 @@ class NumberArray(np.ndarray):
 
 
 class Unread:
-    """A placeholder for pickled objects without use here: meters, types in OmegaConf's nodes."""
+    """A placeholder for pickled objects that nothing reads: meters, types in OmegaConf's nodes."""
 
     def __init__(self, *arguments: object) -> None:
         """Take the arguments of any class."""
@@ -439,7 +451,7 @@ def allow_classes() -> None:
 
 
 def require_plain(value: Any, file_bytes: int) -> None:
-    """Check that a loaded value is plain data, not endless, and not far larger than its file.
+    """Refuse a loaded value that is not plain data, is endless, or is far larger than its file.
 
     torch's safe loading accepts data that do harm when they are traversed later: parts that contain
     themselves or each other (a few hundred bytes can stand for 2^40 entries), and a tensor of one
@@ -471,7 +483,7 @@ def parts(value: Any) -> list[Any]:
 
 
 def walk(value: Any) -> Iterator[Any]:
-    """Yield a value that :func:`require_plain` has checked, and everything in it."""
+    """Yield a value and everything in it; :func:`require_plain` must have checked the value."""
     todo = [value]
     while todo:
         part = todo.pop()
@@ -488,7 +500,7 @@ def entries(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _bytes(value: Any) -> int:
-    """Return the bytes that a tensor or array takes, or 0; refuse anything but plain data."""
+    """Return the number of bytes in a tensor or array, 0 for other plain data; refuse the rest."""
     if isinstance(value, Tensor):
         if value.layout is not torch.strided or value.is_meta or value.is_quantized:
             raise CheckpointError("has a tensor of a kind that no model of fairseq saves")
@@ -505,10 +517,10 @@ def _bytes(value: Any) -> int:
 
 
 def require_inert(settings: Any) -> None:
-    """Check that a saved configuration has nothing for hydra or OmegaConf to run or to look up.
+    """Refuse a saved configuration with something for hydra or OmegaConf to run or to look up.
 
     A text may refer to one other option, but not to a whole section or list: if each of a dozen
-    sections referred to the next one twice, they would become thousands.
+    sections referred to the next section twice, OmegaConf would make thousands of them.
     """
     sections: dict[int, dict[str, Any]] = {}
     for value in walk(settings):
@@ -520,7 +532,10 @@ def require_inert(settings: Any) -> None:
 
 
 def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any]]) -> bool:
-    """Return whether a text refers to at most one option; ``sections`` is a cache."""
+    """Return whether ``text`` refers to a single option in ``settings``, or to nothing there.
+
+    ``sections`` is a cache that the calls for one configuration share.
+    """
     reference = _REFERENCE.fullmatch(text)
     if reference is None or isinstance(settings, Namespace):  # `args` have no references
         return False
@@ -538,8 +553,8 @@ def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any
 def require_numbers(state: Mapping[str, Any]) -> None:
     """Refuse a checkpoint in which values that fairseq uses as numbers are not numbers.
 
-    These are the position in the data, and the optimizer's learning rate, betas, epsilon and weight
-    decay. fairseq does not check them.
+    The values are the position in the data, and the optimizer's learning rate, betas, epsilon and
+    weight decay. fairseq does not check them.
 
     Raises:
         CheckpointError: one of these values is not a number.

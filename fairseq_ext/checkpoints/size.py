@@ -17,8 +17,8 @@ BOOKKEEPING = ("version", "_float_tensor")
 class Weights:
     """The size of a trained model, and its number of updates (None if unknown).
 
-    ``parameters`` counts numbers in floating-point tensors, a tied tensor once, and binary or
-    ternary weights. ``tensor_bytes`` is the size of the model's tensors on disk.
+    ``parameters`` counts floating-point, binary and ternary weights, and tied weights once.
+    ``tensor_bytes`` is the size of the model's tensors on disk.
     """
 
     architecture: str
@@ -49,7 +49,10 @@ def read_weights(path: str | Path) -> Weights:
 
 
 def parameters_of(tensors: Tensors, manifest: bundle.Bundle) -> int:
-    """Count a bundle's parameters: numbers of floating-point weights, and signs of packed ones."""
+    """Count a bundle's parameters: floating-point, int8, binary and ternary weights.
+
+    ``tensors`` is the bundle's file of weights.
+    """
     inputs = bundle.configuration(manifest).get("binary", {}).get("inputs", {})
     count = 0
     for name in tensors.names():

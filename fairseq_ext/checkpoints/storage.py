@@ -19,12 +19,12 @@ EXACTNESS = {
     "fp32": "exactly the weights of the bundle",
     "bf16": "exactly the weights of the bundle, which are rounded to bf16",
     "int8": "weights as the bundle rounded them to int8",
-    "bits": "binary and ternary weights that quantize to those of the bundle, which are not the "
-    "trained ones",
-    "bits-int8": "binary and ternary weights that quantize to those of the bundle, and embeddings "
+    "bits": "binary and ternary weights that quantize to the bundle's weights, but differ from the "
+    "trained weights",
+    "bits-int8": "binary and ternary weights that quantize to the bundle's weights, and embeddings "
     "as rounded to int8",
 }
-"""How close an exported checkpoint is to the trained one, by the bundle's number format."""
+"""How close an exported checkpoint is to the trained checkpoint, by the bundle's number format."""
 
 # What this process has read, by file version: checkpoints that only `peek` has read, and options.
 _unclaimed: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -44,7 +44,7 @@ def save(checkpoint: Mapping[str, Any], path: str | Path) -> None:
 
 
 def peek(path: str | Path) -> Mapping[str, Any]:
-    """Read all of a checkpoint but weights and optimizer state, with the checks of :func:`load`."""
+    """Return all of a checkpoint but weights and optimizer state; check it as :func:`load` does."""
     version = _version(path)
     if version not in _settings:
         _unclaimed[version] = state = _read(path)
@@ -70,7 +70,7 @@ def load(path: str | Path) -> dict[str, Any]:
 def export(path: Path, output: Path) -> tuple[int, str]:
     """Write a bundle as a checkpoint without optimizer state to ``output``, atomically.
 
-    Return the number of tensors, and one of :data:`EXACTNESS`.
+    Return the number of tensors, and the text in :data:`EXACTNESS` about this bundle.
     """
     checkpoint = load(path)
     save(checkpoint, output)
@@ -81,14 +81,14 @@ def _read(path: str | Path) -> dict[str, Any]:
     if not bundle.is_bundle(path):
         return safe_load.read(path)
     state, manifest = bundle.load(path), bundle.read(path)
-    grows = 32 if manifest.is_packed else 4  # at most so many times the size in fp32
+    grows = 32 if manifest.is_packed else 4  # in fp32, weights take at most so many times the space
     size = grows * (manifest.folder / bundle.WEIGHTS).stat().st_size
     safe_load.require_harmless(state, path, size)
     return state
 
 
 def _version(path: str | Path) -> tuple[Any, ...]:
-    """Return a key that changes whenever the file, or a file of the bundle, is written to."""
+    """Return a key for the content of a file or bundle; it changes when a file is written to."""
     paths = [Path(path)]
     if bundle.is_bundle(path):
         paths = sorted(bundle.home(path).iterdir())

@@ -82,7 +82,7 @@ def with_engine(
     numbers: str,
     shortlist: Shortlist | None = None,
 ) -> Any:
-    """Return a generator that runs ``models`` on the engine, or ``generator`` if none can.
+    """Return a generator that runs ``models`` on the engine; ``generator`` if the engine cannot.
 
     In the second case, :func:`log_fallback` logs why. ``numbers`` is one of the values of
     :data:`fairseq_ext.engine.ENGINES`. ``shortlist`` has the tokens that translations may have.

@@ -110,7 +110,7 @@ def distilled_nll(
 
     Args:
         output, teacher: the output layers of the words ``[...]``; the teacher's gets no gradient.
-        target: ``[...]``.
+        target: as for :func:`smoothed_nll`, ``[...]``.
         temperature: τ.
         teacher_weight: w.
         padding_idx: as for :func:`smoothed_nll`.
@@ -141,7 +141,7 @@ def distilled_nll(
 
 
 def _counted(target: Tensor, padding_idx: int | None) -> tuple[Tensor | slice, Tensor]:
-    """Return the indices of the words that are not pads (or a slice), and their targets ``[N]``."""
+    """Return which words are not pads, as indices or a slice of all, and their targets ``[N]``."""
     target = target.reshape(-1)
     if padding_idx is None or (counted := target.ne(padding_idx)).all():
         return slice(None), target
