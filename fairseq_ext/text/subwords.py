@@ -111,9 +111,9 @@ class Merges:
 def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
     """Merge symbols like subword-nmt, but in time nearly linear in the number of symbols.
 
-    ``ranks`` has the pairs to merge. Pairs of the lowest rank are merged first, from left to right.
-    A merged symbol takes the place of its left half; the place of its right half becomes empty.
-    Pairs with the merged symbol have higher ranks, because they were learnt later.
+    ``ranks`` has the pairs to merge. Each round merges all pairs of the lowest rank, from left to
+    right. Only then come the pairs with the merged symbol, even if their rank is lower. A merged
+    symbol takes the place of its left half; the place of its right half becomes empty.
     """
     merged, count = list(symbols), len(symbols)
     left, right = list(range(-1, count - 1)), list(range(1, count + 1))
@@ -128,16 +128,20 @@ def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) ->
     for place in range(count):
         push(place)
     while queue:
-        _, place, first, second = heapq.heappop(queue)
-        after = right[place]
-        if merged[place] != first or after == count or merged[after] != second:
-            continue  # an earlier merge has taken one of the two symbols
-        merged[place], merged[after] = first + second, ""
-        right[place] = right[after]
-        if right[place] < count:
-            left[right[place]] = place
-        push(left[place])
-        push(place)
+        rank, changed = queue[0][0], list[int]()
+        while queue and queue[0][0] == rank:
+            _, place, first, second = heapq.heappop(queue)
+            after = right[place]
+            if merged[place] != first or after == count or merged[after] != second:
+                continue  # an earlier merge has taken one of the two symbols
+            merged[place], merged[after] = first + second, ""
+            right[place] = right[after]
+            if right[place] < count:
+                left[right[place]] = place
+            changed.append(place)
+        for place in changed:
+            push(left[place])
+            push(place)
     return [symbol for symbol in merged if symbol]
 
 

@@ -553,6 +553,14 @@ def test_the_pieces_are_those_of_subword_nmt(codes: Path):
         assert encode(word) == " ".join(library.segment_tokens([word]))
 
 
+def test_a_pair_of_a_lower_rank_waits_for_the_end_of_the_round(tmp_path: Path):
+    """As in files that were written by hand or made of two."""
+    codes = write_lines(tmp_path / "codes", ["#version: 0.2", "ab a", "a b"])
+    with codes.open(encoding="utf-8") as file:
+        expected = BPE(file).process_line("ababc")
+    assert subwords.Merges(codes)("ababc") == expected == "ab@@ ab@@ c"
+
+
 def test_a_word_of_many_letters_takes_no_longer_than_its_letters(codes: Path):
     encode = subwords.Merges(codes)
     start = time.process_time()
