@@ -8,11 +8,14 @@ INLINE = re.compile(
     re.IGNORECASE,
 )
 """Elements inside a sentence; all others separate paragraphs."""
-_REST = r"""(?=[\s/>])(?:[^<>"']|"[^"]*"|'[^']*')*"""  # of a tag, after its name
+# The rest of a tag, after its name. A quotation mark quotes only after a `=`; a tag with others
+# ends at the first `>`. A search from each `<` stops soon, so that the time is linear in the text.
+_QUOTED = r"""=\s*(?:"[^"]*"|'[^']*'|(?![\s"']))"""
+_REST = rf"""(?=[\s/>])(?:(?:[^<>"'=]|{_QUOTED})*|[^<>]*)"""
 MARKUP = re.compile(
     rf"<(script|style|pre|textarea){_REST}(?<!/)>.*?(?:</\1\s*>|\Z)"  # its content stays as it is
     rf"|</?([a-z][^\s/<>]*){_REST}>"
-    r"|<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|<[?!][a-z][^<>]*>",
+    r"|<!--(?:-?>|.*?(?:-->|\Z))|<!\[CDATA\[.*?(?:\]\]>|\Z)|<(?:\?|![a-z[])[^<>]*>",
     re.IGNORECASE | re.DOTALL,
 )
 """A tag, an element whose content is not translated, or other markup of HTML."""

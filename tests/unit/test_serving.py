@@ -341,6 +341,9 @@ HTML_TEXTS = {
     "a\nb <i></i> &lt;c&gt;": "A B <i></i> &lt;C&gt;",
     "<pre>a\nb</pre> <p> </p>": "<pre>a\nb</pre> <p> </p>",
     "<P>a</P >b<script>c": "<P>A</P >B<script>c",
+    "<p id=it's>a</p><p id=it's>b": "<p id=it's>A</p><p id=it's>B",
+    "<p id = 'c>d' e>a</p><p id=\"c>d\">b": "<p id = 'c>d' e>A</p><p id=\"c>d\">B",
+    "a<![if !vml]>b<![endif]><?= c ?>d<!-->e": "A<![if !vml]>B<![endif]><?= c ?>D<!-->E",
     "a < b &c <d": "A &lt; B &amp;C &lt;D",
 }
 
