@@ -1,16 +1,18 @@
 """GRU with attention: Saleem & Uprety, "Neural Machine Translation with Attention".
 
-A bidirectional GRU reads the source; a GRU decoder attends over its annotations (after Bahdanau
-et al. 2015). The paper prints a dot score between a 256-d state and 512-d annotations, which is
-undefined. Its parameter count, 43,564,519, fits additive attention, so this is the default::
+A bidirectional GRU reads the source and makes an annotation ``h_j`` for each word. A GRU decoder
+attends over the annotations (after Bahdanau et al. 2015). The paper prints the score as the dot
+product of a state of 256 values and an annotation of 512, which is undefined. The paper's number of
+parameters, 43,564,519, fits additive attention, so additive attention is the default::
 
     e_j = v^T tanh(W [s_{t-1}; h_j] + b) + b_v          α = softmax(e)      c_t = Σ_j α_j h_j
     s_t = GRU([E y_{t-1}; c_t], s_{t-1})                logits = W_o [s_t; c_t; E y_{t-1}] + b_o
     s_0 = tanh(W_b [h→_S; h←_1] + b_b)
 
-``docs/gru.md`` lists the code of each equation. ``reference.py`` has these equations in plain code,
-with which the tests compare the fast layers. ``attention.py`` has the scores, ``decoder.py`` the
-decoder, ``recurrence.py`` fast recurrences and the encoder, ``model.py`` the model for fairseq.
+``docs/gru.md`` says which code computes which equation. ``reference.py`` has these equations in
+plain code; the tests compare the fast layers with it. ``attention.py`` has the scores,
+``decoder.py`` the decoder, ``recurrence.py`` fast recurrences and the encoder, ``model.py`` the
+model for fairseq.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch gru_attention``.
 """

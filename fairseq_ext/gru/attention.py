@@ -1,10 +1,12 @@
-"""Attention of a recurrent decoder over the annotations of a source sentence.
+"""Scores of a recurrent decoder's attention over the annotations of a source sentence.
+
+An annotation is the encoder's output for a source word. Each class below computes keys from the
+annotations, once per sentence, and scores from queries (decoder states) and keys. Keys are not
+copied for each hypothesis of a beam.
 
 Letters: ``B`` sentences, ``G`` decoder rows per sentence (1 in training, the beam size in beam
-search), ``S`` source length, ``H`` query size, ``C`` annotation size, ``A`` attention size.
-
-Keys are computed once per sentence and are not copied for each hypothesis of a beam. A score
-depends only on a query and a key.
+search), ``S`` source length, ``H`` query size, ``C`` annotation size, ``A`` size of the hidden
+layer of additive attention.
 """
 
 import torch
@@ -15,7 +17,10 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
-    """Compute the softmax of scores ``[..., S]``, at least in fp32; pads get exactly 0."""
+    """Compute the softmax of scores ``[..., S]``; pads, where the mask is true, get exactly 0.
+
+    The softmax is computed at least in fp32, and the result has the type of ``scores``.
+    """
     precise = torch.promote_types(scores.dtype, torch.float32)
     masked_scores = scores.to(precise).masked_fill(padding_mask, torch.finfo(precise).min)
     weights = torch.softmax(masked_scores, dim=-1)
@@ -23,12 +28,12 @@ def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
 
 
 def exponentials(keys: Tensor) -> Tensor | None:
-    """Compute ``e^{2k}`` of keys ``k`` for :func:`tanh_of_sum`; None where plain tanh is needed.
+    """Compute ``e^{2k}`` of keys ``k`` for :func:`tanh_of_sum`, or None if it must compute a tanh.
 
-    Exponentials are used on a CPU, where a tanh takes ten times as long as a product, and only if
-    every ``|k| < 30``. Then ``e^{2k}`` is neither 0 nor infinite, so its product with ``e^{2q}`` is
-    always defined. Where ``e^{2q}`` overflows or underflows in fp32, the tanh is ±1 to the last bit
-    anyway.
+    Exponentials are used only on a CPU, where a tanh takes ten times as long as a product, and only
+    if every ``|k| < 30``. Then ``e^{2k}`` is neither 0 nor infinite, so its product with ``e^{2q}``
+    is always defined. Where ``e^{2q}`` overflows or underflows in fp32, the tanh is ±1 to the last
+    bit anyway.
     """
     exact = keys.dtype in (torch.float32, torch.float64)
     if keys.device.type != "cpu" or not exact or not keys.numel() or keys.abs().max() >= 30:
@@ -43,10 +48,10 @@ def tanh_of_sum(
 
     Args:
         keys: ``k``, ``[B, 1, S, A]``.
-        keys_exponentials: the result of :func:`exponentials` for ``keys``; unless it is None, the
+        keys_exponentials: the result of :func:`exponentials` for ``keys``. With exponentials, the
             tanh is computed as ``1 - 2 / (e^{2k} e^{2q} + 1)``.
         query: ``q``, ``[B, G, 1, A]``.
-        out: a tensor ``[B, G, S, A]`` to write the result to.
+        out: a tensor ``[B, G, S, A]`` for the result; None for a new tensor.
     """
     if keys_exponentials is None:
         return torch.add(keys, query, out=out).tanh_()
@@ -58,13 +63,15 @@ def tanh_of_sum(
 class MLPAttention(nn.Module):
     """Additive attention (Bahdanau et al. 2015, section A.1.2).
 
-    Only this attention agrees with the paper's parameter count.
+    Of the three kinds of attention only this one agrees with the paper's number of parameters.
 
     ``e_j = v^T tanh(W [s; h_j] + b) + b_v``, split as ``W [s; h_j] = W_s s + W_h h_j`` so that
     ``keys_j = W_h h_j + b`` is computed once per sentence. ``b_v`` adds the same number to every
-    score, so its gradient is 0; it exists because the paper's parameter count includes it.
+    score, so its gradient is 0. It exists because the paper's number of parameters includes it.
 
-    Sizes are H of the decoder state ``s``, C of an annotation ``h_j`` and A of the hidden layer.
+    Args:
+        query_dim, key_dim, attention_dim: H of the decoder state ``s``, C of an annotation ``h_j``,
+            and A of the hidden layer.
     """
 
     def __init__(self, query_dim: int, key_dim: int, attention_dim: int) -> None:
@@ -75,11 +82,11 @@ class MLPAttention(nn.Module):
 
     @property
     def query_weight(self) -> Tensor:
-        """The part ``W_s`` of ``W``: ``[A, H]``."""
+        """The columns ``W_s`` ``[A, H]`` of ``W``, which multiply the query."""
         return self.hidden.weight[:, : self.query_dim]
 
     def keys(self, annotations: Tensor) -> Tensor:
-        """Compute ``W_h h_j + b``: ``[B, S, C]`` to ``[B, S, A]``."""
+        """Compute the keys ``W_h h_j + b`` ``[B, S, A]`` of annotations ``[B, S, C]``."""
         return F.linear(annotations, self.hidden.weight[:, self.query_dim :], self.hidden.bias)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
@@ -96,7 +103,7 @@ class GeneralAttention(nn.Module):
         self.hidden = nn.Linear(key_dim, query_dim, bias=False)  # W
 
     def keys(self, annotations: Tensor) -> Tensor:
-        """Compute ``W h_j``: ``[B, S, C]`` to ``[B, S, H]``."""
+        """Compute the keys ``W h_j`` ``[B, S, H]`` of annotations ``[B, S, C]``."""
         return self.hidden(annotations)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
@@ -121,7 +128,7 @@ class DotAttention(GeneralAttention):
             )
 
     def keys(self, annotations: Tensor) -> Tensor:
-        """Return the annotations themselves: ``[B, S, C]``."""
+        """Return the annotations ``[B, S, C]`` themselves as keys."""
         return annotations
 
 

@@ -1,7 +1,8 @@
 """Run the decoder's recurrence with attention, over all steps (training) or step by step.
 
-Letters: ``T`` target length, ``B`` sentences, ``G`` rows per sentence, ``S`` source length, ``E``
-embedding, ``H`` state, ``C`` annotation, ``A`` attention and ``O`` output sizes.
+Letters: ``T`` target length, ``B`` sentences, ``G`` rows (hypotheses) per sentence, ``S`` source
+length. Sizes: ``E`` embedding, ``H`` state, ``C`` annotation (the encoder's output for a word),
+``A`` hidden layer of additive attention, ``O`` features (the output layer's input).
 """
 
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from fairseq_ext.gru.recurrence import additive_recurrence, gru_update
 
 
 class Source(NamedTuple):
-    """Annotations, attention keys and padding mask of the source, which every decoding step reads.
+    """The source as every decoding step reads it: annotations, attention keys, padding mask.
 
     All three are computed once for each source. The mask is true on pads.
     """
@@ -28,8 +29,8 @@ class Source(NamedTuple):
 class State(NamedTuple):
     """The state that a decoding step passes to the next step, with one row for each hypothesis.
 
-    ``hidden`` is ``s``, the state of the GRU. ``fed`` is the attentional vector that the next step
-    reads in Luong's order with input feeding; otherwise it is None.
+    ``hidden`` is ``s``, the state of the GRU. In Luong's order with input feeding, ``fed`` is the
+    attentional vector ``h̃``, which the next step reads; otherwise ``fed`` is None.
     """
 
     hidden: Tensor  # [B·G, H]
@@ -39,7 +40,9 @@ class State(NamedTuple):
 class AttentiveGRU(nn.Module):
     """A GRU decoder that attends over the source, without embeddings and output layer.
 
-    Bahdanau order (Bahdanau et al. 2015; Saleem & Uprety, section 3.2), ``y = E y_{t-1}``::
+    ``y = E y_{t-1}`` is the embedding of the previous target word.
+
+    Bahdanau order (Bahdanau et al. 2015; Saleem & Uprety, section 3.2)::
 
         c_t = Σ_j softmax_j(score(s_{t-1}, h_j)) h_j
         s_t = GRU([y; c_t], s_{t-1})                    without input feeding: GRU(y, s_{t-1})
@@ -51,17 +54,17 @@ class AttentiveGRU(nn.Module):
         c_t = Σ_j softmax_j(score(s_t, h_j)) h_j
         features = h̃_t = tanh(W_c [c_t; s_t])
 
-    Without input feeding no step depends on the attention of the step before. Teacher forcing then
-    takes one GRU call and one attention for all steps.
+    Without input feeding no step depends on the previous step's attention. In training (teacher
+    forcing) a single call of the GRU and of the attention then computes all steps.
 
     Args:
         embed_dim, hidden_dim, annotation_dim, attention_dim: E, H, C, A.
-        attention_type: ``mlp``, ``general`` or ``dot``.
+        attention_type: ``mlp`` (additive), ``general`` or ``dot``.
         order: ``bahdanau`` or ``luong``.
-        input_feeding: whether the GRU also reads the context (Luong: the attentional vector).
+        input_feeding: whether the GRU also reads the context (Luong: the attentional vector h̃).
 
     Raises:
-        ConfigError: ``dot``, but the sizes of state and annotation differ.
+        ConfigError: ``attention_type`` is ``dot``, but H and C differ.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class AttentiveGRU(nn.Module):
         return f"order={order}, input_feeding={self.input_feeding}"
 
     def source(self, annotations: Tensor, padding_mask: Tensor) -> Source:
-        """Make a :class:`Source` of annotations ``[B, S, C]`` and mask ``[B, S]``; compute keys."""
+        """Compute the keys of annotations ``[B, S, C]``; return keys, annotations and mask."""
         return Source(annotations, self.attention.keys(annotations), padding_mask)
 
     def initial(self, hidden: Tensor) -> State:
@@ -98,13 +101,13 @@ class AttentiveGRU(nn.Module):
         return State(hidden, torch.zeros_like(hidden) if feeds_vector else None)
 
     def attend(self, query: Tensor, source: Source) -> tuple[Tensor, Tensor]:
-        """Compute contexts ``[B, G, C]`` and weights ``[B, G, S]`` of queries ``[B, G, H]``."""
+        """Attend from queries ``[B, G, H]``: contexts ``[B, G, C]`` and weights ``[B, G, S]``."""
         scores = self.attention(query, source.keys)
         weights = masked_softmax(scores, source.padding_mask.unsqueeze(1))
         return torch.bmm(weights, source.annotations), weights
 
     def step(self, embedded: Tensor, state: State, source: Source) -> tuple[Tensor, Tensor, State]:
-        """Read one target word for every row, embedded as ``[B·G, E]``, and advance the state.
+        """Run one decoding step on the embedding ``[B·G, E]`` of each row's last target word.
 
         Return features ``[B·G, O]``, attention weights ``[B·G, S]`` and the new state.
         """
@@ -113,7 +116,7 @@ class AttentiveGRU(nn.Module):
     def forward(
         self, embedded: Tensor, hidden: Tensor, source: Source
     ) -> tuple[Tensor, Tensor, State]:
-        """Run all decoding steps on given target words ``[T, B, E]`` (teacher forcing).
+        """Run all decoding steps on embedded target words ``[T, B, E]`` (teacher forcing).
 
         ``hidden`` is ``s_0``, ``[B, H]``. Return features ``[T, B, O]``, attention weights
         ``[T, B, S]`` and the state after the last word.

@@ -1,4 +1,8 @@
-"""Compile the GRU with attention to operations of the engine."""
+"""Compile the GRU with attention to operations of the engine.
+
+The operations are added to ``program``. ``Columns`` say in which columns of a register an operation
+finds its input or leaves its result.
+"""
 
 import numpy as np
 from torch import nn
@@ -11,15 +15,15 @@ from fairseq_ext.gru.model import GRUAttentionDecoder, GRUAttentionModel, GRUEnc
 
 
 def compile_gru(model: GRUAttentionModel, program: Writer) -> None:
-    """Compile encoder and decoder, whose equations are in :mod:`fairseq_ext.gru.decoder`."""
+    """Compile the encoder and a decoding step (equations: :mod:`fairseq_ext.gru.decoder`)."""
     annotations, initial = encode(model.encoder, program)
     decode(model.decoder, annotations, initial, program)
 
 
 def encode(encoder: GRUEncoder, program: Writer) -> tuple[Columns, Columns]:
-    """Compile the encoder; return the columns of the annotations and of the decoder's first state.
+    """Compile the encoder; return the columns of annotations and of the decoder's first state.
 
-    Annotations are ``[h→_j; h←_j]``, the first state is ``s_0 = tanh(W_b [h→_S; h←_1] + b_b)``.
+    The annotations are ``[h→_j; h←_j]``, the state is ``s_0 = tanh(W_b [h→_S; h←_1] + b_b)``.
     """
     embedded = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
     gru = encoder.gru.gru
@@ -73,7 +77,7 @@ def decode(
 
 
 def rotated(weight: np.ndarray, first: int, program: Writer) -> np.ndarray:
-    """Move the first ``first`` columns of a matrix behind its other columns."""
+    """Return a matrix with its first ``first`` columns moved behind the others."""
     return program.derive("beside", *reversed(split_columns(weight, first, program)))
 
 
@@ -91,10 +95,10 @@ def advance(
     program: Writer,
     swapped: np.ndarray | None = None,
 ) -> None:
-    """Compile ``s_t = GRU(read, s_{t-1})``: from columns ``read`` and ``before`` to ``state``.
+    """Compile a GRU step ``s_t = GRU(read, s_{t-1})``, which is written to the columns ``state``.
 
-    ``swapped`` is the GRU's input matrix with its columns in the order of ``read``; None if the
-    matrix has this order already.
+    ``before`` are the columns of ``s_{t-1}``. ``swapped`` is the GRU's input matrix with columns in
+    the order of ``read``; None if the matrix has this order already.
     """
     weight, bias = program.parameters(gru, "_ih_l0")
     inputs = program.linear(read, weight if swapped is None else swapped, bias)
@@ -105,7 +109,10 @@ def advance(
 def attend(
     attention: nn.Module, query: Columns, annotations: Columns, out: Columns, program: Writer
 ) -> None:
-    """Compile the context ``c_t = Σ_j softmax_j(score(query, h_j)) h_j`` into columns ``out``."""
+    """Compile the context ``c_t = Σ_j softmax_j(score(query, h_j)) h_j``.
+
+    ``annotations`` are the columns of all ``h_j``; the context is written to the columns ``out``.
+    """
     if isinstance(attention, MLPAttention):
         weight, bias = program.parameters(attention.hidden)
         of_query, of_keys = split_columns(weight, attention.query_dim, program)

@@ -1,6 +1,8 @@
 """The GRU with attention as a model of fairseq: configuration, model, named architectures.
 
-This module uses fairseq's order of dimensions: tokens ``[B, T]``, logits ``[B, T, V]``.
+Batches come first here, as in fairseq: tokens ``[B, T]``, logits ``[B, T, V]``. Other letters are
+those of :mod:`fairseq_ext.gru.decoder`; also ``V`` symbols, ``R`` rows (hypotheses), and ``R'``
+rows that beam search keeps.
 """
 
 from argparse import Namespace
@@ -29,7 +31,7 @@ IncrementalState = dict[str, tuple[State, Tensor]]
 
 @dataclass
 class GRUAttentionConfig(configuration.TranslationModelConfig):
-    """Options of ``gru_attention``; the default sizes are the paper's, except for embeddings."""
+    """Options of the model ``gru_attention``; default sizes are the paper's, except embeddings."""
 
     encoder_hidden_size: int = option(
         256, "size of the encoder's GRU in each of its two directions"
@@ -43,8 +45,9 @@ class GRUAttentionConfig(configuration.TranslationModelConfig):
     )
     decoder_order: ChoiceEnum(["bahdanau", "luong"]) = option(
         "bahdanau",
-        "bahdanau: attend with the state before the GRU step, which reads the context; "
-        "luong: attend with the state after the step; the next step reads the attentional vector",
+        "bahdanau: attend with the state before the GRU's step, which then reads the context; "
+        "luong: attend with the state after the step; the attentional vector is read by the next "
+        "step",
     )
     no_input_feeding: bool = option(
         False, "let the decoder's GRU read only the previous word; trains much faster"
@@ -57,7 +60,11 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: GRUAttentionConfig, task: FairseqTask) -> "GRUAttentionModel":
-        """Build the model for a task's dictionaries."""
+        """Build the model for a task's dictionaries; fairseq calls this.
+
+        Raises:
+            ConfigError: two options contradict each other.
+        """
         cfg = configuration.with_defaults(cfg, GRUAttentionConfig, task)
         source, target = task.source_dictionary, task.target_dictionary
         of_source = of_target = models.build_embedding(source, cfg.encoder_embed_dim)
@@ -70,13 +77,13 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
     @staticmethod
     def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield each option that other options turn off, with what it needs to have an effect."""
+        """Yield ``(option, need)`` for each option that has no effect, because of other options."""
         if cfg.attention_type != "mlp":
             yield "attention_dim", "`--attention-type mlp`"
 
 
 class GRUEncoder(FairseqEncoder):
-    """An encoder: embedding, bidirectional GRU, and the layer for the decoder's first state."""
+    """An encoder: embedding, bidirectional GRU, and a layer for the decoder's first state."""
 
     def __init__(
         self, cfg: GRUAttentionConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
@@ -95,10 +102,10 @@ class GRUEncoder(FairseqEncoder):
     ) -> dict[str, list[Tensor]]:
         """Encode ``src_tokens`` ``[B, S]``, padded on either side; lengths need not be sorted.
 
-        Returns:
-            ``encoder_out``: annotations ``[S, B, C]`` in the columns of ``src_tokens``, 0 on pads;
-            ``encoder_padding_mask``: ``[B, S]``; ``hidden``: ``s_0`` ``[B, H]`` of each row;
-            ``src_lengths``: ``[B, 1]``.
+        Return a dictionary of one-item lists, as in fairseq. ``encoder_out`` has the annotations
+        ``[S, B, C]``, in the columns of ``src_tokens`` and 0 on pads; ``encoder_padding_mask``
+        ``[B, S]`` is true on pads; ``hidden`` is the decoder's first state ``s_0`` ``[B, H]``;
+        ``src_lengths`` is ``[B, 1]``.
         """
         padding_mask = src_tokens.eq(self.padding_idx)
         embedded = self.dropout(self.embed_tokens(src_tokens))
@@ -121,12 +128,12 @@ class GRUEncoder(FairseqEncoder):
         return reorder_rows(encoder_out, new_order, "hidden")
 
     def max_positions(self) -> int:
-        """Return the length of the longest source sentence, in tokens."""
+        """Return the length of the longest source that the model reads, in tokens."""
         return self.max_source_positions
 
 
 class GRUAttentionDecoder(FairseqIncrementalDecoder):
-    """A decoder: embedding, :class:`AttentiveGRU` and output layer."""
+    """A decoder: embedding, recurrence with attention (:class:`AttentiveGRU`), output layer."""
 
     def __init__(
         self, cfg: GRUAttentionConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
@@ -171,11 +178,11 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         features_only: bool = False,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
-        """Compute logits ``[B, T, V]`` (``[R, 1, V]`` with ``incremental_state``) and attention.
+        """Compute logits ``[B, T, V]``, or with ``features_only`` the output layer's input.
 
-        With ``features_only``, return the output layer's input instead of logits. The entry
-        ``attn`` of the second result has the attention ``[B, T, S]`` over the columns of
-        ``src_tokens``, or None if generation does not need it.
+        With ``incremental_state``, only the last token of each row is read, and logits are
+        ``[R, 1, V]``. The second result is a dictionary. Its entry ``attn`` is a list with the
+        attention weights ``[B, T, S]``, or with None if generation does not need them.
         """
         features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (features if features_only else self.output_layer(features)), extra
@@ -210,23 +217,23 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         return self.dropout(features.transpose(0, 1)), {"attn": [attention]}
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """Map features ``[B, T, O]`` to logits: ``W_o features + b_o``, ``[B, T, V]``.
+        """Map features ``[B, T, O]`` to logits ``[B, T, V]``: ``W_o features + b_o``.
 
-        If ``W_o`` is tied to the embeddings, features are first projected to that size.
+        If ``W_o`` is the embedding table, features are first projected to an embedding's size.
         """
         return self.output_projection(self.last_product(features).features)
 
     def last_product(self, features: Tensor) -> OutputLayer:
-        """Return :meth:`output_layer`'s last matrix product, which the loss computes in chunks."""
+        """Return the factors of the output layer's product, which the loss computes in chunks."""
         outputs = self.to_embedding(features) if self.tied else features
         return OutputLayer(outputs, self.output_projection.weight, self.output_projection.bias)
 
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Select the rows ``new_order`` ``[R']`` of the state for beam search, in place.
+        """Keep the cached state of the rows ``new_order`` ``[R']``, for beam search.
 
-        The keys, stored once per sentence, are selected by sentence.
+        Keys are stored once per sentence, so they are kept for each sentence that has rows left.
         """
         saved = self.get_incremental_state(incremental_state, "state")
         if saved is None:
@@ -241,11 +248,11 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         self.set_incremental_state(incremental_state, "state", reordered)
 
     def max_positions(self) -> int:
-        """Return the length of the longest target sentence, in tokens."""
+        """Return the length of the longest target that the model reads, in tokens."""
         return self.max_target_positions
 
     def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:
-        """Make the decoder return attention only if ``--print-alignment`` asks for it."""
+        """Make the decoder return attention only if ``--print-alignment`` sets ``need_attn``."""
         self.need_attn = bool(need_attn)
 
     def _source(self, encoder_out: dict[str, list[Tensor]]) -> Source:
@@ -253,8 +260,8 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         return self.recurrence.source(annotations, encoder_out["encoder_padding_mask"][0])
 
 
-# Section 5 of the paper. The count of 43,564,519 parameters implies embeddings of size 100. Dropout
-# is not mentioned there.
+# Section 5 of the paper. The number of 43,564,519 parameters implies embeddings of size 100. The
+# section does not mention dropout.
 models.register_architecture(
     "gru_attention", "gru_europarl_es_en", encoder_embed_dim=100, decoder_embed_dim=100, dropout=0.0
 )

@@ -1,8 +1,10 @@
-"""Run the encoder's GRU with torch's code, and the decoder's with a gradient of our own.
+"""Fast recurrences: the encoder's by torch's GRU, the decoder's with a hand-written gradient.
 
-Letters as in :mod:`fairseq_ext.gru.attention`, with ``T`` steps; time is the first dimension. With
-autograd, a loop of GRU steps adds up T small gradients for each weight. Here the gradient of each
-weight of the decoder is one product over all steps, which is faster.
+With autograd, a loop of GRU steps adds up T small gradients for each weight. Here the gradient of
+each of the decoder's weights is a single product over all steps, which is faster.
+
+Letters are those of :mod:`fairseq_ext.gru.attention`, with ``T`` steps; time is the first
+dimension.
 """
 
 from typing import Any
@@ -17,12 +19,15 @@ from fairseq_ext.gru.attention import exponentials, tanh_of_sum
 
 
 def gru_update(input_gates: Tensor, hidden_gates: Tensor, state: Tensor) -> Tensor:
-    """Compute a GRU step: from ``W x + b`` and ``U s + b'`` ``[..., 3H]`` to ``s'`` ``[..., H]``.
+    """Compute a GRU's next state ``s'`` ``[..., H]`` from ``state``, ``s``, and an input ``x``.
 
     ``r = σ(W_r x + U_r s)``, ``z = σ(W_z x + U_z s)``, ``n = tanh(W_n x + r ⊙ (U_n s))``,
-    ``s' = (1 - z) ⊙ n + z ⊙ s``; both inputs have r, z, n side by side. This is torch's cell, which
-    agrees with the paper's parameter count. The paper's section 3.1 has the equations of Chung et
-    al. (2014) instead: ``z`` and ``1 - z`` are swapped, and ``r`` is applied before ``U_n``.
+    ``s' = (1 - z) ⊙ n + z ⊙ s``. ``input_gates`` are ``W x + b`` and ``hidden_gates`` are
+    ``U s + b'``, both ``[..., 3H]`` with r, z, n side by side.
+
+    This is torch's GRU, which agrees with the paper's number of parameters. The paper's section 3.1
+    has the equations of Chung et al. (2014) instead: ``z`` and ``1 - z`` are swapped, and ``r`` is
+    applied before ``U_n``.
     """
     i_r, i_z, i_n = input_gates.chunk(3, -1)
     h_r, h_z, h_n = hidden_gates.chunk(3, -1)
@@ -44,16 +49,16 @@ def additive_recurrence(
     hidden_weight: Tensor,
     hidden_bias: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Run the decoder's recurrence over all target words: additive attention, Bahdanau's order.
+    """Run all steps of a decoder with additive attention, in Bahdanau's order.
 
     For t = 1 … T, with ``s = s_{t-1}``::
 
         e_j = v^T tanh(W_s s + keys_j) + b_v        α_t = softmax(e)
         s_t = GRU(input_gates_t + W_c c_t, U s + b', s)
 
-    where ``W_c c_t = Σ_j α_tj (W_c h_j)`` is a sum of rows of ``gate_table``, which one product has
-    computed for all steps. The backward pass recomputes the tanh layer, because keeping it would
-    take memory for B · T · S · A numbers.
+    where ``W_c c_t = Σ_j α_tj (W_c h_j)`` is a weighted sum of rows of ``gate_table``. The caller
+    computes this table for all steps by a single product. The backward pass recomputes the tanh
+    layer, because keeping it would take memory for B · T · S · A numbers.
 
     Args:
         input_gates: ``[T, B, 3H]``, ``W_y E y_{t-1} + b`` for every step.
@@ -80,10 +85,10 @@ def additive_recurrence(
 class _AdditiveRecurrence(torch.autograd.Function):
     """The autograd function of :func:`additive_recurrence`; ``u_t = tanh(W_s s + keys)``.
 
-    The hidden half of the gates has the order n, r, z (``torch.roll`` of torch's r, z, n), the
-    input half r, z, n. So the gradients of both halves fit into one row ``[dh_n | dr | dz | dn]``
-    without copying: the first three parts belong to the hidden half, the last three to the input
-    half.
+    Hidden gates (``U s + b'``) have the order n, r, z, which ``torch.roll`` makes of torch's r, z,
+    n. Input gates have the order r, z, n. So the gradients of both fit into a single row
+    ``[dh_n | dr | dz | dn]`` without copying: the first three are the gradients of the hidden
+    gates, the last three the gradients of the input gates.
     """
 
     @staticmethod
@@ -170,8 +175,8 @@ class _AdditiveRecurrence(torch.autograd.Function):
             torch.mul(alpha, grad_alpha.sub_(inner), out=energy)  # de: [B, S]
             tanh_of_sum(keys, keys_exponentials, queries[t, :, None, None], out=layer)
             grad_score.addmv_(flat_layer, energy.view(-1))
-            # du = de v (1 - u²). Summed over t, it is a key's gradient; summed over j, the query's,
-            # where Σ_j de_j v = 0, because de is the gradient of a softmax.
+            # du = de v (1 - u²). Its sum over t is the gradient of a key. Its sum over j is the
+            # gradient of the query, where Σ_j de_j v = 0, because de is the gradient of a softmax.
             torch.mul(layer.squeeze(1), layer.squeeze(1), out=squares)
             squares_sum.addcmul_(squares, energy.unsqueeze(-1))
             squares_of_j = torch.bmm(energy.unsqueeze(1), squares).squeeze(1)  # [B, A]
@@ -204,9 +209,8 @@ class _AdditiveRecurrence(torch.autograd.Function):
 class BidirectionalGRU(nn.Module):
     """The encoder that makes annotations ``h_j = [h→_j; h←_j]`` (Saleem & Uprety, section 3.1).
 
-    The result for a sentence depends only on its own words, not on its padding or on the other
-    sentences of the batch. An annotation has ``C = 2 · hidden_size`` channels, and stands in the
-    column of its word.
+    The result for a sentence depends only on the sentence's words, not on its padding or on the
+    other sentences of the batch. An annotation has ``C = 2 · hidden_size`` channels.
     """
 
     def __init__(self, embed_dim: int, hidden_size: int) -> None:
@@ -215,9 +219,10 @@ class BidirectionalGRU(nn.Module):
         xavier_uniform_per_gate_(self.gru)
 
     def forward(self, embedded: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode sentences ``[B, S, E]``; pads (``[B, S]``, true) may stand anywhere.
+        """Encode embedded sentences ``[B, S, E]``, with pads where ``padding_mask`` is true.
 
-        Return annotations ``[B, S, C]``, 0 on pads, and last states ``[h→_S; h←_1]`` ``[B, C]``.
+        Pads may stand anywhere. Return annotations ``[B, S, C]``, in the columns of their words and
+        0 on pads, and the last state of each direction, ``[h→_S; h←_1]`` ``[B, C]``.
         """
         columns = real_first(padding_mask)
         lengths = (~padding_mask).sum(1).clamp(min=1).cpu()  # packing needs at least one step
@@ -235,11 +240,11 @@ class BidirectionalGRU(nn.Module):
 
 
 def xavier_uniform_per_gate_(gru: nn.GRU) -> None:
-    """Initialize the matrix of each gate with Xavier-uniform (Glorot & Bengio 2010), biases with 0.
+    """Initialize each gate's matrix by Xavier-uniform (Glorot & Bengio 2010), and biases by 0.
 
-    torch keeps the matrices of the three gates in one tensor. If this tensor were initialized as a
-    whole, it would seem to have three times as many outputs, and its weights would be too small by
-    a factor of up to √3.
+    torch keeps the matrices of the three gates in one tensor, which has three times as many outputs
+    as a gate. If this tensor were initialized at once, its weights would be too small, by a factor
+    of up to √3.
     """
     for name, parameter in gru.named_parameters():
         if "weight" in name:

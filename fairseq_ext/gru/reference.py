@@ -1,8 +1,8 @@
 """The GRU with attention, written from the paper's equations.
 
-It takes one sentence, one word at a time, without padding. It is slow and meant to be read; the
-tests compare the fast layers' values and gradients with it. The paper does not number its
-equations, so the comments name its sections. Parameters have the names of
+The functions take one sentence, one word at a time, without padding. They are slow and meant to be
+read; the tests compare the fast layers' values and gradients with theirs. The paper does not number
+its equations, so comments name the paper's sections. Parameters have the names that they have in
 :class:`~fairseq_ext.gru.decoder.AttentiveGRU`.
 
 Letters: ``T`` words, ``S`` source tokens, ``E`` embedding, ``H`` state, ``C`` annotation size.
@@ -17,7 +17,11 @@ Parameters = Mapping[str, Tensor]
 
 
 def gru(p: Parameters, x: Tensor, s: Tensor, layer: str = "gru.{}_l0") -> Tensor:
-    """Compute a GRU's state after ``s`` ``[H]`` and input ``x``; section 3.1, torch's variant."""
+    """Compute a GRU's next state ``[H]`` from its state ``s`` ``[H]`` and the input ``x``.
+
+    This is torch's variant of the GRU in section 3.1. ``layer`` is the pattern of the names of its
+    parameters in ``p``.
+    """
     of_x = p[layer.format("weight_ih")] @ x + p[layer.format("bias_ih")]
     of_s = p[layer.format("weight_hh")] @ s + p[layer.format("bias_hh")]
     (x_r, x_z, x_n), (s_r, s_z, s_n) = of_x.chunk(3), of_s.chunk(3)  # [H] each
@@ -28,7 +32,10 @@ def gru(p: Parameters, x: Tensor, s: Tensor, layer: str = "gru.{}_l0") -> Tensor
 
 
 def score(p: Parameters, s: Tensor, h: Tensor) -> Tensor:
-    """Compute the attention score of a state ``[H]`` and an annotation ``[C]``; section 3.2."""
+    """Compute the attention score of a state ``s`` ``[H]`` and an annotation ``h`` ``[C]``.
+
+    See section 3.2 of the paper. The parameters in ``p`` decide the kind of attention.
+    """
     if "attention.score.weight" in p:  # v^T tanh(W [s; h] + b) + b_v, of Bahdanau et al. (2015)
         joined = torch.cat([s, h])
         hidden = torch.tanh(p["attention.hidden.weight"] @ joined + p["attention.hidden.bias"])
@@ -39,7 +46,7 @@ def score(p: Parameters, s: Tensor, h: Tensor) -> Tensor:
 
 
 def attend(p: Parameters, s: Tensor, annotations: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute context ``[C]`` and weights ``[S]`` of state ``s`` ``[H]`` (paper, section 3.2)."""
+    """Attend from ``s`` ``[H]``; return the context ``[C]`` and weights ``[S]`` (section 3.2)."""
     e = torch.exp(torch.stack([score(p, s, h) for h in annotations]))
     alpha = e / e.sum()  # α^t = softmax(e^t)
     return sum(a * h for a, h in zip(alpha, annotations, strict=True)), alpha  # Σ_i α_i^t h_i
@@ -48,14 +55,16 @@ def attend(p: Parameters, s: Tensor, annotations: Tensor) -> tuple[Tensor, Tenso
 def decode(
     p: Parameters, words: Tensor, s: Tensor, annotations: Tensor, input_feeding: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Run the decoder; return the input of its output layer ``[T, ·]`` and attention ``[T, S]``.
+    """Run the decoder on all target words; return features ``[T, ·]`` and attention ``[T, S]``.
+
+    Features are the input of the output layer.
 
     Args:
         p: parameters by name; with ``combine.weight``, the order is Luong's.
-        words: embeddings ``[T, E]`` of the words before the predicted ones.
+        words: embeddings ``[T, E]`` of the target words, each before the word to predict.
         s: the first state, ``[H]``.
         annotations: ``[S, C]``.
-        input_feeding: whether the GRU also reads the context or the attentional vector.
+        input_feeding: whether the GRU also reads the context (Luong: the attentional vector).
     """
     luong = "combine.weight" in p
     fed, features, alphas = torch.zeros_like(s), [], []
