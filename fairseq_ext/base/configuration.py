@@ -85,8 +85,9 @@ class BinaryOptions(FairseqDataclass):
     binary_weights: str = option(
         "",
         "products whose weights are binarized: `none`, or a comma-separated list of qkv (queries, "
-        "keys, values), out (output of attention) and ffn (feed-forward); `ternary` in the list "
-        "makes them -1, 0 or 1 times their mean magnitude, and alone it stands for all three",
+        "keys, values), out (output of attention) and ffn (feed-forward); with `ternary` in the "
+        "list the weights become -1, 0 or 1 times their mean magnitude; `ternary` alone stands "
+        "for all three products",
     )
     binary_activations: str = option(
         "",
@@ -115,8 +116,8 @@ class BinaryOptions(FairseqDataclass):
     )
     stage_updates: str = option(
         "",
-        "numbers of updates of the stages float, binary weights, and binary weights and "
-        "activations, such as 50000,88339,88339 (default: binary from the start)",
+        "numbers of updates of the training's stages (float, binary weights, binary weights and "
+        "activations), such as 50000,88339,88339 (default: binary from the start)",
     )
 
 

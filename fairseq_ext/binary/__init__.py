@@ -14,11 +14,11 @@ Weights may be ternary instead, as in BitNet b1.58 (Ma et al. 2024, "The Era of 
 
     W_t = round(clip(W / γ, -1, 1)) γ                  γ = mean |W|, detached
 
-``docs/bmt.md`` lists the code of each equation. ``reference.py`` has these equations in plain code,
-with which the tests compare the fast layers. ``binarize.py`` has the function and its gradient,
-``linear.py`` the layer that replaces ``nn.Linear``, with the scaling factor, and the second half of
-(3.4), ``attention.py`` the attention and its two products, ``switches.py`` the choice of products
-(rows of the paper's Table 1), ``stages.py`` the stages of training and their learning rate, and
+``docs/bmt.md`` says which code computes which equation. ``reference.py`` has these equations in
+plain code; the tests compare the fast layers with it. ``binarize.py`` has (3.1) and its gradient,
+``linear.py`` the layer that replaces ``nn.Linear`` (3.3) and the second half of FFN (3.4),
+``attention.py`` the attention, ``switches.py`` the choice of the products to binarize (rows of the
+paper's Table 1), ``stages.py`` the stages of training and their learning rate, and
 ``distillation.py`` the criterion. ``model.py`` has the model for fairseq; ``compose.py`` binarizes
 other architectures. ``scaling_law.py`` fits the paper's scaling law (section 4.2).
 

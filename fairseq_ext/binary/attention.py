@@ -4,23 +4,26 @@
 has its own ``forward``, because in training fairseq's ``forward`` reads the weights of the
 projections directly, and would skip their binarization.
 
-The paper binarizes QK and Score-V in rows BMT-7 and BMT-8 of Table 1, but neither the paper nor its
-code says how. Each sum must have one bound (3.1), and no sum may depend on masked positions.
+In rows BMT-7 and BMT-8 of Table 1 the paper also binarizes the products of queries and keys (QK)
+and of attention weights and values (Score-V), but neither the paper nor its code says how. All
+terms of a sum must share one bound (3.1), and no sum may depend on masked positions.
 
 *QK*: ``q_b · k_b`` is a sum over the channels of a head. Queries and keys have a bound for each
 position and head, so positions do not influence each other.
 
 *Score-V*: ``Σ_j p_ij v_j`` is a sum over positions ``j``. By the rule of 3.1, each channel of V
-would have one bound over all positions, even masked and future ones. Here each ``v_j`` has its own
-bound ``B_j`` instead, which is moved to the other operand: ``Σ_j (p_ij B_j) (v_jb / B_j)``. The
-left operand has one bound for each query, and the right operand is ±1/2. So each sum still has one
-bound, which depends only on positions that the query may see. Probabilities are never negative, so
-3.1 maps them all to ``+B/2``, even at masked positions, where they are set to 0 again afterwards.
-So with ``signed`` all visible positions count equally. With ``unsigned`` only positions with at
-least half of the largest weight count, as in binarized BERTs.
+would have one bound over all positions, even masked and future ones. Here each ``v_j`` has a bound
+``B_j`` of its own instead, which is moved to the weights: ``Σ_j (p_ij B_j) (v_jb / B_j)``. The left
+factors have one bound for each query, and the right factors are ±1/2. So each sum still has one
+bound, which depends only on positions that the query may see.
+
+*signed* and *unsigned*: attention weights are never negative, so 3.1 maps them all to ``+B/2``,
+even at masked positions, where they are set to 0 again afterwards. So with ``signed`` all visible
+positions count equally. With ``unsigned`` only positions with at least half of the largest weight
+count, as in binarized BERTs.
 
 Letters: ``N`` sentences, ``H`` heads, ``T`` queries, ``S`` keys, ``D`` channels of a head, ``R``
-rows of a beam, ``C = H · D`` channels.
+rows (one per sentence or, in beam search, one per hypothesis), ``C = H · D`` channels.
 """
 
 from collections.abc import Callable
@@ -39,13 +42,16 @@ IncrementalState = dict[str, dict[str, Tensor | None]]
 class BinaryAttention(MultiheadAttention):
     """Multi-head attention ``Out(softmax(Q K^T / √D) V)`` whose products can be binarized.
 
+    Stages are the stages of training in :mod:`fairseq_ext.binary.stages`.
+
     Args:
-        embed_dim, num_heads, dropout, **options: see fairseq's attention.
-        norm_heads: normalize q, k and v of each head over its channels; all heads share the gain.
-        norm_output, shortcut: apply the norm ``LN(A W)`` and the shortcut ``+ A`` of (3.5).
-        qk: binarize both operands of Q K^T from stage 2 on.
-        score_v: ``signed`` or ``unsigned`` to binarize both operands of the weighted sum of values,
-            also from stage 2 on; None leaves them as they are.
+        embed_dim, num_heads, **options: arguments of fairseq's attention.
+        norm_heads: apply a layer norm to q, k and v in each head; all heads share its parameters.
+        norm_output: apply the norm ``LN(A W)`` of (3.5).
+        shortcut: add the shortcut ``+ A`` of (3.5).
+        qk: binarize queries and keys, from stage 2 on.
+        score_v: how to binarize attention weights and values, from stage 2 on: ``signed`` or
+            ``unsigned``; None leaves them as they are.
     """
 
     def __init__(
@@ -71,9 +77,9 @@ class BinaryAttention(MultiheadAttention):
 
     @classmethod
     def of(cls, attention: MultiheadAttention, **options: object) -> "BinaryAttention":
-        """Convert fairseq's ``attention`` to a binary one, which shares its parameters.
+        """Make a binary attention that shares the parameters of fairseq's ``attention``.
 
-        ``options`` are arguments of this class.
+        ``options`` are further arguments of this class.
         """
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced below
             binary = cls(
@@ -90,7 +96,7 @@ class BinaryAttention(MultiheadAttention):
         return binary.train(attention.training)
 
     def set_stage(self, stage: int) -> None:
-        """Binarize Q K^T and the sum of values from stage 2 on, if the layer's options ask."""
+        """Enter a stage of training: ``qk`` and ``score_v`` take effect from stage 2 on."""
         self.binary_qk = self.options["qk"] and stage >= 2
         self.binary_score_v = self.options["score_v"] if stage >= 2 else None
 
@@ -107,12 +113,12 @@ class BinaryAttention(MultiheadAttention):
         before_softmax: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend from ``query`` ``[T, R, C]`` to ``key``; return outputs and weights.
+        """Attend from ``query`` ``[T, R, C]`` to ``key``; return outputs ``[T, R, C]`` and weights.
 
         Arguments and results are as in fairseq's attention. ``attn_mask`` ``[T, S]`` is below 0
-        where a query must not look. Outputs are ``[T, R, C]``. The weights are those before dropout
-        and binarization: ``[H, R, T, S]`` with ``need_head_weights``, their mean over heads
-        ``[R, T, S]`` with ``need_weights`` alone, or None if neither is set.
+        where a query must not look. The weights are taken before dropout and binarization. They are
+        ``[H, R, T, S]`` with ``need_head_weights``; their mean over heads ``[R, T, S]`` with
+        ``need_weights`` alone; None with neither.
         """
         queries = self._heads(self.q_proj(query), "q")
         keys, values, pads = self._keys_values(key, key_padding_mask, incremental_state, static_kv)
@@ -144,7 +150,11 @@ class BinaryAttention(MultiheadAttention):
         incremental_state: IncrementalState | None,
         static: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return keys and values ``[R, H, S, D]`` and pads ``[R, S]`` of this and earlier steps."""
+        """Return keys and values ``[R, H, S, D]`` of all steps so far, and their pads ``[R, S]``.
+
+        With ``static``, keys and values of the source are computed once and then taken from the
+        incremental state.
+        """
         saved = {} if incremental_state is None else self._get_input_buffer(incremental_state)
         if static and "prev_key" in saved:
             return saved["prev_key"], saved["prev_value"], saved["prev_key_padding_mask"]
@@ -166,7 +176,7 @@ class BinaryAttention(MultiheadAttention):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> IncrementalState:
-        """Reorder the state for beam search: take rows ``new_order`` ``[R']``."""
+        """Keep the cached keys and values of the rows ``new_order`` ``[R']``, for beam search."""
         saved = self._get_input_buffer(incremental_state)
         if not saved:
             return incremental_state
@@ -183,11 +193,12 @@ class BinaryAttention(MultiheadAttention):
 def attention_weights(
     queries: Tensor, keys: Tensor, hidden: Tensor | None, binary: bool = False
 ) -> Tensor:
-    """Compute ``softmax(Q K^T / √D)`` ``[N, H, T, S]``; the softmax itself in at least fp32.
+    """Compute the attention weights ``softmax(Q K^T / √D)`` ``[N, H, T, S]``.
 
     Queries are ``[N, H, T, D]``, keys ``[N, H, S, D]``. ``hidden`` (``[N, H, T, S]``, or broadcast
-    to it) is true where a query must not look; a query that may look nowhere looks at all positions
-    equally. ``binary`` binarizes queries and keys (QK in Table 1).
+    to this shape) is true where a query must not look. A query that may look nowhere looks at all
+    positions equally. ``binary`` binarizes queries and keys (QK in Table 1). The softmax is
+    computed at least in fp32.
     """
     factor: Tensor | float = queries.size(-1) ** -0.5
     if binary:
@@ -212,10 +223,11 @@ def contexts(
     dropout: Callable[[Tensor], Tensor],
     binary: str | None = None,
 ) -> Tensor:
-    """Compute ``Σ_j p_ij v_j`` ``[N, H, T, D]`` from weights ``p`` and values ``v [N, H, S, D]``.
+    """Compute ``Σ_j p_ij v_j`` ``[N, H, T, D]``, the values ``v`` weighted by the attention ``p``.
 
-    ``hidden`` is the mask of :func:`attention_weights`. Dropout applies to the weights, binarized
-    or not. ``binary`` is ``signed`` or ``unsigned`` to binarize weights and values (Score-V).
+    Weights are ``[N, H, T, S]``, values ``[N, H, S, D]``. ``hidden`` is the mask of
+    :func:`attention_weights`. ``dropout`` is applied to the weights, after binarization.
+    ``binary`` is ``signed`` or ``unsigned`` to binarize weights and values (Score-V in Table 1).
     """
     if binary is None:
         return dropout(weights) @ values

@@ -3,11 +3,11 @@
 All numbers that a matrix product adds up share one bound ``B``. The bound is detached, so the
 gradient of a number either passes or is 0.
 
-Binarized numbers have two forms: ``x_b`` itself, or signs ±1 with a level. If both operands of a
-product are binary, the sum over their signs is an exact integer, in whatever order it is computed
-(in half precision it is rounded once, at the end). So a sum of 0 is exactly 0, and the next
-binarization gives a sentence the same signs in a batch, alone, or from stored bits. This also holds
-for ternary weights, whose signs may be 0, too.
+Binarized numbers ``x_b`` can be split into signs ±1 and their magnitude, the *level*. If both
+operands of a product are binary, the sum over their signs is an exact integer, in whatever order it
+is computed (in half precision it is rounded once, at the end). So a sum of 0 is exactly 0. The next
+binarization therefore gives a sentence the same signs whether it is computed in a batch, alone or
+from stored bits. This also holds for ternary weights, whose signs may also be 0.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ TERNARY = "ternary"
 
 
 class _Quantized(torch.autograd.Function):
-    """The signs of ``x``, times ``level`` unless it is None; ``levels`` decide the gradient."""
+    """The signs of ``x``, multiplied by ``level`` if given; ``levels`` define the gradient."""
 
     @staticmethod
     def forward(
@@ -43,26 +43,26 @@ class _Quantized(torch.autograd.Function):
 
 
 def signs_of(x: Tensor) -> Tensor:
-    """Return the signs of ``x``, without gradient: -1 or 1, and 1 for 0."""
+    """Return the signs of ``x``, without gradient: -1 for negative numbers, 1 for all others."""
     # torch vectorizes these operations; `torch.where` and bool masks take up to 100 times as long.
     return torch.lt(x.detach(), 0, out=torch.empty_like(x)).mul_(-2).add_(1)
 
 
 class Levels(NamedTuple):
-    """The magnitude of binarized numbers, and the range of inputs whose gradient passes.
+    """The magnitude of binarized numbers ``x_b``, and the range of ``x`` whose gradient passes.
 
     ``level`` is ``|x_b|``, ``limit`` the largest ``|x|`` whose gradient passes, ``slope`` the
-    factor of such a gradient (None for 1), and ``zero`` the largest ``|x|`` that becomes 0 (None if
-    no number does).
+    factor of a gradient that passes (None for 1), and ``zero`` the largest ``|x|`` that becomes 0
+    (None if no number does). All have size 1 in the dimension that a product sums over.
     """
 
-    level: Tensor  # |x_b|, with size 1 in the dimension that a product sums over
-    limit: Tensor  # the largest |x| whose gradient passes
-    slope: Tensor | None = None  # the factor of a gradient that passes; None: 1
-    zero: Tensor | None = None  # the largest |x| that becomes 0; None: no number does
+    level: Tensor
+    limit: Tensor
+    slope: Tensor | None = None
+    zero: Tensor | None = None
 
     def signs(self, x: Tensor) -> Tensor:
-        """Return ``x_b`` divided by its level: ±1 or 0, shaped like ``x``, without gradient."""
+        """Return the signs of ``x_b``, ±1 or 0, shaped like ``x``, without gradient."""
         signs = signs_of(x)
         return signs if self.zero is None else signs.mul_(x.detach().abs() > self.zero)
 
@@ -71,7 +71,7 @@ class Levels(NamedTuple):
         return x.detach().abs().le_(self.limit)
 
     def mask_(self, grad: Tensor, x: Tensor) -> Tensor:
-        """Return ``grad``, the gradient of ``x_b``, changed in place into the gradient of ``x``."""
+        """Change ``grad`` from the gradient of ``x_b`` to the gradient of ``x``; return it."""
         grad.mul_(self.passes(x))
         return grad if self.slope is None else grad.mul_(self.slope)
 
@@ -84,13 +84,14 @@ class Binarizer:
     all of ``x`` is 0.
 
     Attributes:
-        kind: ``bmt`` as above, or ``xnor`` for ``sign(x) · mean |x|``, row BASE of the paper's
-            Table 1 (Rastegari et al. 2016); the gradient of its sign is 1 for ``|x| <= 1``. For
-            weights also ``ternary``, BitNet b1.58's ``round(clip(x / γ, -1, 1)) γ`` with
-            ``γ = mean |x|`` (Ma et al. 2024), whose gradient is 1 everywhere.
-        mask: where the gradient is 1; elsewhere it is 0. ``code``: for ``|x| <= (1 - ε) B``, as in
-            the paper's code, so not for the largest number. ``paper``: for ``|x| <= B``.
-        bound: a fixed ``B``; None for the largest ``|x|``.
+        kind: the function. ``bmt`` is the function above. ``xnor`` is ``sign(x) · mean |x|``, row
+            BASE of the paper's Table 1 (Rastegari et al. 2016); the gradient of the sign is 1 for
+            ``|x| <= 1``. ``ternary``, only for weights, is ``round(clip(x / γ, -1, 1)) γ`` with
+            ``γ = mean |x|``, as in BitNet b1.58 (Ma et al. 2024); its gradient is 1 everywhere.
+        mask: where the gradient of ``bmt`` is 1; elsewhere it is 0. ``code``: for
+            ``|x| <= (1 - ε) B``, as in the paper's code, so not for the largest number. ``paper``:
+            for ``|x| <= B``.
+        bound: a fixed ``B`` for ``bmt``; None for the largest ``|x|``.
     """
 
     kind: str = "bmt"
@@ -98,16 +99,16 @@ class Binarizer:
     bound: float | None = None
 
     def __call__(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
-        """Return ``x_b``, shaped like ``x``; numbers along ``dim`` share a bound."""
+        """Return ``x_b``, shaped like ``x``; all numbers along ``dim`` share a bound."""
         levels = self.levels(x, dim)
         return _Quantized.apply(x, levels, levels.level)
 
     def signs(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
-        """Factor ``x_b`` into signs (±1 or, if ternary, 0) and levels, one level per slice.
+        """Split ``x_b`` into signs, shaped like ``x``, and levels, of size 1 along ``dim``.
 
-        A slice is what numbers along ``dim`` share. The product of signs and levels has the
-        gradient of ``x_b``, with one exception: where all of ``x`` is 0 (or subnormal in fp32),
-        ``x_b`` has gradient 1, but the product's gradient is 0 or nearly 0.
+        Signs are ±1 or, if ternary, 0. All numbers along ``dim`` share a level. The product of
+        signs and levels has the gradient of ``x_b``, with one exception: where all of ``x`` is 0
+        (or subnormal in fp32), ``x_b`` has gradient 1, but the product's gradient is 0 or nearly 0.
         """
         levels = self.levels(x, dim)
         # The product multiplies the gradient by the level, which is what `xnor` needs.
@@ -133,10 +134,10 @@ class Binarizer:
 
 
 def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Binarize non-negative numbers to 1 or 0 times ``B``, the largest number of their row.
+    """Binarize non-negative numbers to ``B`` or 0, where ``B`` is the largest number of a row.
 
-    A number of at least ``B/2`` becomes ``1 · B``, a smaller one 0. Return the ones and zeros,
-    shaped like ``x``, and ``B`` ``[..., 1]``. Their product has the gradient 1.
+    Numbers of at least ``B/2`` become ``B``, smaller ones 0. Return ones and zeros, shaped like
+    ``x``, and the factor ``B`` ``[..., 1]``. The product of both has the gradient 1.
     """
     bound = x.detach().amax(-1, keepdim=True)
     levels = Levels(torch.ones_like(bound), bound, 2 * _inverse(bound))
@@ -145,10 +146,10 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _inverse(level: Tensor) -> Tensor:
-    """Return ``1 / level`` in at least fp32, or 1 where the level is 0 or subnormal.
+    """Return ``1 / level`` at least in fp32, or 1 where the level is 0 or subnormal.
 
-    The result scales a gradient that has already been multiplied by the level. So this gradient is
-    0 or nearly 0 where the level is subnormal.
+    The result scales a gradient that has already been multiplied by the level. So where the level
+    is 0 or subnormal, this gradient stays 0 or nearly 0.
     """
     level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)

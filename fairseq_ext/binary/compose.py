@@ -30,7 +30,11 @@ LAYER_NAMES = {
 
 
 def layer_options(cfg: Any, selection: switches.Switches, product: str) -> dict[str, Any]:
-    """Return the arguments of :class:`BinaryLinear` for a kind of product, such as ``qkv``."""
+    """Return the arguments of :class:`BinaryLinear` for layers of a product, such as ``qkv``.
+
+    Raises:
+        ConfigError: a bound is no number, or ternary weights exclude another option.
+    """
     of_weights, of_inputs = cfg.binary_weight_bound, cfg.binary_activation_bound
     how = {"kind": selection.binarizer, "mask": str(cfg.binary_gradient)}
     fixed = None if of_weights in GRANULARITIES else _bound("--binary-weight-bound", of_weights)
@@ -73,13 +77,13 @@ def attention_options(cfg: Any, selection: switches.Switches) -> dict[str, Any]:
 
 
 def stages_of(cfg: Any, selection: switches.Switches) -> list[int]:
-    """Return the number of updates of each stage, from ``--stage-updates``."""
+    """Return the numbers of updates of the stages, from ``--stage-updates``; [] if it is empty."""
     fewest = 3 if selection.activations else 2 if selection.weights else 1
     return stages.lengths(cfg.stage_updates, fewest)
 
 
 def staged_layers(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of a model that are binary in some stage."""
+    """Yield the layers of a model that are binary in some stage of training."""
     for module in model.modules():
         layer = isinstance(module, BinaryLinear) and (module.weights or module.inputs)
         products = isinstance(module, BinaryAttention) and any(module.options.values())
@@ -93,7 +97,8 @@ def binarize_model(model: nn.Module, cfg: configuration.BinaryOptions) -> None:
     A model that already has a ``binary_stage`` was built with binary layers and stays as it is.
 
     Raises:
-        ConfigError: the model does not compute a product that the options name, or is fused.
+        ConfigError: the options name a product that the model does not compute or cannot binarize,
+            or the model is fused (``--muse-fused``).
     """
     if hasattr(model, "binary_stage"):
         return
@@ -120,8 +125,8 @@ def binarize_model(model: nn.Module, cfg: configuration.BinaryOptions) -> None:
     if missing := selected & set(switches.LAYERS) - exchanged:
         raise ConfigError(
             "`--binary-weights` and `--binary-activations` must name products of the architecture, "
-            f"but {type(model).__name__} has no layer of {','.join(sorted(missing))}. They change "
-            f"{', '.join(models.models_with('binary_weights'))}."
+            f"but {type(model).__name__} has no layer of {','.join(sorted(missing))}. Both options "
+            f"change the models {', '.join(models.models_with('binary_weights'))}."
         )
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
@@ -152,9 +157,9 @@ def _require_own_products(model: nn.Module) -> None:
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield each option of binarization that others turn off, with what it needs.
+    """Yield ``(option, need)`` for each option of binarization that other options turn off.
 
-    The need is a phrase, such as ``binary weights``.
+    The need is a phrase that says what would turn it on, such as ``binary weights``.
     """
     selection = switches.selected(cfg)
     weights, inputs = selection.weights, selection.activations & {*switches.LAYERS}

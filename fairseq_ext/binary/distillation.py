@@ -1,4 +1,4 @@
-"""Knowledge distillation: the teacher's probabilities replace the labels (section 4.1)."""
+"""Knowledge distillation: a trained model's probabilities replace the labels (section 4.1)."""
 
 # Without `from __future__ import annotations`: fairseq reads the types of a configuration's fields.
 
@@ -27,12 +27,12 @@ class DistillationConfig(FairseqDataclass):
     """Options of the criterion ``distillation``."""
 
     teacher: str = option(
-        "", "checkpoint of the teacher: any architecture with the same dictionaries"
+        "", "checkpoint of the teacher, of any architecture, trained with the same dictionaries"
     )
     temperature: float = option(
         1.0,
-        "number that divides the logits of teacher and student; the loss is multiplied "
-        "by its square, so that gradients keep their size",
+        "number that divides the logits of teacher and student; the loss is multiplied by the "
+        "number's square, so that gradients keep their size",
     )
     teacher_weight: float = option(
         1.0, "weight of the teacher in the loss; the references have the weight 1 minus this"
@@ -42,9 +42,10 @@ class DistillationConfig(FairseqDataclass):
 
 
 def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-    """Compute ``-τ² Σ_v p_v log q_v``: p is ``softmax(teacher / τ)``, q ``softmax(student / τ)``.
+    """Compute ``-τ² Σ_v p_v log q_v``, ``p = softmax(teacher / τ)``, ``q = softmax(student / τ)``.
 
-    Both arguments are logits ``[..., V]``. The loss is ``[...]``, in at least fp32.
+    ``teacher`` and ``student`` are logits ``[..., V]``; ``temperature`` is ``τ``. The loss is
+    ``[...]``, at least in fp32.
     """
     precise = torch.promote_types(student.dtype, torch.float32)
     q = F.log_softmax(student.to(precise) / temperature, dim=-1)
@@ -56,9 +57,13 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0
 class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
     """A criterion that trains on a teacher's probabilities and validates on the references.
 
-    The training loss mixes :func:`distillation_loss`, with the weight ``teacher_weight``, and the
-    references' cross-entropy. The teacher is in evaluation mode, without gradient, and is not a
-    submodule, so neither checkpoints nor the optimizer contain it.
+    The training loss is the mean of :func:`distillation_loss`, with the weight ``teacher_weight``,
+    and of the references' cross-entropy, with the rest of the weight. The teacher is in evaluation
+    mode and has no gradient. It is not a submodule, so neither checkpoints nor the optimizer
+    contain it.
+
+    Raises:
+        ConfigError: ``temperature``, ``teacher_weight`` or ``teacher`` is wrong.
     """
 
     def __init__(
@@ -87,8 +92,9 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
     ) -> tuple[Tensor, Tensor]:
         """Return the loss and the negative log-likelihood, summed over words if ``reduce`` is set.
 
-        If the model left its output layer to the loss, so that ``net_output`` has features, both
-        are computed in chunks and summed (:mod:`fairseq_ext.training.chunked_output`).
+        If the output layer is deferred to the loss, ``net_output`` has features instead of logits.
+        Both results are then computed in chunks of words, and always summed
+        (:mod:`fairseq_ext.training.chunked_output`).
         """
         if not self.training:
             return super().compute_loss(model, net_output, sample, reduce)
@@ -114,17 +120,17 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         return torch.lerp(nll[0], distilled.to(nll[0]), self.teacher_weight), nll[1]
 
     def obstacle(self) -> str | None:
-        """Return why this criterion cannot compute the output layer in chunks, or None."""
+        """Return why the teacher's output layer cannot be computed in chunks; None if it can."""
         reason = chunked_output.obstacle(self._teacher[0])
         return None if reason is None else f"{reason} in the teacher"
 
 
 def load_teacher(path: str, task: FairseqTask) -> BaseFairseqModel:
-    """Load the teacher, in evaluation mode, from a checkpoint with the task's dictionaries.
+    """Load the teacher from a checkpoint, in evaluation mode and without gradients.
 
     Raises:
         CheckpointError: the checkpoint cannot be read.
-        ConfigError: ``path`` is empty, or the dictionaries are others.
+        ConfigError: ``path`` is empty, or the teacher has other dictionaries than the task.
     """
     if not path:
         raise ConfigError("`--criterion distillation` must have a `--teacher`, but has none.")

@@ -1,4 +1,8 @@
-"""Compile binary layers to operations of the engine, and pack their weights as bits."""
+"""Compile binary layers to operations of the engine, and pack their weights as bits.
+
+The operations are added to ``program``. ``Columns`` say in which columns of a register an operation
+finds its input or leaves its result.
+"""
 
 from typing import Any
 
@@ -16,10 +20,11 @@ from fairseq_ext.utils.errors import CheckpointError
 
 
 def binary_linear(layer: BinaryLinear, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compile ``A W_b + b`` or ``A_b W_b / s + b``; return the columns of the result.
+    """Compile a :class:`BinaryLinear`; return the columns of the result.
 
-    See sections 3.1 and 3.3. A layer whose weights are still float gives ``A W + b``. ``x`` are the
-    columns of ``A``; ``how`` has further arguments for ``program.linear``.
+    This is ``A_b W_b / s + b`` (sections 3.1 and 3.3), ``A W_b + b`` if inputs are float, or
+    ``A W + b`` if weights are still float, too. ``x`` are the columns of ``A``. ``how`` has further
+    arguments for ``program.linear``.
     """
     bias = program.array(layer.bias)
     if not layer.binary_weights:
@@ -45,9 +50,9 @@ def _reading(binarizer: Binarizer, scale: float) -> Reading:
 def feed_forward_output(
     layer: FeedForwardOutput, x: Columns, program: Writer, added: Columns = NOTHING
 ) -> Columns:
-    """Compile ``LN(LN(h)_b W_2b + b_2) + added``; return the columns of the result.
+    """Compile ``LN(LN(h)_b W_2b + b_2) + added`` (section 3.4); return the columns of the result.
 
-    See section 3.4. ``x`` are the columns of the hidden layer ``h``. ``added`` may be ``NOTHING``.
+    ``x`` are the columns of the hidden layer ``h``. ``added`` may be ``NOTHING``.
     """
     hidden = norm(layer.input_norm, x, program)
     y = norm(layer.output_norm, linear(layer.linear, hidden, program), program)
@@ -62,12 +67,11 @@ def attention(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """Compile ``added + LN(A W_b) + A``; return the columns of the result (section 3.5).
+    """Compile ``added + LN(A W_b) + A`` (section 3.5); return the columns of the result.
 
-    ``A`` is the output of all heads; layers without norms or the shortcut leave these out. Keys and
-    values are computed from ``source``, or from ``x`` like the queries if ``source`` is
-    ``NOTHING``. ``shown`` says whether the weights over the source are to be the alignment of the
-    translation.
+    ``A`` is the output of all heads. A layer without the norm or the shortcut leaves it out.
+    Queries are computed from ``x``, keys and values from ``source``; if ``source`` is ``NOTHING``,
+    also from ``x``. ``shown`` says whether the attention weights are the translation's alignment.
     """
     read, heads = x if source is NOTHING else source, layer.num_heads
     q = linear(layer.q_proj, x, program)
@@ -88,17 +92,17 @@ def attention(
 
 @torch.no_grad()
 def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
-    """Return the weights that are binary or ternary in a model's current stage.
+    """Return the weights that are binary or ternary in a model's current stage, packed as bits.
 
     Returns:
         Two dictionaries. The first has what a reader of the weights must know: ``binarizer``,
-        ``granularity``, and ``inputs``, the number of columns of each weight by name. The second
-        maps each weight's name to the tensors that store the weight, packed signs and levels, by
-        the endings of the tensors' names.
+        ``granularity``, and ``inputs``, which gives each weight's number of columns by name. The
+        second maps the name of each weight to ``{ending: tensor}``: its packed signs and its
+        levels, by the endings that are added to the name.
 
     Raises:
-        CheckpointError: no weights are binary. The message lacks its subject, the checkpoint, which
-            the caller puts before it.
+        CheckpointError: no weights are binary. The caller puts the checkpoint's name before the
+            message, which has no subject.
     """
     layers = {
         f"{name}.weight": layer

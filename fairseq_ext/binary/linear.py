@@ -19,11 +19,12 @@ GRANULARITIES = {"channel": 1, "tensor": (0, 1)}
 class _Product(torch.autograd.Function):
     """The product ``A W_b + b`` of float inputs, or ``A_b W_b / s + b`` of binary inputs.
 
-    With binary inputs the sum over signs is an exact integer, rounded once in half precision. Signs
-    of ternary weights may be 0; inputs that a dropout's ``mask`` drops have the sign 0. The
+    With binary inputs the sum over signs is an exact integer, rounded once in half precision. A
+    sign is 0 for a ternary weight of 0, and for an input that the ``mask`` of a dropout drops. The
     backward pass computes ``W_b`` and ``A_b`` again.
 
-    ``levels`` belong to weights, ``inputs`` are the inputs' levels or None, ``scale`` is s.
+    ``levels`` are the levels of the weights, ``inputs`` the levels of the inputs (None if inputs
+    are float), and ``scale`` is s.
     """
 
     @staticmethod
@@ -76,27 +77,31 @@ def _signs(x: Tensor, levels: Levels, mask: Tensor | None) -> Tensor:
 def _binary_product(
     x: Tensor, x_level: Tensor, weight: Tensor, level: Tensor, bias: Tensor | None
 ) -> Tensor:
-    """Multiply signs ``[..., K]`` and ``[N, K]``, whose levels are ``[..., 1]`` and ``[N, 1]``."""
+    """Multiply binary inputs and weights, given as signs and levels; return ``[..., N]``.
+
+    Signs are ``[..., K]`` and ``[N, K]``, levels ``[..., 1]`` and ``[N, 1]``.
+    """
     y = F.linear(x, weight).mul_(x_level).mul_(level.squeeze(1))
     return y if bias is None else y.add_(bias)
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Reshape ``[..., K]`` to a matrix ``[M, K]``; a vector is one row."""
+    """Reshape ``[..., K]`` to a matrix ``[M, K]``; a vector becomes a single row."""
     return x.reshape(-1, x.size(-1))
 
 
 class BinaryLinear(nn.Linear):
     """A linear layer with ``A_b W_b / s + b`` instead of ``A W + b`` (sections 3.1 and 3.3).
 
-    ``weight`` ``[N, K]`` holds the latent (float) numbers, which are trained. By default, a row of
-    weights and a token's ``K`` inputs each have their largest magnitude as bound.
-    :meth:`make_generation_fast_` keeps only binary weights, and fixes the stage until a reload.
+    ``weight`` ``[N, K]`` holds the latent (float) weights, which are trained. By default, the bound
+    ``B`` is the largest magnitude of a row of weights, or of the ``K`` inputs of a token.
+    :meth:`make_generation_fast_` keeps only binary weights; the stage is then fixed until weights
+    are loaded again.
 
     Args:
-        in_features, out_features, bias: see ``nn.Linear``.
-        weights, inputs: whether weights become binary in stage 1, and inputs in stage 2
-            (:meth:`set_stage`). A new layer is in stage 2.
+        in_features, out_features, bias: arguments of ``nn.Linear``.
+        weights: whether weights are binary from stage 1 of training on (:meth:`set_stage`).
+        inputs: whether inputs are binary from stage 2 on. A new layer is in stage 2.
         scale: ``s``, which divides the product while the inputs are binary.
         granularity: ``channel`` for a bound for each row, ``tensor`` for one bound for all weights.
         weight_binarizer, input_binarizer: how weights and inputs are binarized.
@@ -125,21 +130,27 @@ class BinaryLinear(nn.Linear):
 
     @classmethod
     def of(cls, linear: nn.Linear, **options: Any) -> "BinaryLinear":
-        """Make a layer that shares the parameters of ``linear``; ``options`` are its arguments."""
+        """Make a binary layer that shares the parameters of ``linear``.
+
+        ``options`` are further arguments of this class.
+        """
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced
             binary = cls(linear.in_features, linear.out_features, **options)
         binary.weight, binary.bias = linear.weight, linear.bias
         return binary.train(linear.training)
 
     def set_stage(self, stage: int) -> None:
-        """Binarize nothing (0), weights (1), or weights and inputs (2), as the options allow."""
+        """Enter a stage of training: all is float (0), weights are binary (1), inputs too (2).
+
+        Weights and inputs stay float if the arguments ``weights`` and ``inputs`` are false.
+        """
         self.stage = stage
         if self.frozen_level is None:
             self.binary_weights = self.weights and stage >= 1
             self.binary_inputs = self.inputs and stage >= 2
 
     def forward(self, x: Tensor, dropout: nn.Module | None = None) -> Tensor:
-        """Map ``[..., K]`` to ``[..., N]``; the input is binarized, then ``dropout`` is applied."""
+        """Map ``x`` ``[..., K]`` to ``[..., N]``; ``dropout`` is applied to binarized inputs."""
         if not self.binary_weights:
             x = self._read(x, dropout)
             return F.linear(x, self.weight, self.bias)
@@ -159,14 +170,14 @@ class BinaryLinear(nn.Linear):
         return _Product.apply(x, self.weight, self.bias, self._levels(), inputs, mask, scale)
 
     def _read(self, x: Tensor, dropout: nn.Module | None) -> Tensor:
-        """Return what the product reads, as floats: ``A_b / s`` or ``A`` itself, after dropout."""
+        """Return the product's left operand in floats: ``A``, or ``A_b / s``, after dropout."""
         if self.binary_inputs:
             x = self.input_binarizer(x)
             x = x if self.scale == 1 else x / self.scale
         return x if dropout is None else dropout(x)
 
     def binarized_weight(self) -> Tensor:
-        """Return ``W_b`` ``[N, K]``, or the latent weights while they are not binarized."""
+        """Return ``W_b`` ``[N, K]``; the latent weights if the layer's stage does not binarize."""
         if not self.binary_weights:
             return self.weight
         if self.frozen_level is not None:
@@ -175,7 +186,7 @@ class BinaryLinear(nn.Linear):
 
     @torch.no_grad()
     def signs(self) -> tuple[Tensor, Tensor]:
-        """Return the signs of ``W_b``, ±1 or 0, int8 ``[N, K]``, and their levels ``[N]``, fp32."""
+        """Split ``W_b`` into signs ``[N, K]`` (int8, ±1 or 0) and levels ``[N]`` (fp32)."""
         weight = self.binarized_weight().float()
         ternary = self.weight_binarizer.kind == TERNARY
         signs = weight.sign() if ternary else signs_of(weight)  # `sign` would be 0 at level 0
@@ -187,7 +198,7 @@ class BinaryLinear(nn.Linear):
 
     @torch.no_grad()
     def make_generation_fast_(self, **unused: Any) -> None:
-        """Binarize the weights once; fairseq calls this before generation, when they are final."""
+        """Replace the weights, now final, by binary ones; fairseq calls this before generation."""
         if not self.binary_weights or self.frozen_level is not None:
             return
         levels = self._levels()
@@ -214,13 +225,13 @@ class BinaryLinear(nn.Linear):
 class FeedForwardOutput(nn.Module):
     """The second layer of a binary feed-forward network: ``LN(LN(h)_b W_2b + b_2)`` (section 3.4).
 
-    The first layer and its ReLU have computed ``h = max(0, A_b W_1b + b_1)``; an index b means
-    binarized. ``h`` is never negative. The inner norm centres it, so that both signs occur.
+    An index b means binarized. ``h = max(0, A_b W_1b + b_1)`` is the output of the first layer and
+    its ReLU. ``h`` is never negative, so the inner norm centres ``h`` to make both signs occur.
 
     Args:
         linear: the layer with ``W_2`` and ``b_2``.
-        dropout: dropout of the normalized ``h``.
-        norms: whether to apply both norms.
+        dropout: dropout for the normalized ``h``.
+        norms: whether to apply both norms; False applies neither.
         dropout_first: whether dropout precedes binarization, as in the paper's code. Then a dropped
             number becomes ``+B/2``; if dropout follows binarization, a dropped number counts as 0.
     """

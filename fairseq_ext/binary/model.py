@@ -26,28 +26,30 @@ NORM_EPS = 1e-6  # the default of flax, which the paper's code uses; torch's is 
 
 @dataclass
 class BmtConfig(configuration.TransformerModelConfig):
-    """Options of ``bmt``; the defaults come from the paper's study of scaling laws."""
+    """Options of the model ``bmt``; the defaults come from the paper's study of scaling laws."""
 
     encoder_embed_dim: int = option(512, "encoder embedding dimension")
     attention_dropout: float = option(0.1, "dropout probability for attention weights")
     activation_dropout: float = option(0.1, "dropout probability after the activation function")
     bmt_preset: ChoiceEnum(list(switches.PRESETS)) = option(
         "bmt-1",
-        "row of the paper's Table 1: the products to binarize, with their layer norms "
-        "and shortcuts; other options override parts of it",
+        "row of the paper's Table 1: the products to binarize, with their layer norms and "
+        "shortcuts; other options override parts of the row",
     )
     bmt_ffn: ChoiceEnum(["preset", *switches.NORMS]) = option(
         "preset",
-        "operation after each product of the feed-forward network: layer norm, scaling by 1/s or "
-        "none",
+        "operation after each product of the feed-forward network: layer norm (layer), division "
+        "by s (scale) or nothing (none)",
     )
     bmt_attention_output: ChoiceEnum(["preset", *switches.OUTPUTS]) = option(
         "preset",
-        "output for the joined heads A: LN(A W) + A (shortcut), LN(A W) (layer), A W / s (scale), "
-        "or A W (plain)",
+        "output of the attention, computed from the joined heads A: LN(A W) + A (shortcut), "
+        "LN(A W) (layer), A W / s (scale) or A W (plain)",
     )
     binarizer: ChoiceEnum(["preset", *KINDS]) = option(
-        "preset", "values of binary numbers: ±B/2 (bmt), or XNOR-Net's sign times mean (xnor)"
+        "preset",
+        "values of binary numbers: ±B/2 (bmt), or the sign times the mean magnitude, as in "
+        "XNOR-Net (xnor)",
     )
     bmt_scale: float = option(64.0, "scaling factor s that divides products of two binary operands")
     dropout_before_binarization: bool = option(
@@ -58,14 +60,14 @@ class BmtConfig(configuration.TransformerModelConfig):
 
 
 class Layers:
-    """A builder of the linear layers and attentions that a configuration asks for."""
+    """A builder of the linear layers and attentions of a ``bmt`` model, from its options."""
 
     def __init__(self, cfg: BmtConfig) -> None:
         self.cfg = cfg
         self.switches = switches.selected(cfg)
 
     def exchange(self, layer: nn.Module) -> None:
-        """Replace the attentions and the feed-forward network of a fairseq layer."""
+        """Replace the attentions and the feed-forward network of a layer of fairseq by ours."""
         layer.self_attn = self.attention(layer.self_attn)
         if getattr(layer, "encoder_attn", None) is not None:
             layer.encoder_attn = self.attention(layer.encoder_attn)
@@ -79,7 +81,10 @@ class Layers:
         )
 
     def linear(self, product: str, inputs: int, outputs: int, *, bias: bool = True) -> BinaryLinear:
-        """Build the Xavier-initialized linear layer for a ``product`` in ``switches.LAYERS``."""
+        """Build a linear layer, Xavier-initialized, for a ``product`` of ``switches.LAYERS``.
+
+        ``inputs`` and ``outputs`` are the layer's sizes.
+        """
         after = {"ffn": self.switches.ffn, "out": self.switches.output}.get(product)
         layer = BinaryLinear(
             inputs,
@@ -92,7 +97,7 @@ class Layers:
         return layer
 
     def attention(self, stock: MultiheadAttention) -> BinaryAttention:
-        """Build an attention with the sizes of ``stock``, which is fairseq's attention."""
+        """Build an attention with the sizes of ``stock``, an attention of fairseq."""
         attention = BinaryAttention(
             stock.embed_dim,
             stock.num_heads,
@@ -122,7 +127,10 @@ class BmtModel(models.TranslationTransformer):
     def prepare(cls, cfg: BmtConfig) -> Namespace:
         """Return a copy of ``cfg`` with pre-norm, and with an ``activation_dropout`` of 0.
 
-        :class:`FeedForwardOutput` applies the dropout of hidden units instead.
+        :class:`FeedForwardOutput` applies this dropout instead.
+
+        Raises:
+            ConfigError: ``--bmt-scale`` is not above 0.
         """
         if not cfg.bmt_scale > 0:
             raise wrong_value("--bmt-scale", "above 0", cfg.bmt_scale)
@@ -137,8 +145,8 @@ class BmtModel(models.TranslationTransformer):
     def complete(cls, model: "BmtModel", cfg: BmtConfig) -> None:
         """Replace attentions and feed-forward networks by binary ones.
 
-        Also set the ε of all layer norms to :data:`NORM_EPS`, and add the module that switches
-        weights and activations to binary ones at the updates of ``--stage-updates``.
+        Also set the ε of all layer norms to :data:`NORM_EPS`, and add the module that makes weights
+        and activations binary after the numbers of updates in ``--stage-updates``.
         """
         layers = Layers(cfg)
         for layer in (*model.encoder.layers, *model.decoder.layers):

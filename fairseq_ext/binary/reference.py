@@ -1,9 +1,10 @@
 """BMT, written from the paper's equations.
 
-It takes one sentence, without padding and dropout. It is slow and meant to be read; the tests
-compare the fast layers' values and gradients with it. In the backward pass, ``floor`` counts as the
-identity (the straight-through estimator); all else is plain autograd. Section numbers are the
-paper's. Parameters have the names of :class:`~fairseq_ext.binary.attention.BinaryAttention`.
+The functions take one sentence, without padding and dropout. They are slow and meant to be read;
+the tests compare the fast layers' values and gradients with theirs. In the backward pass, ``floor``
+counts as the identity (the straight-through estimator); all else is plain autograd. Section numbers
+are the paper's. Parameters ``p`` have the names that they have in
+:class:`~fairseq_ext.binary.attention.BinaryAttention` and in a feed-forward network.
 
 Letters: ``T`` queries, ``S`` keys, ``C`` channels, ``D`` channels of a head.
 """
@@ -20,7 +21,11 @@ EPSILON = 2.0**-7
 
 
 def binarized(x: Tensor, bound: Tensor | None = None) -> Tensor:
-    """Binarize rows ``[..., K]``: ``(floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B``; section 3.1."""
+    """Binarize each row of ``x`` ``[..., K]`` to ±B/2 (section 3.1).
+
+    The result is ``(floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B``. ``bound`` is ``B`` ``[..., 1]``;
+    None for the largest magnitude of each row.
+    """
     if bound is None:
         bound = x.detach().abs().amax(-1, keepdim=True)  # B = max |x|
     clipped = torch.clamp(x / bound.masked_fill(bound == 0, 1), -1 + EPSILON, 1 - EPSILON)
@@ -29,9 +34,10 @@ def binarized(x: Tensor, bound: Tensor | None = None) -> Tensor:
 
 
 def ternary(weight: Tensor, rows: bool = True) -> Tensor:
-    """Compute ``round(clip(W / γ, -1, 1)) γ``; ``γ = mean |W|`` of a row or of all rows (b1.58).
+    """Make weights ternary, as BitNet b1.58 does: ``round(clip(W / γ, -1, 1)) γ``.
 
-    A weight of ``±γ / 2`` becomes 0.
+    ``γ`` is the mean of ``|W|`` in each row, or in all rows if ``rows`` is false. A weight of
+    ``±γ / 2`` becomes 0.
     """
     level = weight.detach().abs()
     level = level.mean(-1, keepdim=True) if rows else level.mean()  # γ
@@ -40,10 +46,10 @@ def ternary(weight: Tensor, rows: bool = True) -> Tensor:
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None, bits: str, scale: float = 1.0) -> Tensor:
-    """Compute ``A_b W_b / s + b`` for inputs ``[..., K]`` of tokens; section 3.3.
+    """Compute ``A_b W_b / s + b`` (section 3.3) for ``A = x`` ``[..., K]`` and ``W`` ``[N, K]``.
 
     ``bits`` contains ``w`` if the weights are binary, ``t`` if they are ternary, and ``a`` if the
-    inputs are binary.
+    inputs are binary. ``scale`` is ``s``.
     """
     x, weight = binarized(x) if "a" in bits else x, binarized(weight) if "w" in bits else weight
     weight = ternary(weight) if "t" in bits else weight
@@ -57,9 +63,10 @@ def norm(p: Parameters, name: str, x: Tensor, eps: float) -> Tensor:
 
 
 def feed_forward(x: Tensor, p: Parameters, bits: str, eps: float) -> Tensor:
-    """Compute ``LN(LN(max(0, A_b W_1b + b_1))_b W_2b + b_2)`` for ``A = x``; section 3.4.
+    """Compute ``LN(LN(max(0, A_b W_1b + b_1))_b W_2b + b_2)`` (section 3.4) for ``A = x``.
 
-    ``x`` and the result are ``[T, C]``; ``bits`` is as in :func:`dense`, for both layers.
+    ``x`` and the result are ``[T, C]``. ``bits`` is as in :func:`dense`, and applies to both
+    layers. ``eps`` is the ε of the layer norms.
     """
     hidden = torch.relu(dense(x, p["fc1.weight"], p["fc1.bias"], bits))
     hidden = norm(p, "fc2.input_norm", hidden, eps)
@@ -77,16 +84,16 @@ def attention(
     eps: float,
     score_v: str | None = None,
 ) -> Tensor:
-    """Attend from ``queries`` ``[T, C]`` to ``source`` ``[S, C]``; section 3.5 and figure 1.
+    """Attend from ``queries`` ``[T, C]`` to ``source`` ``[S, C]`` (section 3.5 and figure 1).
 
     Args:
         queries, source: states of one sentence.
         visible: ``[T, S]``, true where a query may look.
-        p: the parameters.
-        heads: ``H``.
-        bits: ``bits`` as in :func:`dense`, for the products ``qkv``, ``out`` and ``qk``.
+        p: the parameters by name.
+        heads: number of heads.
+        bits: for each of the products ``qkv``, ``out`` and ``qk`` the ``bits`` of :func:`dense`.
         eps: ε of the layer norms.
-        score_v: ``signed`` or ``unsigned`` to binarize the weighted sum of the values.
+        score_v: ``signed`` or ``unsigned`` to binarize attention weights and values, or None.
     """
 
     def by_head(x: Tensor, name: str) -> list[Tensor]:
@@ -95,23 +102,23 @@ def attention(
         return [norm(p, f"head_norms.{name}", part, eps) for part in parts]  # LN(A_b W_b)
 
     pairs = zip(by_head(queries, "q"), by_head(source, "k"), by_head(source, "v"), strict=True)
-    contexts = [one_head(q, k, v, visible, "a" in bits["qk"], score_v) for q, k, v in pairs]
+    contexts = [attend_head(q, k, v, visible, "a" in bits["qk"], score_v) for q, k, v in pairs]
     joined = torch.cat(contexts, dim=-1)  # A
     y = dense(joined, p["out_proj.weight"], None, bits["out"])
     return norm(p, "output_norm", y, eps) + joined  # LN(A_b W_b) + A
 
 
-def one_head(
+def attend_head(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor, binary_qk: bool, score_v: str | None
 ) -> Tensor:
-    """Compute the attention ``softmax(Q K^T / √D) V`` of one head, ``[T, D]``.
+    """Compute the attention ``softmax(Q K^T / √D) V`` of one head; return ``[T, D]``.
 
     Args:
         q: ``[T, D]``.
         k, v: ``[S, D]``.
         visible: ``[T, S]``, true where a query may look.
-        binary_qk: whether to binarize both operands of ``Q K^T``.
-        score_v: ``signed`` or ``unsigned`` to binarize both operands of the weighted sum of values.
+        binary_qk: whether to binarize queries and keys.
+        score_v: ``signed`` or ``unsigned`` to binarize attention weights and values, or None.
     """
     if binary_qk:  # QK Einsum
         q, k = binarized(q), binarized(k)

@@ -4,21 +4,23 @@ Section 4.2 of the BMT paper, after Ghorbani et al. 2021 (arXiv 2109.07740)::
 
     L(Ne, Nd) = α (N̄e / Ne)^pe (N̄d / Nd)^pd + L∞
 
-``Ne`` and ``Nd`` are the numbers of parameters of encoder and decoder, without embeddings; ``N̄e``
-and ``N̄d`` are the baseline's (6 + 6 layers in the paper). ``L`` is the loss per token, ``L∞`` the
-loss that no size removes. Letters below: ``n`` models, ``θ = (log α, pe, pd, L∞)``.
+``Ne`` and ``Nd`` are the numbers of parameters of encoder and decoder, without embeddings. ``N̄e``
+and ``N̄d`` are these numbers for the baseline (6 + 6 layers in the paper). ``L`` is the loss per
+token, ``L∞`` the loss that no size removes. Letters below: ``n`` models, and ``θ``, the vector of
+the law's constants, ``(log α, pe, pd, L∞)``.
 
-α and L∞ are nearly interchangeable over the range of sizes that one can train (their correlation
-is about -0.999 in the paper's design), so an estimate says little without its interval. Every fit
-has two intervals: one from the curvature at the optimum, one from refits to resampled residuals.
+α and L∞ are nearly interchangeable over the range of sizes that one can train (their correlation is
+about -0.999 in the paper's design), so an estimate says little without a confidence interval. Every
+constant has two intervals: a Jacobian interval, from the curvature at the optimum, and a bootstrap
+interval, from refits to resampled residuals.
 
-A table is a ``.json`` list of objects, or ``.csv`` or ``.tsv`` text with a heading. A row has one
-model and one evaluation set::
+A table of losses is a ``.json`` list of objects, or ``.csv`` or ``.tsv`` text with a heading. A row
+has a model's loss on one dataset; columns in brackets are optional::
 
     name   encoder_parameters  decoder_parameters  loss   [family]  [dataset]  [train_loss]
 
-Parameters are counted without embeddings, losses per token. The models of a family (float, binary)
-share a law. Each family is fitted on each dataset.
+Parameters are counted without embeddings, losses per token. A family is a kind of model, such as
+float or binary. For each family and each dataset a law is fitted.
 """
 
 import csv
@@ -62,7 +64,8 @@ _TOLERANCE = 1e-6  # for the rank of the scaled Jacobian, and for estimates at a
 class Law:
     """A scaling law with its constants.
 
-    ``alpha`` is the reducible loss of the baseline, ``L_inf`` the irreducible loss.
+    ``alpha`` is the reducible loss of the baseline, ``p_e`` and ``p_d`` are the exponents of the
+    encoder's and the decoder's size, and ``L_inf`` is the irreducible loss.
     """
 
     alpha: float
@@ -72,13 +75,16 @@ class Law:
     base: tuple[float, float]  # (N̄e, N̄d), parameters of the baseline without embeddings
 
     def __call__(self, encoder: Array | float, decoder: Array | float) -> Array:
-        """Return the loss for ``encoder`` and ``decoder`` parameters (arrays of one shape)."""
+        """Return the loss that the law predicts for numbers of encoder and decoder parameters.
+
+        Arrays must have the same shape, which the result then has, too.
+        """
         x, y = _logs(encoder, decoder, self.base)
         return _predict(self.theta, x, y)
 
     @property
     def theta(self) -> Array:
-        """The vector (log α, pe, pd, L∞) that is optimized."""
+        """The constants of the law as the vector (log α, pe, pd, L∞)."""
         with np.errstate(divide="ignore"):
             return np.array([np.log(self.alpha), self.p_e, self.p_d, self.L_inf])
 
@@ -92,7 +98,7 @@ class Fit:
     """
 
     law: Law  # the least-squares estimate
-    models: int  # the number of losses it was fitted to
+    models: int  # the number of losses to which the law was fitted
     r_squared: float  # share of the losses' variance that the law explains
     residual_sd: float  # standard deviation of the residuals, for n - 4 degrees of freedom
     jacobian: dict[str, Interval]  # by the names of PARAMETERS; from curvature (Student's t, n - 4)
@@ -110,19 +116,21 @@ def fit_law(
     resamples: int = 500,
     seed: int = 1,
 ) -> Fit:
-    """Fit the scaling law to the losses of all models by least squares, from several starts.
+    """Fit a scaling law to the losses of all models by least squares, from several starts.
 
     Args:
-        encoder, decoder: ``[n]`` parameters without embeddings.
-        losses: ``[n]`` loss per token; a baseline listed twice (it belongs to both the encoder-
-            and the decoder-scaling models) counts twice.
+        encoder, decoder: numbers of parameters of each model, without embeddings, ``[n]``.
+        losses: loss per token of each model, ``[n]``. A baseline that is listed twice, once among
+            models that scale the encoder and once among models that scale the decoder, counts
+            twice.
         base: (N̄e, N̄d), the sizes of the baseline's encoder and decoder.
         what: the name of these models in messages.
-        resamples: number of bootstrap refits, with a progress bar.
+        resamples: number of bootstrap refits, with a progress bar; 0 for none.
         seed: seed of the bootstrap.
 
     Raises:
-        DataError: there are fewer than :data:`FEWEST_SIZES` sizes, or no unique best law.
+        DataError: there are fewer than :data:`FEWEST_SIZES` different sizes, or several laws fit
+            the losses equally well.
     """
     x, y = _logs(encoder, decoder, base)
     target = np.asarray(losses, float)
@@ -170,7 +178,7 @@ def _logs(
     decoder: Sequence[float] | Array | float,
     base: tuple[float, float],
 ) -> tuple[Array, Array]:
-    """Return ``log(N̄e / Ne)`` and ``log(N̄d / Nd)``, called x and y below."""
+    """Return ``log(N̄e / Ne)`` and ``log(N̄d / Nd)`` of each model, which are x and y below."""
     sides = zip(base, (encoder, decoder), strict=True)
     x, y = (np.log(baseline / np.asarray(counts, float)) for baseline, counts in sides)
     return x, y
@@ -181,13 +189,16 @@ def _predict(theta: Array, x: Array, y: Array) -> Array:
 
 
 def _jacobian(theta: Array, x: Array, y: Array) -> Array:
-    """Return the derivatives of the losses with respect to θ, ``[n, 4]``."""
+    """Return the derivatives of the predicted losses with respect to θ, ``[n, 4]``."""
     reducible = np.exp(theta[0] + theta[1] * x + theta[2] * y)
     return np.stack([reducible, reducible * x, reducible * y, np.ones_like(x)], axis=1)
 
 
 def _starts(x: Array, y: Array, target: Array) -> list[Array]:
-    """Find starting points θ of the search: with a fixed L∞, ``log(L - L∞)`` is linear in x, y."""
+    """Return starting points θ of the search, one for each of several values of L∞.
+
+    With a fixed L∞, ``log(L - L∞)`` is linear in x and y, so linear regression gives the rest.
+    """
     columns = np.stack([np.ones_like(x), x, y], axis=1)
     starts = []
     for fraction in _STARTS:
@@ -199,13 +210,13 @@ def _starts(x: Array, y: Array, target: Array) -> list[Array]:
 
 
 def _bounds(target: Array) -> tuple[Array, Array]:
-    """Return the lower and upper bounds of θ in the search."""
+    """Return the lower and upper bounds of θ in the search; L∞ stays below all losses."""
     upper = np.array([np.inf, STEEPEST, STEEPEST, _BELOW * float(target.min())])
     return np.array([-np.inf, 0.0, 0.0, 0.0]), upper
 
 
 def _search(x: Array, y: Array, target: Array, start: Array) -> OptimizeResult:
-    """Find the least-squares θ within the bounds, starting from ``start``."""
+    """Search for the least-squares θ within the bounds, starting from ``start``."""
     return least_squares(
         lambda theta: _predict(theta, x, y) - target,
         start,
@@ -222,10 +233,11 @@ def _search(x: Array, y: Array, target: Array, start: Array) -> OptimizeResult:
 def _bootstrap(
     theta: Array, x: Array, y: Array, residuals: Array, resamples: int, seed: int
 ) -> list[Array]:
-    """Refit θ, ``resamples`` times, to the fitted losses plus residuals drawn with replacement.
+    """Refit θ ``resamples`` times: each time to the fitted losses plus residuals drawn at random.
 
-    Models are not resampled, because a draw might lack all encoder-scaling models, say. Residuals
-    are smaller than errors, so they are first divided by ``√(1 - leverage)`` and centred.
+    Residuals are drawn with replacement. Models are not resampled, because a draw might lack all
+    models that scale the encoder, say. Residuals are smaller than the true errors, so they are
+    first divided by ``√(1 - leverage)`` and centred.
     """
     fitted = _predict(theta, x, y)
     basis = np.linalg.qr(_jacobian(theta, x, y))[0]
@@ -244,7 +256,7 @@ def _bootstrap(
 
 
 def _named(low: Array, high: Array) -> dict[str, Interval]:
-    """Turn the ends of intervals of θ into intervals by the names of ``PARAMETERS``."""
+    """Return the intervals of the law's constants by name, from the ends of intervals of θ."""
     ends = np.stack([low, high])
     with np.errstate(over="ignore"):
         ends[:, 0] = np.exp(ends[:, 0])
@@ -255,7 +267,7 @@ def _named(low: Array, high: Array) -> dict[str, Interval]:
 class Model:
     """The size of a trained model, without embeddings, and its loss per token on a dataset.
 
-    ``family`` names the models that share a law, such as ``float``.
+    Models of the same ``family``, such as ``float``, share a law.
     """
 
     name: str
@@ -273,7 +285,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Group:
-    """The models of one family on one dataset, and their law."""
+    """The models of one family on one dataset, and the law that was fitted to them."""
 
     family: str
     dataset: str
@@ -282,10 +294,10 @@ class Group:
 
 
 def read_table(path: str | Path) -> list[Model]:
-    """Read the models of a ``.json``, ``.csv`` or ``.tsv`` table, as the module describes it.
+    """Read the models from a table of losses, whose columns this module's docstring describes.
 
     Raises:
-        ConfigError: the file's name has another ending.
+        ConfigError: the file's name does not end in ``.json``, ``.csv`` or ``.tsv``.
         DataError: the table cannot be read, or a cell is missing or no positive number.
     """
     path = Path(path)
@@ -309,7 +321,10 @@ def read_table(path: str | Path) -> list[Model]:
 
 
 def _model(row: dict[str, Any], where: str) -> Model:
-    """Read a model from a row; empty cells count as missing."""
+    """Read a model from a row of the table; empty cells count as missing.
+
+    ``where`` names file and row in the :class:`DataError` that a bad cell raises.
+    """
     if None in row:  # where Python's `csv` puts cells behind the last column
         raise DataError(f"{where}: the row has more cells than the table has columns.")
     cells = {name: value for name, value in row.items() if value not in (None, "")}
@@ -352,8 +367,8 @@ def baseline(models: Sequence[Model], name: str | None = None) -> tuple[int, int
     if len(sizes) != 1:
         names = ", ".join(dict.fromkeys(model.name for model in models))
         raise ConfigError(
-            f"`--base` must name one of the models, but `{name}` is the name of "
-            f"{len(sizes) or 'none'}; there are {names:.100}."
+            f"`--base` must name models of a single size, but `{name}` names "
+            f"{f'{len(sizes)} sizes' if sizes else 'no model'}; the table has {names:.100}."
         )
     return sizes.pop()
 
@@ -361,9 +376,9 @@ def baseline(models: Sequence[Model], name: str | None = None) -> tuple[int, int
 def fit_groups(
     models: Sequence[Model], base: tuple[int, int], *, resamples: int = 500, seed: int = 1
 ) -> list[Group]:
-    """Fit one law for each family on each dataset; see :func:`fit_law`.
+    """Fit a law to the models of each family on each dataset, by :func:`fit_law`.
 
-    ``base`` is the same for all groups, so that their α are comparable.
+    All groups have the same ``base``, so that α can be compared between them.
     """
     members: dict[tuple[str, str], list[Model]] = {}
     for model in models:
@@ -416,7 +431,7 @@ def as_dict(groups: Sequence[Group], base: tuple[int, int]) -> dict[str, Any]:
 
 
 def as_table(groups: Sequence[Group]) -> str:
-    """Format a table of each constant's estimate, Jacobian interval and bootstrap interval."""
+    """Format the laws as text: the estimate, Jacobian and bootstrap interval of each constant."""
     heading = ("", "estimate", f"{LEVEL:.0%} (Jacobian)", f"{LEVEL:.0%} (bootstrap)", "")
     parts = []
     for group in groups:

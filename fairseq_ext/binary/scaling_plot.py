@@ -1,8 +1,8 @@
 """Pictures of the scaling law, after Figures 2 and 3 of the BMT paper.
 
-One picture shows losses and the fitted law against the number of parameters, for encoder- and
-decoder-scaling models of each family. The other shows these losses against the training loss. A
-JSON file beside each picture has its numbers.
+One picture shows losses and the fitted law against the number of parameters, for the models of each
+family that scale the encoder and those that scale the decoder. The other picture shows the same
+losses against the training loss. A JSON file beside each picture has the numbers in the picture.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _UNNAMED = "models"
 
 
 def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model]]:
-    """Sort models into the arms of the study: ``{arm: models}``, the smallest model first.
+    """Sort models by what they scale: ``{arm: models}``, the smallest model first.
 
-    Encoder-scaling models have the baseline's decoder, decoder-scaling models have its encoder, and
-    the baseline itself is in both arms. Models in neither form a third arm, ``other``. An arm
-    without models is left out; ``base`` is (N̄e, N̄d).
+    Models in the arm ``encoder-scaling`` have the baseline's decoder, models in the arm
+    ``decoder-scaling`` have its encoder, and the baseline itself is in both. All other models are
+    in the arm ``other``. An arm without models is left out. ``base`` is (N̄e, N̄d).
     """
     models = sorted(models, key=lambda model: model.parameters)
     encoders = [model for model in models if model.decoder_parameters == base[1]]
@@ -45,7 +45,10 @@ def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model
 
 
 def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> list[list[float]]:
-    """Return points ``[parameters, loss]`` of a group's law over the range of sizes in an arm."""
+    """Return points ``[parameters, loss]`` of a group's law, for drawing the line of an arm.
+
+    They run from the smallest to the largest model in this arm (:func:`arms`).
+    """
     members = arms(group.models, base)[arm]
     fixed = np.full(points, float(base[1] if arm == ENCODER else base[0]))
     sizes = [m.encoder_parameters if arm == ENCODER else m.decoder_parameters for m in members]
@@ -56,9 +59,9 @@ def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> li
 
 
 def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | Path) -> list[Path]:
-    """Plot losses and fitted laws against the model size, a panel for each dataset (Figure 2).
+    """Plot losses and fitted laws against the model size, in a panel for each dataset (Figure 2).
 
-    Return the written files.
+    Return the files that were written.
     """
     with _panels(groups) as (figure, panels):
         colours = _colours(groups)
@@ -76,8 +79,8 @@ def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | P
 def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
     """Plot the models' losses on each dataset against their training losses (Figure 3).
 
-    Each family with at least three models gets a least-squares line. Return the written files: none
-    if no model has a training loss.
+    Each family with at least three models gets a least-squares line. Return the files that were
+    written; without training losses there are none.
     """
     all_pairs = [
         (group, [(m.train_loss, m.loss) for m in group.models if m.train_loss is not None])
@@ -109,7 +112,7 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _panels(groups: Sequence[Group]) -> Iterator[tuple[Figure, dict[str, Axes]]]:
-    """Yield a figure and its panels, one for each dataset, to draw into in a ``with`` block."""
+    """Open a figure with a panel for each dataset; the ``with`` block draws into the panels."""
     datasets = list(dict.fromkeys(group.dataset for group in groups))
     across = min(_ACROSS, len(datasets))
     down = -(-len(datasets) // across)
@@ -126,7 +129,7 @@ def _colours(groups: Sequence[Group]) -> dict[str, str]:
 
 
 def _draw_group(axes: Axes, group: Group, base: tuple[int, int], colour: str) -> None:
-    """Draw models as markers and the law as lines, with the exponents in the legend."""
+    """Draw a group's models as markers and its law as lines, with the exponents in the legend."""
     law = group.fit.law
     for arm, members in arms(group.models, base).items():
         xs, ys = [m.parameters for m in members], [m.loss for m in members]
@@ -141,7 +144,7 @@ def _draw_group(axes: Axes, group: Group, base: tuple[int, int], colour: str) ->
 
 
 def _plain_counts(axes: Axes) -> None:
-    """Label the axis at 1, 2 and 5 times each power of ten, with 20 M for 20,000,000."""
+    """Label the x axis at 1, 2 and 5 times each power of ten, with 20 M for 20,000,000."""
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -1,8 +1,9 @@
 """The stages of training: float, binary weights, binary weights and activations (section 4.1).
 
-The options say when each stage begins, and the model's state says which stage it is in. So a
-checkpoint always computes the function that was trained, wherever it is loaded. In each stage, the
-learning rate has a warm-up and then falls to 0 along a cosine.
+The options say when each stage begins, and the model's state dict says in which stage the model is.
+So a model from a checkpoint always computes the function that was trained, whatever the options are
+when it is loaded. In each stage, the learning rate has a warm-up and then falls to 0 along a
+cosine.
 """
 
 # Without `from __future__ import annotations`: fairseq reads the types of a configuration's fields.
@@ -32,7 +33,8 @@ NAMES = ("float", "binary weights", "binary weights and activations")
 def lengths(text: str, fewest: int = 1) -> list[int]:
     """Parse the value of ``--stage-updates``: the number of updates in each stage; [] if empty.
 
-    ``fewest`` is the smallest number of stages to accept: 2 to binarize weights, 3 for activations.
+    A list with fewer than ``fewest`` stages is refused: 2 are needed to binarize weights, 3 to
+    binarize activations.
 
     Raises:
         ConfigError: ``text`` is not a list of numbers, or has a wrong number of stages.
@@ -56,9 +58,10 @@ def lengths(text: str, fewest: int = 1) -> list[int]:
 
 
 def stage_at(update: int, stages: list[int]) -> int:
-    """Return the stage of an update, 0 to 2; it is always 2 if ``stages`` is empty.
+    """Return the stage of an update: 0 (float), 1 (binary weights) or 2 (binary activations too).
 
-    Updates are counted from 0. A stage of 0 updates is skipped; the last stage never ends.
+    Updates are counted from 0. ``stages`` has the number of updates of each stage. A stage of 0
+    updates is skipped; the last stage never ends. If ``stages`` is empty, the stage is 2.
     """
     if not stages:
         return 2
@@ -68,11 +71,14 @@ def stage_at(update: int, stages: list[int]) -> int:
 class Stage(nn.Module):
     """A module that keeps all layers of a model in the same stage of training.
 
-    fairseq calls ``set_num_updates`` before each batch, with the number of updates so far, and
-    before it loads a checkpoint's state, with the checkpoint's number. The stage in a loaded state
-    has priority, and training never goes back to an earlier one. So loading never changes what a
-    model computes: not at the boundary of two stages, not with ``--reset-optimizer``, and not for
-    fine-tuning. If ``stages`` (from :func:`lengths`) is empty, everything is binary from the start.
+    fairseq calls ``set_num_updates`` before each batch, with the number of updates so far. It also
+    calls this before it loads a checkpoint's state, with the checkpoint's number of updates. The
+    stage in the loaded state then replaces the computed stage, and training never goes back to an
+    earlier stage. So loading never changes what a model computes: not at the boundary of two
+    stages, not with ``--reset-optimizer``, and not for fine-tuning.
+
+    ``layers`` are the binary layers, ``stages`` the result of :func:`lengths`. If ``stages`` is
+    empty, everything is binary from the start.
     """
 
     def __init__(self, layers: Iterable[nn.Module], stages: list[int]) -> None:
@@ -89,7 +95,10 @@ class Stage(nn.Module):
             layer.set_stage(stage)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Enter the stage of update ``num_updates`` (from 0), unless it is an earlier stage."""
+        """Enter the stage of update ``num_updates`` (counted from 0), unless it is an earlier one.
+
+        Log the change, or warn once that the options ask for an earlier stage.
+        """
         planned = stage_at(num_updates, self.stages)
         if planned > self.index:
             self.enter(planned)
@@ -104,7 +113,7 @@ class Stage(nn.Module):
             )
 
     def _name(self) -> str:
-        """Name the stage by what is binary or ternary in the layers now."""
+        """Return a phrase for messages that says what is binary or ternary in the layers now."""
         binary = [layer for layer in self._layers if getattr(layer, "binary_weights", False)]
         of_inputs = ("binary_inputs", "binary_qk", "binary_score_v")
         inputs = any(getattr(layer, name, None) for layer in self._layers for name in of_inputs)
@@ -127,15 +136,15 @@ class Stage(nn.Module):
 
 @dataclass
 class StagedCosineConfig(FairseqDataclass):
-    """Options of ``staged_cosine``."""
+    """Options of the learning rate schedule ``staged_cosine``."""
 
     stage_updates: str = option(
         "",
-        "numbers of updates of the stages float, binary weights, and binary weights and "
-        "activations, such as 50000,88339,88339 (default: one stage of --max-update)",
+        "numbers of updates of the training's stages (float, binary weights, binary weights and "
+        "activations), such as 50000,88339,88339 (default: one stage of --max-update updates)",
     )
     warmup_updates: int = option(
-        0, "number of updates at the start of each stage in which the rate rises"
+        0, "number of updates at the start of each stage during which the rate rises"
     )
     lr: list[float] = II("optimization.lr")  # noqa: RUF009
     max_update: int = II("optimization.max_update")
@@ -144,9 +153,13 @@ class StagedCosineConfig(FairseqDataclass):
 def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: list[float]) -> float:
     """Compute the learning rate of update number ``update``, counted from 0.
 
-    In a stage of ``n`` updates, update ``t`` has ``peak · min(1, t / warmup) · (1 + cos πx) / 2``
-    with ``x = (t - warmup) / (n - warmup - 1)``, clipped to 0 … 1. The last update of a stage has
-    rate 0, unless all updates before it are warm-up, and after the last stage the rate stays 0.
+    In a stage of ``n`` updates, the rate of update ``t`` of the stage is
+    ``peak · min(1, t / warmup) · (1 + cos πx) / 2`` with ``x = (t - warmup) / (n - warmup - 1)``,
+    clipped to 0 … 1. The last update of a stage has rate 0, unless all updates before it are
+    warm-up. After the last stage the rate stays 0.
+
+    ``stage_updates`` has the number of updates of each stage. ``peaks`` has a peak for each stage,
+    or a single one for all.
     """
     starts = [0, *accumulate(stage_updates)]
     if update >= starts[-1]:
@@ -166,7 +179,8 @@ class StagedCosine(FairseqLRScheduler):
     the peak of all stages, or a comma-separated list with a peak for each stage.
 
     Raises:
-        ConfigError: the options of stages, warm-up and rates do not fit each other.
+        ConfigError: no stage has updates, the warm-up is not shorter than each stage, or the number
+            of rates is neither 1 nor the number of stages.
     """
 
     def __init__(self, cfg: StagedCosineConfig, optimizer: FairseqOptimizer) -> None:
@@ -187,7 +201,7 @@ class StagedCosine(FairseqLRScheduler):
         self.step_update(0)
 
     def step_update(self, num_updates: int) -> float:
-        """Set and return the learning rate of the next update, after ``num_updates`` updates."""
+        """Set and return the learning rate of the update that follows ``num_updates`` updates."""
         rate = learning_rate(
             num_updates, self.stage_updates, self.cfg.warmup_updates, list(self.cfg.lr)
         )

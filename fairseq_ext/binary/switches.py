@@ -1,8 +1,9 @@
 """Choose which of a Transformer's five kinds of matrix products are binarized.
 
 ``qkv`` are the projections to queries, keys and values, ``out`` is the output projection of the
-attention, ``ffn`` are both layers of the feed-forward network, and ``qk`` and ``score-v`` are the
-products of two activations. Each row of the paper's Table 1 is a :class:`Switches`.
+attention, and ``ffn`` are both layers of the feed-forward network. ``qk`` and ``score-v`` multiply
+two activations: queries and keys, attention weights and values. Each row of the paper's Table 1 is
+a :class:`Switches`.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ OPTIONS = {"ffn": "bmt_ffn", "output": "bmt_attention_output", "binarizer": "bin
 
 @dataclass(frozen=True)
 class Switches:
-    """The products that become binary, and the norms and shortcuts that binary products need."""
+    """A choice of the products to binarize, with the norms and shortcuts that they need."""
 
     weights: frozenset[str] = frozenset()  # products of LAYERS with binary weights
     activations: frozenset[str] = frozenset()  # products of PRODUCTS with binary inputs
@@ -62,7 +63,8 @@ def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]
     """Parse a comma-separated list of products; ``none`` and an empty text mean no products.
 
     Raises:
-        ConfigError: a product is not ``allowed``; the message names ``option``.
+        ConfigError: the list has a product that is not among ``allowed``. The message names
+            ``option``.
     """
     names = frozenset(text.split(",")) - {"", "none"}
     if names - set(allowed):
@@ -72,10 +74,11 @@ def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]
 
 
 def selected(cfg: Any) -> Switches:
-    """Read the switches from the options of ``bmt``, or of another model with binary products.
+    """Return the choice of products that the options of a model make.
 
-    Only ``bmt`` has presets. ``--binary-weights`` and ``--binary-activations`` override a preset
-    unless they are empty (``none`` stands for no products), other options unless they are
+    Only the model ``bmt`` has presets, the rows of Table 1. Unless they are empty,
+    ``--binary-weights`` and ``--binary-activations`` replace the preset's products; ``none`` stands
+    for no products. All other options replace a part of the preset unless their value is
     ``preset``.
 
     Raises:

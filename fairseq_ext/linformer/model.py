@@ -65,9 +65,9 @@ class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield ``(option, need)`` for each Linformer option without effect.
+    """Yield ``(option, need)`` for each Linformer option that other options turn off.
 
-    Other options have turned it off. The need is a phrase that says what would turn it on.
+    The need is a phrase that says what would turn it on.
     """
     if cfg.linformer_projection != "learned":
         yield "linformer_init", "`--linformer-projection learned`"

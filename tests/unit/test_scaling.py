@@ -215,7 +215,7 @@ def test_baseline_is_where_the_arms_meet_or_what_is_named() -> None:
     trained_models = models()
     assert scaling_law.baseline(trained_models) == BASE
     assert scaling_law.baseline(trained_models, "8L6L") == (8 * ENCODER_LAYER, BASE[1])
-    with pytest.raises(ConfigError, match="`7L7L` is the name of none; there are 6L6L, 8L6L"):
+    with pytest.raises(ConfigError, match="`7L7L` names no model; the table has 6L6L, 8L6L"):
         scaling_law.baseline(trained_models, "7L7L")
 
 
