@@ -1,4 +1,10 @@
-"""Time candidates in turn, save figures with their machine, and read the benchmarks' options."""
+"""Time candidates in turn, save figures with their machine, and parse the benchmarks' options.
+
+A *candidate* is a function to time, such as a training step of a model. *Ours* are candidates of
+this package, and *peers* are those to compare with. In a *round* each candidate runs once. A *cell*
+has the times of all candidates at one value of n, such as a number of tokens. A *question* is a
+series of cells that the user of a script can ask for.
+"""
 
 import argparse
 import gc
@@ -86,10 +92,10 @@ def paired(
 ) -> dict[str, list[float]]:
     """Time each candidate once in every round, so that drift of the machine affects all equally.
 
-    The order is reversed every other round, and the garbage collector rests within rounds. After
-    ``budget`` seconds no further round begins, unless there are fewer than three, which have no
-    quartiles. On a busy machine, use ``time.process_time`` as ``clock``, which counts only the work
-    of this process. Return the seconds of each candidate.
+    The order is reversed every other round, and garbage is collected only between rounds. After
+    ``budget`` seconds no further round begins, once there are three rounds, enough for quartiles.
+    On a busy machine, use ``time.process_time`` as ``clock``, which counts only the work of this
+    process. Return the seconds of each candidate in each round after the ``warmup``.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     cuda = torch.cuda.is_available()
@@ -125,10 +131,11 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 
 
 def peak_memory(run: Callable[[], object], device: str) -> int:
-    """Return the most bytes that ``run`` takes, beyond those in use before it.
+    """Run a function; return the peak of its memory in bytes, without what was in use before.
 
-    On CUDA these are the allocator's bytes. On a CPU they are resident memory, of which Linux knows
-    only the peak since the process began, so call this once, in a process that has needed little.
+    On CUDA these are the allocator's bytes. On a CPU they are resident memory, whose peak Linux
+    counts from the start of the process. So call this only once, in a process that has needed
+    little memory before.
     """
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
@@ -144,13 +151,13 @@ def peak_memory(run: Callable[[], object], device: str) -> int:
 
 
 def resident_memory() -> int:
-    """Return the bytes of this process that are in memory now (Linux)."""
+    """Return how many bytes of this process are in memory now (Linux)."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
 def rounded(content: Any) -> Any:
-    """Round all fractions in JSON's content to six digits; a measurement has no more of them."""
+    """Round all floats in the content of a JSON file to six significant digits."""
     match content:
         case float():
             return float(f"{content:.6g}")
@@ -180,7 +187,7 @@ class Cells:
     Attributes:
         title: the title of all tables.
         axis: the name of n in tables.
-        unit: the figure of a candidate that tables show; None leaves the choice to the tables.
+        unit: which figure tables show, a key of ``VALUES`` in tables.py; None lets them choose.
         figures: milliseconds and time per token of each candidate in each cell.
         ratios: the peer's time over ours in each cell, median and quartiles of paired rounds.
         notes: facts that hold for all figures (kernels, drawn lengths).
@@ -206,6 +213,7 @@ class Cells:
     ) -> None:
         """Add a cell with the candidates' times, and ratios of the pairs ``(ours, peer)`` that ran.
 
+        ``seconds`` has each candidate's times, ``tokens`` is the number of tokens in a run, and
         ``peers`` are candidates to list as not run if they have no times.
         """
         cell = {"what": measurement, "n": n, "tokens": tokens, **extra_columns}
@@ -251,15 +259,15 @@ class Cells:
         }
 
     def save(self, destination: Path | None, settings: dict[str, object]) -> None:
-        """Write everything as JSON."""
+        """Write the cells, the settings and a description of this machine as JSON."""
         save(destination, settings=settings, **vars(self))
 
 
 class Stopwatch:
-    """A timer for candidates that take turns, with the options' settings.
+    """A timer for candidates that take turns; the options say how often and how long.
 
     ``budget`` replaces ``--budget``. A candidate that needed more than ``--limit`` seconds for a
-    pass, or too much memory, is left out of the measurement's later cells, unless it is a Linformer
+    run, or too much memory, is left out of the measurement's later cells, unless it is a Linformer
     (``k=…``).
     """
 
@@ -272,7 +280,7 @@ class Stopwatch:
         return (measurement, name) not in self.left_out
 
     def learn(self, measurement: str, name: str, seconds: float) -> None:
-        """Leave a peer out of later cells if it took too long."""
+        """Leave a candidate out of later cells if it took too long and is not a Linformer."""
         if seconds > self.options.limit and not name.startswith("k="):
             self.left_out.add((measurement, name))
 
@@ -332,7 +340,7 @@ class Worker:
         )
 
     def ask(self, line: str) -> dict[str, Any]:
-        """Send a line and wait for the answer."""
+        """Send a line, wait for the answer, and return its content."""
         print(line, file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         if not answer:
@@ -351,8 +359,8 @@ def parser_with(description: str | None, **defaults: Any) -> argparse.ArgumentPa
 
     Args:
         description: the script's docstring.
-        defaults: default of each option. An option with a list takes several values. None leaves
-            the default to the question (:func:`filled`).
+        defaults: each option with its default. An option takes several values if its default is a
+            list. If it is None, each question has its own default (:func:`filled`).
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawTextHelpFormatter
@@ -369,7 +377,10 @@ def _flag(name: str) -> str:
 
 
 def filled(options: Namespace, defaults: dict[str, Any], question: str) -> Namespace:
-    """Return the options, completed by a question's defaults, with the question's JSON path."""
+    """Return the options for a question: ``defaults`` replace missing ones.
+
+    If all questions are asked, the path ``json`` gets the question's name.
+    """
     overrides = {name: value for name, value in vars(options).items() if value is not None}
     path = options.json
     if path is not None and options.question == ALL:
@@ -378,12 +389,12 @@ def filled(options: Namespace, defaults: dict[str, Any], question: str) -> Names
 
 
 def settings(options: Namespace, without: Iterable[str] = ("json",)) -> dict[str, Any]:
-    """Return the options as a dictionary, to be saved with the figures."""
+    """Return the options but those in ``without`` as a dictionary, to save with the figures."""
     return {name: value for name, value in vars(options).items() if name not in without}
 
 
 def begin(options: Namespace) -> None:
-    """Set torch's threads, and keep fairseq's log to warnings."""
+    """Set torch's number of threads, and let fairseq log only warnings."""
     torch.set_num_threads(options.threads)
     logging.getLogger().setLevel(logging.WARNING)
 

@@ -2,9 +2,10 @@
 
 ``python benchmarks/bmt.py --threads 2 --json docs/results/bmt_training.json``
 
-A step is forward, loss, backward and Adam on a batch with Multi30k's lengths. The candidates are
-the float stage, rows of the paper's Table 1 in their last stage, and fairseq's Transformer of equal
-size. They take turns in every round. Ratios are the float model's time over the candidate's.
+A step is forward, loss, backward and Adam on a batch with Multi30k's lengths. BMT trains in stages,
+from float numbers to binary ones. The float model is compared with the models of the paper's Table
+1 in their last stage, and with fairseq's Transformer of equal size. They take turns in every round.
+Ratios are the float model's time over the other model's.
 """
 
 import argparse
@@ -32,7 +33,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def learners(options: Namespace) -> dict[str, Side]:
-    """Build the float model, each row in its last stage, and fairseq's Transformer."""
+    """Build the float model, those of Table 1 in their last stage, and fairseq's Transformer."""
     size = Size.of(options)
     flags = {name: ["--arch", "bmt", "--bmt-preset", name] for name in (FLOAT, *options.rows)}
     pre_norm = ["--encoder-normalize-before", "--decoder-normalize-before"]

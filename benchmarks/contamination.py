@@ -2,8 +2,9 @@
 
     python benchmarks/contamination.py --lines 10000000 --json docs/results/contamination.json
 
-The training text is made up: sentences of 1 to 40 words, whose frequencies fall like 1 / rank.
-``--planted`` of its lines are test sentences with a word exchanged, left out or added.
+The training text consists of random sentences of 1 to 40 words; the n-th word of the vocabulary has
+a frequency in proportion to 1 / n. ``--planted`` lines of this text are test sentences with a word
+exchanged, left out or added.
 """
 
 import json
@@ -24,7 +25,7 @@ LONGEST = 40
 
 
 def altered(words: list[str], draw: random.Random) -> list[str]:
-    """Return the words with one exchanged, left out or added."""
+    """Return a copy of a sentence in which a random word is exchanged, left out or added."""
     place = draw.randrange(len(words))
     return (
         words[:place] + draw.choice([[], ["altered"], ["added", words[place]]]) + words[place + 1 :]

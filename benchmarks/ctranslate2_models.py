@@ -21,7 +21,7 @@ LANGUAGES = ("--source-lang", "src", "--target-lang", "tgt")
 
 
 def random_sentences(count: int, words: int, vocabulary: int) -> list[list[int]]:
-    """Draw random sentences of ``words`` words each, as numbers below ``vocabulary``."""
+    """Draw ``count`` sentences of ``words`` random words, numbered below ``vocabulary``."""
     draw = random.Random(1)
     return [[draw.randrange(vocabulary) for _ in range(words)] for _ in range(count)]
 
@@ -33,7 +33,7 @@ def save_checkpoint(side: Side, path: Path) -> None:
 
 
 class _InMemory(Converter):
-    """CTranslate2's converter of fairseq models, for a model in memory."""
+    """CTranslate2's converter of fairseq models, for a model in memory instead of a checkpoint."""
 
     def __init__(self, model: TransformerModel, task: TranslationTask) -> None:
         self.model, self.task = copy.deepcopy(model), task  # because its arrays are overwritten
@@ -60,7 +60,7 @@ class _InMemory(Converter):
 
 
 def convert(model: TransformerModel, task: TranslationTask, folder: Path, kind: str) -> str:
-    """Write a CTranslate2 model with weights of type ``kind``; return its folder."""
+    """Write a CTranslate2 model with weights of type ``kind``, such as int8; return its folder."""
     return _InMemory(model, task).convert(str(folder), quantization=kind, force=True)
 
 

@@ -1,12 +1,13 @@
-"""Measure what fairseq-train costs from its start to the first update, by the number of pairs.
+"""Measure time and memory of fairseq-train from its start to the first update, by corpus size.
 
     python benchmarks/data_start.py --json docs/results/data_start.json
 
 `fairseq-train` runs as a process of its own, in turn with the plugin and without it. A tiny model
-makes one update on a made-up corpus in the format of fairseq-preprocess. Times are processor times.
+makes one update on a random corpus in the format of fairseq-preprocess. Times are processor times.
 Memory is the largest resident size. "private" memory is sampled every 5 ms and excludes mapped
-files, which processes share and the system can drop. The row of --base pairs shows what the start
-takes with hardly any corpus. Figures called "own" are those of a row minus those of this base.
+files, which processes share and the system can drop. The smallest corpus, of --base pairs, shows
+what the start takes with hardly any data. Figures called "own" are those of a corpus minus those of
+the smallest one.
 """
 
 import os
@@ -47,7 +48,7 @@ def arguments() -> Namespace:
 
 
 def write(folder: Path, pairs: int, vocabulary: int) -> Path:
-    """Write sentences of random length and words in fairseq-preprocess's binary format."""
+    """Write random sentence pairs and dictionaries like fairseq-preprocess; return the folder."""
     folder.mkdir()
     generator = np.random.default_rng(1)
     for side in ("src", "tgt"):
@@ -64,7 +65,7 @@ def write(folder: Path, pairs: int, vocabulary: int) -> Path:
 
 
 def start(data: Path, side: str, tokens: int) -> dict[str, float]:
-    """Measure processor seconds and MiB of one process."""
+    """Run fairseq-train with or without the plugin; return its processor seconds and its MiB."""
     command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAIN.split(), *TINY.split()]
     command += ["--max-tokens", str(tokens), *SIDES[side]]
     with (
@@ -84,7 +85,10 @@ def start(data: Path, side: str, tokens: int) -> dict[str, float]:
 
 
 def measure(options: Namespace, folder: Path, pairs: int) -> dict[str, dict[str, list[float]]]:
-    """Measure both sides in turn on one corpus; return the figures of all rounds."""
+    """Measure fairseq-train with and without the plugin in turn on a corpus of ``pairs`` pairs.
+
+    Return the figures of all rounds, by ``plugin`` or ``stock`` and by the name of the figure.
+    """
     data = write(folder / str(pairs), pairs, options.vocabulary)
     rounds: dict[str, dict[str, list[float]]] = {side: defaultdict(list) for side in SIDES}
     start(data, PLUGIN, options.tokens)  # so that the files are in the cache
@@ -98,7 +102,10 @@ def measure(options: Namespace, folder: Path, pairs: int) -> dict[str, dict[str,
 def row(
     pairs: int, rounds: dict[str, dict[str, list[float]]], base: dict[str, dict[str, list[float]]]
 ) -> dict[str, Any]:
-    """Return medians, and ratios of the plugin to stock fairseq, with the base and without it."""
+    """Return the medians for one corpus, and the ratios of the plugin's figures to stock fairseq's.
+
+    Medians and ratios are given for the figures themselves, and for the figures minus ``base``.
+    """
     figures: dict[str, Any] = {"pairs": pairs}
     for name in rounds[PLUGIN]:
         medians = {side: statistics.median(rounds[side][name]) for side in SIDES}

@@ -3,12 +3,12 @@
 ``python benchmarks/engine.py --model NAME=CHECKPOINT --data BIN --json docs/results/engine.json``
 
 Sentences of the test set are sorted by length and cut into the same batches for all systems, which
-search with beam 5. Only translating is timed, without loading and printing. Ratios are a peer's
-time over ours, in the same round. CTranslate2 has no GRU attention, Linformer, MUSE or BMT. `equal`
-is the share of tokens of our best hypotheses that equal fairseq's. With --dynamic-int8, fairseq's
-generator also runs the transformer with torch's dynamically quantized linear layers. With
---shortlist, the engine also runs with this shortlist, and BLEU of the whole test set is given with
-and without it.
+search with beam 5. Only translating is timed, without loading and printing. Ratios are another
+system's time over the engine's, in the same round. CTranslate2 has no GRU attention, Linformer,
+MUSE or BMT. `equal` is the share of tokens in the engine's best hypotheses that equal fairseq's.
+With --dynamic-int8, fairseq's generator also runs the transformer with torch's dynamically
+quantized linear layers. With --shortlist, the engine also runs with this shortlist, and BLEU of the
+complete test set is computed with the shortlist and without it.
 """
 
 import copy
@@ -91,7 +91,7 @@ def fairseqs(model: BaseFairseqModel, task: TranslationTask) -> Translate:
 
 
 def dynamically_quantized(model: TransformerModel) -> TransformerModel:
-    """Return a copy of a model with torch's dynamic int8 products in all linear layers."""
+    """Return a copy of a model with torch's dynamically quantized int8 linear layers."""
     copied = copy.deepcopy(model)
     for module in copied.modules():
         if isinstance(module, MultiheadAttention):  # else it would read the layers' float weights
@@ -117,7 +117,10 @@ def engines(
 def ctranslate2_systems(
     model: BaseFairseqModel, task: TranslationTask, folder: Path
 ) -> Iterator[tuple[str, Translate]]:
-    """Yield CTranslate2 in fp32 and int8, by name; each call first turns token ids into words."""
+    """Yield the names and functions with which CTranslate2 translates in fp32 and in int8.
+
+    The functions take token ids and turn them into words for CTranslate2.
+    """
     import ctranslate2
     from ctranslate2_models import convert
 
@@ -142,7 +145,7 @@ def ctranslate2_systems(
 
 
 def batches(task: TranslationTask, size: int) -> list[list[list[int]]]:
-    """Pick sentences from all over the test set; return them by length, in batches of ``size``."""
+    """Return sentences from all over the test set, sorted by length, in batches of ``size``."""
     dataset, count = (
         task.dataset("test"),
         min(SENTENCES.get(size, 4 * size), len(task.dataset("test"))),
@@ -154,7 +157,7 @@ def batches(task: TranslationTask, size: int) -> list[list[list[int]]]:
 
 
 def compare(name: str, path: Path, options: Namespace, cells: Cells) -> None:
-    """Time one model with all batch sizes."""
+    """Time one model in all systems and with all batch sizes; add the figures to ``cells``."""
     model, task = load(path, options.data)
     limits = (1, 200) if options.words is None else (options.words, options.words)
     systems = {ours(numbers): engines(model, task, numbers) for numbers in NUMBERS}
@@ -185,7 +188,10 @@ def measure(
     options: Namespace,
     cells: Cells,
 ) -> None:
-    """Time a cell: all systems in turn in every round."""
+    """Time all systems on the batches ``work``, in turn in every round; add a cell.
+
+    ``name`` is the model's name, and ``size`` the number of sentences in a batch.
+    """
     outputs = {
         label: [output for batch in work for output in run(batch)] for label, run in systems.items()
     }
@@ -217,7 +223,7 @@ def compare_bleu(
     systems: dict[str, Callable[[list[list[int]]], Any]],
     cells: Cells,
 ) -> None:
-    """Compute BLEU of the whole test set, in words, with and without the shortlist."""
+    """Add notes on the engine's BLEU of the complete test set, with and without the shortlist."""
     dataset, dictionary = task.dataset("test"), task.target_dictionary
     pairs = sorted(dataset, key=lambda pair: len(pair["source"]))
     references = [dictionary.string(pair["target"], "@@ ") for pair in pairs]
@@ -232,7 +238,7 @@ def compare_bleu(
 
 
 def share_of_equal_tokens(outputs: list[list[int]], expected: list[list[int]]) -> float:
-    """Return the share of tokens that are equal in the same place of a sentence."""
+    """Return the share of tokens that equal the expected token in the same place of a sentence."""
     equal_count = sum(
         sum(a == b for a, b in zip(x, y, strict=False))
         for x, y in zip(outputs, expected, strict=True)

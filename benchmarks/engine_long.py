@@ -1,12 +1,12 @@
-"""Measure whether Linformer is also faster at decoding long sources in the engine.
+"""Measure whether Linformer decodes long sources faster than a Transformer in the engine, too.
 
 ``python benchmarks/engine_long.py --json docs/results/engine_long.json``
 
 Weights are random, and equal in both models where possible. Sources have n random tokens, and all
 hypotheses are forced to have ``--words`` words, with beam 5, so the figures are only about time.
-"decoding" is the time for ``--words`` words minus the time for one word in the same round, which
-takes the encoder out. It is missing if this difference was not positive in some round. CTranslate2
-also runs the Transformer, and fairseq's generator runs both models.
+"decoding" is the time for ``--words`` words minus the time for one word in the same round, so that
+the encoder does not count. It is missing if this difference was not positive in some round.
+CTranslate2 also runs the Transformer, and fairseq's generator runs both models.
 """
 
 import functools
@@ -29,7 +29,7 @@ def named(model: str, system: str, part: str = "") -> str:
 
 
 def build(options: Namespace, folder: Path) -> dict[str, Translate]:
-    """Build each model in each system that supports it; return the functions by name."""
+    """Return functions that translate with each model in each system that supports it, by name."""
     longest, size, systems = max(options.lengths), Size.of(options), {}
     flags = {TRANSFORMER: transformer()} | {f"k={k}": linformer(k, longest) for k in options.k}
     sides = {name: Side(words, size, positions=longest) for name, words in flags.items()}
@@ -47,7 +47,7 @@ def build(options: Namespace, folder: Path) -> dict[str, Translate]:
 
 
 def pairs_of(options: Namespace) -> list[tuple[str, str]]:
-    """List pairs of a Linformer and a peer, for whole translations and then for decoding alone."""
+    """List the pairs to compare: a Linformer and a peer, for translation and for decoding alone."""
     pairs = []
     for part in ("", DECODING):
         for name in (f"k={k}" for k in options.k):
@@ -61,7 +61,7 @@ def pairs_of(options: Namespace) -> list[tuple[str, str]]:
 
 
 def measure(options: Namespace, cells: Cells) -> None:
-    """Time a cell for each number of sentences and of source tokens."""
+    """Time translation for each batch size and number of source tokens; add the cells."""
     watch, size = Stopwatch(options), Size.of(options)
     with tempfile.TemporaryDirectory() as folder:
         systems = build(options, Path(folder))
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def draw(cells: Cells, options: Namespace) -> None:
-    """Draw decoding alone over the length of the source."""
+    """Draw the time of decoding alone over the length of the source."""
     names = [(name, numbers) for name in (TRANSFORMER, f"k={options.k[0]}") for numbers in PEERS]
     shown = [named(name, engine_of(numbers), DECODING) for name, numbers in names]
     shown += [named(TRANSFORMER, ctranslate2s(numbers), DECODING) for numbers in PEERS]

@@ -2,12 +2,13 @@
 
 ``python benchmarks/engine_peers.py --batches 1 32 128 --json docs/results/engine_peers.json``
 
-A stock transformer with random weights, changed so that Marian can compute it (marian_models.py),
-writes as many tokens as each sentence has. The systems take turns in every round, so that drift of
-the machine affects all alike, and each has only its own library in memory. Latencies are times for
-a batch, so in batches of 1 for a sentence. All systems get the same shortlist: the first words of
-the vocabulary, and target words for each source word. The engine makes a list for each sentence,
-the others one for a whole batch. The script needs ``pip install ctranslate2 pymarian``.
+The model is a stock transformer with random weights, changed so that Marian can compute it
+(marian_models.py). A translation has as many tokens as its source. The systems take turns in every
+round, so that drift of the machine affects all alike, and each has only its own library in memory.
+Latencies are times of a batch; in batches of 1, these are times of a sentence. All systems get the
+same shortlist: the first words of the vocabulary, and target words for each source word. From it,
+the engine makes a list of target words for each sentence, and the other systems one for each batch.
+The script needs ``pip install ctranslate2 pymarian``.
 """
 
 import itertools
@@ -96,7 +97,10 @@ def marian(folder: Path, options: list[str], words: int, listed: bool) -> Transl
 
 
 def serve(system: str, folder: Path, words: int) -> None:
-    """Translate each line of standard input, a list of batches; answer with times and outputs."""
+    """Translate with one system: answer each line of standard input with times and outputs.
+
+    A line is a JSON list of batches. ``words`` is the number of words in each translation.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # send the output of libraries to standard error
     name = system.removesuffix(LISTED)
@@ -118,7 +122,7 @@ def serve(system: str, folder: Path, words: int) -> None:
 
 
 def joules() -> float | None:
-    """Read the energy counters of all processors (RAPL); None if they are missing or unreadable."""
+    """Return the joules on the energy counters of all processors (RAPL); None if unreadable."""
     counters = list(Path("/sys/class/powercap").glob("intel-rapl:?/energy_uj"))
     if not counters or not all(os.access(path, os.R_OK) for path in counters):
         return None
@@ -131,7 +135,7 @@ def joules() -> float | None:
 def write_shortlist(symbols: list[str], special: int, folder: Path) -> dict[str, list[str]]:
     """Write one shortlist in each system's format; return the target words of each source word.
 
-    These are the word itself and random others, most often the first words of the vocabulary.
+    These are the source word itself and random words, mostly from the start of the vocabulary.
     """
     from fairseq_ext.engine import shortlist
 
@@ -152,7 +156,7 @@ def write_shortlist(symbols: list[str], special: int, folder: Path) -> dict[str,
 
 
 def write(options: Namespace, folder: Path) -> tuple[list[str], dict[str, list[str]]]:
-    """Write the model in every format; return all symbols, and each word's shortlist."""
+    """Write the model in every system's format; return all symbols, and each word's shortlist."""
     import ctranslate2_models
     import marian_models
     import torch
@@ -197,7 +201,7 @@ def size_on_disk(system: str, folder: Path) -> float:
 
 
 def refused() -> dict[str, str]:
-    """Return the reason, by system, for systems that cannot compute on this processor."""
+    """Return the systems that cannot run on this processor, each with the reason."""
     from ctranslate2 import get_supported_compute_types
 
     kinds = get_supported_compute_types("cpu")
@@ -206,7 +210,7 @@ def refused() -> dict[str, str]:
 
 
 def candidates(batches: list[list[str]], lists: dict[str, list[str]], symbols: list[str]) -> float:
-    """Return the mean number of target words that the shortlist leaves for a batch."""
+    """Return how many target words the shortlist leaves for a batch, on average over batches."""
     counts = []
     for batch in batches:
         words = {word for line in batch for word in line.split()}
@@ -215,7 +219,10 @@ def candidates(batches: list[list[str]], lists: dict[str, list[str]], symbols: l
 
 
 def measure(options: Namespace, folder: Path) -> tuple[list[dict[str, Any]], dict[int, float]]:
-    """Time all systems with all batch sizes; return rows, and :func:`candidates` by batch size."""
+    """Time all systems with all batch sizes; return a row of figures for each.
+
+    Also return :func:`candidates` by batch size.
+    """
     import bench
     from ctranslate2_models import random_sentences
 
@@ -251,7 +258,11 @@ def measure(options: Namespace, folder: Path) -> tuple[list[dict[str, Any]], dic
 def summary(
     rounds: list[dict[str, Any]], reference: list[str], tokens: int
 ) -> dict[str, float | None]:
-    """Return speed, latencies, processor time, energy, memory, and words equal to ``reference``."""
+    """Summarize one system's rounds: speed, latencies, processor time, energy and memory.
+
+    The summary also has the share of words that equal those of ``reference``. ``tokens`` is the
+    number of tokens generated in a round.
+    """
     speeds = [tokens / sum(answer["seconds"]) for answer in rounds]
     low, middle, high = statistics.quantiles(speeds, n=4)
     latencies = sorted(1e3 * second for answer in rounds for second in answer["seconds"])

@@ -3,19 +3,19 @@
 ``python benchmarks/first_sentence.py --json docs/results/first_sentence.json``
 
 Every round starts each command once, in an order that is reversed every other round. Processor time
-and the largest resident memory are those of the whole process, as the system counts them. The
-shipped model answers a text, also over HTTP. Models of random weights in the shapes of
-:data:`SHAPES` translate tokens: as our bundles, by `fairseq-ext translate`, and as CTranslate2's
-models, by a script of three lines. `opened` is a process that opens the model and does not
-translate. CTranslate2 has no BMT; compare it with the Transformer of the same sizes.
+and the largest resident memory are those of the complete process, as the system counts them. The
+shipped model translates a text, once on the command line and once over HTTP. Models with random
+weights in the sizes of :data:`SHAPES` translate tokens: our bundles by `fairseq-ext translate`, and
+CTranslate2's models by a script of three lines. `opened` is a process that opens the model and does
+not translate. CTranslate2 has no BMT; compare BMT with the Transformer of the same sizes.
 `Argos Translate, imported` needs an environment with argostranslate, on which LibreTranslate is
-built. It runs without a model, so it shows the least that a first sentence takes there. In
-`small pages` numpy does not ask the system for huge pages of memory, and neither does CTranslate2.
-Huge pages make translation faster, but their first use takes milliseconds each in a virtual machine
-that returns unused memory to its host.
+built. It runs without a model, so a first sentence takes at least this time there. In `small pages`
+numpy does not ask the system for huge pages of memory; CTranslate2 never does. Huge pages make
+translation faster, but their first use takes milliseconds each in a virtual machine that returns
+unused memory to its host.
 
 ``python benchmarks/first_sentence.py --shapes wmt16 wmt19 m2m-100 nllb-200 mbart-50 --rounds 5``
-measures models in the shapes of published ones, and needs 20 GB of disk and 10 GB of memory.
+measures models in the sizes of published ones, and needs 20 GB of disk and 10 GB of memory.
 """
 
 import json
@@ -124,7 +124,7 @@ def measure(command: list[str]) -> Use:
 
 
 def rounds(commands: dict[str, list[str]], count: int) -> dict[str, list[Use]]:
-    """Run all commands in turn, first to warm up, then ``count`` times; return what each used."""
+    """Run all commands in turn, once to warm up and then ``count`` times; return what each used."""
     uses: dict[str, list[Use]] = {name: [] for name in commands}
     for number in range(count + 1):
         names = list(commands) if number % 2 else list(commands)[::-1]
@@ -136,7 +136,10 @@ def rounds(commands: dict[str, list[str]], count: int) -> dict[str, list[Use]]:
 
 
 def models(folder: Path, name: str, numbers: list[str]) -> dict[str, list[str]]:
-    """Make a model of :data:`SHAPES` in all formats; return the commands that use it, by name."""
+    """Make a model of :data:`SHAPES` in all formats; return commands that open it or translate.
+
+    ``numbers`` are the number formats of the weights.
+    """
     import torch
     from ctranslate2_models import LANGUAGES, convert, save_checkpoint
     from peers import Side, Size, transformer
@@ -171,7 +174,7 @@ def models(folder: Path, name: str, numbers: list[str]) -> dict[str, list[str]]:
 
 
 def figures(uses: dict[str, list[Use]]) -> list[dict[str, object]]:
-    """Return a row with medians and quartiles for each command."""
+    """Print and return a row for each command, with medians and quartiles of the resources."""
     rows: list[dict[str, object]] = []
     for name, values in uses.items():
         low, middle, high = bench.quartiles([use.processor for use in values])

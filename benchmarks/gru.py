@@ -2,9 +2,12 @@
 
 ``python benchmarks/gru.py --threads 2 --json docs/results/gru_benchmark.json``
 
-The script times three things: the decoder's recurrence (everything but output layer and loss,
-forward and backward), the whole training step (encoder, decoder, loss, backward, clipping, Adam),
-and generation with beam 5, in which both models must write exactly as many words as the source has.
+The script times three things:
+
+- the decoder's recurrence, forward and backward: everything but the output layer and the loss;
+- a complete training step: encoder, decoder, loss, backward, clipping, Adam;
+- generation with beam 5, in which a translation has as many words as its source.
+
 Sizes are the paper's: embeddings 100, GRU or LSTM 256 (bidirectional in the encoder), batches of 32
 sentences. The paper's output layer reads ``[s; c; E y]``, 868 values. fairseq's reads
 ``--decoder-out-embed-dim`` values: 868, as many as ours, and also 256, which is a third of the
@@ -34,16 +37,16 @@ LENGTHS = {  # words of each sentence, </s> included, by the mean of these numbe
 
 
 class RecurrentSize(Size):
-    """The paper's sizes of a recurrent model, in which only the vocabulary varies."""
+    """The paper's sizes of a recurrent model; only the vocabulary can be chosen."""
 
     def flags(self) -> list[str]:
-        """Return the options of ``fairseq-train``."""
+        """Return the options of ``fairseq-train`` that set these sizes."""
         widths = "--encoder-hidden-size 256 --decoder-hidden-size 256"
         return f"--encoder-embed-dim 100 --decoder-embed-dim 100 {widths}".split()
 
 
 def build(size: Size, device: str) -> dict[str, Side]:
-    """Build our model, and fairseq's with each size of the output layer's input."""
+    """Build our model, and fairseq's ``lstm`` with each input size of the output layer."""
     lstm = "--arch lstm --encoder-bidirectional --decoder-out-embed-dim"
     words = {GRU: "--arch gru_attention"}
     words |= {f"lstm, output from {width}": f"{lstm} {width}" for width in OUTPUTS}
@@ -54,9 +57,10 @@ def build(size: Size, device: str) -> dict[str, Side]:
 
 
 def recurrence(side: Side, sample: dict, stock: bool):
-    """Return a function that computes the decoder's features, forward and backward.
+    """Return a function that runs the decoder without its output layer, forward and backward.
 
-    The annotations need a gradient, too.
+    The gradient of the encoder's output is computed, too. ``stock`` says that the model is
+    fairseq's.
     """
     model, inputs = side.model.train(), sample["net_input"]
     with torch.no_grad():
@@ -78,7 +82,7 @@ def recurrence(side: Side, sample: dict, stock: bool):
 
 
 def measure(options: Namespace) -> Cells:
-    """Time recurrence and training step by the number of words, and then generation."""
+    """Time recurrence and training steps at several sentence lengths, and then generation."""
     size = RecurrentSize(vocabulary=options.vocabulary)
     sides = build(size, options.device)
     peer = next(name for name in sides if name != GRU)

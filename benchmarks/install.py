@@ -5,8 +5,8 @@
 For each Python, the wheels that the package needs are first fetched into a folder, which is not
 timed. Then an environment is made, the package is installed from this folder alone, and one
 sentence is translated. `serve` is the time until the server answers. ``--extra serve,subwords``
-installs what the image of docs/howto/serve/Dockerfile has. For further wheels, such as one without
-the trained models, only the size is reported.
+installs what the image of docs/howto/serve/Dockerfile has. If ``--wheel`` has more wheels, such as
+one without the trained models, only the sizes of these are reported.
 
 ``python benchmarks/install.py --recipes --json install_recipes.json`` times the commands with which
 the recipes install their environment in a fresh clone, as the recipes print them. Set
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def of_recipes() -> list[dict[str, object]]:
-    """Let a recipe install everything in a fresh clone; return each command with its seconds."""
+    """Let a recipe install its environment in a new clone; return each command and its seconds."""
     clone = Path(__file__).parent.parent
     with tempfile.TemporaryDirectory() as folder:
         run("git", "clone", "-q", clone, folder)
@@ -101,7 +101,7 @@ def measured(python: str, wheel: Path, extra: str | None) -> dict[str, object]:
 
 
 def run(*words: object) -> str:
-    """Run a command away from the clone, and return what it prints."""
+    """Run a command outside the clone, in a temporary folder, and return what it prints."""
     done = subprocess.run(
         [str(word) for word in words],
         cwd=tempfile.gettempdir(),
@@ -122,7 +122,7 @@ def translate(venv: Path) -> float:
 
 
 def until_served(venv: Path) -> float:
-    """Measure the seconds from the start of the server until it answers that it is ready."""
+    """Return the seconds from the start of a server until it answers that it is ready."""
     began = time.perf_counter()
     command = [venv / "bin/fairseq-ext", "serve", SENTENCE[1], "--port", "0"]
     with subprocess.Popen(
@@ -139,7 +139,7 @@ def until_served(venv: Path) -> float:
 
 
 def size(folder: Path) -> int:
-    """Count the bytes of the files below a folder."""
+    """Count the bytes of all files in a folder and its subfolders."""
     return sum(
         path.stat().st_size
         for path in folder.rglob("*")

@@ -12,11 +12,11 @@ Questions (n is the number of tokens of a sentence):
   generation  beam-5 generation over the source's length, and the bytes of the cross-attention cache
   all         all of them, each with a file of its own: --json x.json gives x_encoder.json …
 
-Most questions first check that the peers compute what fairseq's encoder computes. Candidates take
-turns in every round. Tables show medians and quartiles of the rounds' ratios, the peer's time over
-ours, so above 1 the Linformer is faster. A peer that needs more than --limit seconds for a pass, or
-too much memory, is not run at larger n. In half precision, weights and activations are in half
-precision (no autocast).
+Most questions first check that the peers compute what fairseq's encoder computes. In a round, all
+models run once, in turn. Tables show medians and quartiles of the rounds' ratios, the peer's time
+over ours, so above 1 the Linformer is faster. A peer that needs more than --limit seconds for a
+pass, or too much memory, is not run at larger n. With --dtype bf16 or fp16, weights and activations
+are in half precision (no autocast).
 """
 
 import argparse
@@ -76,7 +76,7 @@ def build_encoder(options: Namespace, name: str, n: int) -> nn.Module:
 
 
 def build_encoders(options: Namespace, n: int) -> dict[str, nn.Module]:
-    """Build all encoders with the same weights."""
+    """Build fairseq's encoder, the fused one and the Linformers, all with the same weights."""
     names = [STOCK, FUSED, *(f"k={k}" for k in options.k)]
     encoders = {name: build_encoder(options, name, n) for name in names}
     for encoder in encoders.values():
@@ -89,9 +89,10 @@ def forward(encoder: nn.Module, tokens: Tensor) -> Callable[[], dict]:
 
 
 def training_step(encoder: nn.Module, tokens: Tensor) -> Callable[[], None]:
-    """Return a training pass with a random gradient of the output.
+    """Return a function that runs an encoder forward and backward.
 
-    The gradient of the output's sum would be 0, because of the layer norm.
+    It begins backward with a random gradient of the output. If the loss were the output's sum, all
+    gradients would be 0, because of the layer norm.
     """
     encoder.train()
     weight = encoder.embed_tokens.weight
@@ -137,7 +138,8 @@ def encoder(options: Namespace) -> Cells:
 def flat(options: Namespace) -> Cells:
     """Time our encoders forward, with the same number of tokens in the batch at every n.
 
-    The number is the same because a larger batch costs more per token, whatever n is.
+    With different numbers, times per token could not be compared: a larger batch costs more per
+    token at every n.
     """
     check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
     cells = Cells(f"Encoder of {options.layers} layers, constant tokens, {options.dtype}")
@@ -182,7 +184,10 @@ def attention(options: Namespace) -> Cells:
 
 
 def memory_cell(options: Namespace, phase: str, name: str, n: int) -> tuple[int, float]:
-    """Return peak bytes and seconds of one pass; call this in a process of its own."""
+    """Return the peak memory in bytes and the seconds of one pass of an encoder.
+
+    Call this in a new process, because memory is measured from the start of the process.
+    """
     torch.set_num_threads(options.threads)
     encoder = build_encoder(options, name, n)
     make = forward if phase == "forward" else training_step
@@ -200,7 +205,7 @@ def memory_cell(options: Namespace, phase: str, name: str, n: int) -> tuple[int,
 
 
 def memory(options: Namespace) -> Cells:
-    """Measure the encoder's peak memory, with a new process for each cell."""
+    """Measure the peak memory of each encoder at each n, in a new process each time."""
     cells = Cells(f"Peak memory of an encoder of {options.layers} layers over n, {options.dtype}")
     cells.note(
         "above model and batch; " + ("the allocator's" if "cuda" in options.device else "resident")
@@ -266,7 +271,7 @@ def seq2seq(options: Namespace) -> Cells:
 
 
 def forward_over_n(options: Namespace, cells: Cells) -> None:
-    """Time the forward pass with teacher forcing and output layer, for sides of n tokens each."""
+    """Time forward passes on n source and n target tokens (teacher forcing, with output layer)."""
     sides = build_sides(options, max(options.lengths))
     sides[FUSED] = sides[STOCK].on_fused_attention()
     cells.note(
@@ -289,7 +294,7 @@ def forward_over_n(options: Namespace, cells: Cells) -> None:
 
 
 def training_steps(options: Namespace, cells: Cells) -> None:
-    """Time training steps on random batches of the recipe's lengths, a new batch in each round."""
+    """Time training steps on random batches with the paper's mean lengths, a new one each round."""
     sides = build_sides(options, LONGEST, options.dropout)
     if options.fused_training:
         sides[FUSED] = sides[STOCK].on_fused_attention()
@@ -314,13 +319,13 @@ def training_steps(options: Namespace, cells: Cells) -> None:
 
 
 def random_lengths(sentences: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Draw correlated numbers of source and target tokens."""
+    """Draw correlated numbers of source and target tokens, ``[sentences]`` each."""
     means, sigmas = (MEAN_SOURCE, MEAN_TARGET), (SIGMA, SIGMA)
     return pair_lengths(sentences, means, sigmas, CORRELATION, longest=LONGEST, seed=seed)
 
 
 def generation(options: Namespace) -> Cells:
-    """Time search with beam 5 on n source tokens; all hypotheses have ``--words`` words."""
+    """Time search with beam 5 at each number n of source tokens, for ``--words`` target words."""
     options = Namespace(**{**vars(options), "k": options.k[:1]})
     cells = Cells(f"Beam-5 generation of {options.words} words over n, {options.dtype}")
     longest = max(options.lengths)
@@ -376,7 +381,7 @@ def encode(side: Side, sample: dict) -> Callable[[], dict]:
 
 @torch.no_grad()
 def cross_cache(side: Side, sample: dict) -> int:
-    """Return the bytes that attention over the source keeps between steps of beam search."""
+    """Return how many bytes the cross-attention caches between the steps of beam search."""
     model, state = side.model.eval(), {}
     sentences = len(sample["id"])
     rows = torch.arange(sentences, device=sample["target"].device).repeat_interleave(BEAM)

@@ -1,7 +1,7 @@
 """Write a fairseq transformer in Marian's format: the same weights under Marian's names.
 
-Marian begins a translation with an embedding of zeros and counts positions from 0, so a model and
-its export compute the same only if :func:`like_marian` has changed the model first.
+Marian begins a translation with an embedding of zeros and counts positions from 0. So a model and
+its export give equal results only if :func:`like_marian` has changed the model first.
 """
 
 import json
@@ -25,7 +25,7 @@ PROJECTIONS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
 
 @torch.no_grad()
 def like_marian(model: TransformerModel, words: Dictionary) -> TransformerModel:
-    """Give a model sinusoidal positions from 0 and a zero embedding at the start, in place."""
+    """Change a model: sinusoidal positions from 0, and zeros as start embedding; return it."""
     for coder in (model.encoder, model.decoder):
         table = coder.embed_positions.weight
         count, half = len(table) - words.pad() - 1, table.size(1) // 2
@@ -38,7 +38,7 @@ def like_marian(model: TransformerModel, words: Dictionary) -> TransformerModel:
 
 
 def export(model: TransformerModel, words: Dictionary, folder: Path) -> list[str]:
-    """Write a model that shares all embeddings; return the options for Marian's decoder."""
+    """Write a model that shares all embeddings, and its vocabulary; return options for Marian."""
     table, layer = model.encoder.embed_tokens.weight, model.encoder.layers[0]
     settings = {
         "type": "transformer",
@@ -79,7 +79,7 @@ def export(model: TransformerModel, words: Dictionary, folder: Path) -> list[str
 
 
 def of_layer(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield a layer's weights by Marian's names, with matrices transposed and vectors as rows."""
+    """Yield a layer's weights by Marian's names; matrices are transposed, vectors ``[1, N]``."""
     for name, short in ATTENTIONS.items():
         for projection, letter in PROJECTIONS.items():
             if hasattr(module, name):

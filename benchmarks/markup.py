@@ -5,10 +5,10 @@
 
 The pages are LibreOffice's help, from the packages libreoffice-help-*. Their first --lines
 sentences with tags are translated by `translate --markup`. The script counts translations that have
-the tags of their source in the same order, and that are well-formed XML if the source is.
---held-out is a file of sentences on which the model was not trained. Sentences of the pages that
-are in this file, apart from their tags, are translated with tags and without; both are scored
-without tags.
+the tags of their source in the same order, and translations that are well-formed XML like their
+source. --held-out is a file of sentences on which the model was not trained. If a sentence of the
+pages, without its tags, is in this file, it is translated with tags and without. Both translations
+are scored without tags.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def arguments() -> argparse.Namespace:
 
 
 def read_pairs(options: argparse.Namespace, folder: Path) -> list[tuple[str, str]]:
-    """Return the sentence pairs of the pages whose source has tags."""
+    """Return the sentence pairs of the help pages; leave out pairs without tags in the source."""
     source, target = options.help_pages
     src, tgt = options.languages
     words = ["--source", source, "--target", target, "--src", src, "--tgt", tgt]

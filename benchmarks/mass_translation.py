@@ -69,7 +69,7 @@ class Texts:
         return path
 
     def plain(self, lines: int) -> list[str]:
-        """Return the command that translates as a whole, not in parts."""
+        """Return the command that translates the text without dividing it into parts."""
         data = [] if self.options.data is None else [self.options.data]
         words = [*COMMAND, *data, "--path", self.options.model, "--input", self.source(lines)]
         words += ["--beam", self.options.beam, "--cpu", "--max-len-a", 1.5, "--max-len-b", 10]
@@ -94,7 +94,7 @@ def ended(process: subprocess.Popen[bytes]) -> None:
 
 
 def timed(texts: Texts, lines: int, workers: int) -> dict[str, float]:
-    """Measure seconds, lines per second and MiB of workers that share one text."""
+    """Let workers translate one text together; return seconds, lines per second and peak MiB."""
     words, output = texts.in_parts(lines)
     with ExitStack() as stack:
         processes = [started(words) for _ in range(workers)]
@@ -115,7 +115,7 @@ def memory(texts: Texts) -> list[dict[str, float]]:
 
 
 def workers(texts: Texts) -> list[dict[str, float]]:
-    """Time all numbers of workers in turn, so that a busy machine affects all of them alike."""
+    """Time each number of workers, in turn, so that a busy machine affects all alike."""
     lines, speeds = texts.options.speed_lines, {}
     for _, count in itertools.product(range(texts.options.repeats), texts.options.workers):
         speeds.setdefault(count, []).append(timed(texts, lines, count)["lines_per_second"])
@@ -129,7 +129,7 @@ def workers(texts: Texts) -> list[dict[str, float]]:
 
 
 def kills(texts: Texts) -> dict[str, object]:
-    """Kill a worker at random moments, then let it finish and compare its output."""
+    """Kill and restart a worker at random moments; compare its output with the plain command's."""
     options = texts.options
     draw = random.Random(options.seed)
     expected = texts.folder / "plain"

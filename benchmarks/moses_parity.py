@@ -3,9 +3,8 @@
     python benchmarks/moses_parity.py --moses mosesdecoder/scripts FILE.en FILE.de … --json OUT
 
 It needs Perl and a clone of github.com/moses-smt/mosesdecoder. A file's name ends in its language,
-perhaps with ``.gz`` after it. ``--official TEXT=TOKENS`` compares our steps (lower case,
-punctuation, tokens) on a text with the tokens that the corpus's authors made of it, as for
-Multi30k.
+perhaps with ``.gz`` after it. The authors of Multi30k, for example, published text and tokens:
+``--official TEXT=TOKENS`` compares such tokens with ours (lower case, punctuation, tokens).
 """
 
 import argparse
@@ -30,7 +29,7 @@ def language_of(path: Path) -> str:
 
 
 def by_script(script: Path, options: list[str], lines: list[str]) -> list[str]:
-    """Run a Perl script on the lines; return its lines."""
+    """Run a Perl script on the lines; return the lines that it prints."""
     done = subprocess.run(
         ["perl", script, *options],
         input="".join(f"{line}\n" for line in lines).encode(),
@@ -41,13 +40,13 @@ def by_script(script: Path, options: list[str], lines: list[str]) -> list[str]:
 
 
 def compare(ours: list[str], theirs: list[str], shown: int) -> dict[str, object]:
-    """Count the lines that differ; return the counts, with some of these lines."""
+    """Count the lines that differ; return the counts, and ``shown`` pairs of differing lines."""
     wrong = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
     return {"lines": len(ours), "different": len(wrong), "examples": wrong[:shown]}
 
 
 def steps(scripts: Path, language: str) -> dict[str, tuple[Path, list[str], Callable]]:
-    """Return the script, its options and our function, by step."""
+    """Return for each step, such as tokenization, the script, its options and our function."""
     folder, tokenizer = scripts / "tokenizer", moses.tokenizer(language)
     return {
         "normalize": (

@@ -4,7 +4,8 @@
 
 Questions:
   generation   beam-5 generation at batches of 1, 32 and 128 sentences (the paper's table 4): tokens
-               per second of transformer, MUSE-simple and MUSE of one size, separate and fused
+               per second of transformer, MUSE-simple and MUSE of one size, these two also
+               with --muse-fused
   training     training steps on batches of Multi30k's lengths: named architectures, and
                MUSE-simple in the transformer's shape
   convolution  the dynamic convolution alone, by the number of tokens T of a sentence, against both
@@ -12,9 +13,9 @@ Questions:
   all          all of them, each with a file of its own: --json x.json gives x_generation.json …
 
 Generation and convolution first check that candidates compute the same function where they should.
-Candidates take turns in every round. Tables show medians and quartiles of the rounds' ratios, the
-peer's time over ours, so above 1 ours is faster. In half precision, weights and activations are in
-half precision (no autocast).
+In a round, all candidates run once, in turn. Tables show medians and quartiles of the rounds'
+ratios, the peer's time over ours, so above 1 ours is faster. With --dtype bf16 or fp16, weights and
+activations are in half precision (no autocast).
 """
 
 import argparse
@@ -42,11 +43,11 @@ PASSES = ("forward", "forward + backward")
 
 
 class StockConvolution(nn.Module):
-    """fairseq's dynamic convolutions with a gate, and with the parameters of our convolution.
+    """Our gated convolution, computed by fairseq's dynamic convolutions with the same parameters.
 
-    fairseq computes the function in two ways: `expanded` multiplies with a band matrix, `unfolded`
-    copies each position's window. As in the code of the paper's authors, each gated kernel is a
-    convolution of its own; ours merges the kernels first.
+    fairseq has two ways to compute it: `expanded` multiplies by a band matrix, `unfolded` copies
+    each position's window. As in the code of the paper's authors, each gated kernel is a
+    convolution of its own; our convolution merges the kernels first.
     """
 
     def __init__(self, ours: DynamicConvolution, unfold: bool) -> None:
@@ -65,7 +66,7 @@ class StockConvolution(nn.Module):
         self.gate = None if ours.gate is None else nn.Parameter(ours.gate.detach().clone())
 
     def forward(self, values: Tensor) -> Tensor:
-        """Convolve ``[T, B, C]`` to ``[T, B, C]``."""
+        """Convolve values ``[T, B, C]`` over time; return ``[T, B, C]``."""
         outputs = [convolution(values, unfold=self.unfold) for convolution in self.convolutions]
         if self.gate is None:
             return outputs[0]
@@ -73,7 +74,7 @@ class StockConvolution(nn.Module):
 
 
 def build(options: Namespace, sizes: tuple[int, ...]) -> dict[str, nn.Module]:
-    """Build our convolution, and fairseq's in both ways, with the same parameters."""
+    """Build our convolution, and fairseq's in both of its ways, with the same parameters."""
     torch.manual_seed(1)
     ours = DynamicConvolution(options.embed_dim, options.heads, sizes, causal=False)
     if ours.gate is not None:
@@ -120,7 +121,10 @@ def check(options: Namespace) -> None:
 
 
 def convolution(options: Namespace) -> Cells:
-    """Time forward, and forward with backward, with about the same number of tokens at every T."""
+    """Time the convolution forward, and forward with backward, at each number T of tokens.
+
+    Batches have about the same number of tokens at every T.
+    """
     check(options)
     cells = Cells(
         f"Dynamic convolution over T, C = {options.embed_dim}, H = {options.heads}, "
@@ -163,13 +167,13 @@ BASE = Size(384, 768, 4, 12, 12)  # the paper's MUSE-base
 
 
 def muse(*, kernels: bool, fused: bool = False) -> list[str]:
-    """Return options of ``fairseq-train`` for a MUSE of any size."""
+    """Return fairseq-train's options for MUSE (with ``kernels``) or MUSE-simple, without sizes."""
     flags = ["--arch", "muse" if kernels else "muse_simple_base"]
     return [*flags, *["--muse-fused"] * fused]
 
 
 def translators(size: Size, **where: object) -> dict[str, Side]:
-    """Build the models for generation; fused and packed models have the weights of the others."""
+    """Build the models for generation; a fused or packed model has its plain model's weights."""
     flags = {
         TRANSFORMER: ["--arch", "transformer"],
         SIMPLE: muse(kernels=False),
@@ -184,7 +188,7 @@ def translators(size: Size, **where: object) -> dict[str, Side]:
 
 
 def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
-    """Return a function that translates the next of ``samples``, like ``fairseq-generate``."""
+    """Return a function that translates the next batch of ``samples`` like ``fairseq-generate``."""
     side.model.prepare_for_inference_(side.cfg)
     settings = GenerationConfig(beam=BEAM, max_len_a=0, max_len_b=words, min_len=words)
     settings.engine = "fairseq"
@@ -194,7 +198,10 @@ def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
 
 
 def source_batches(options: Namespace, sentences: int) -> list[dict]:
-    """Make a batch for each round from sources sorted by length, spread from short to long."""
+    """Make a batch for each round; sources are sorted by length, as in fairseq.
+
+    The rounds' batches are spread evenly from short to long sources, in random order.
+    """
     count = options.repeats
     means = (options.source_words + 1.0, options.words + 1.0)
     pool = pair_lengths(
@@ -210,7 +217,7 @@ def source_batches(options: Namespace, sentences: int) -> list[dict]:
 
 
 def check_generation(options: Namespace) -> None:
-    """Check that fused and packed models give translations the same scores as the others."""
+    """Check that fused and packed models give the same scores as their plain models."""
     size = Size(options.embed_dim, options.ffn_embed_dim, options.heads, 2, 2, 100)
     lengths = torch.tensor([3, 7, 6])
     sample = sample_of(lengths, lengths, size, options.device)
@@ -223,7 +230,7 @@ def check_generation(options: Namespace) -> None:
 
 
 def generation(options: Namespace) -> Cells:
-    """Time the paper's table 4 with beam 5; all hypotheses have exactly ``--words`` words."""
+    """Time generation with beam 5 (the paper's table 4); hypotheses have ``--words`` words."""
     check_generation(options)
     cells = Cells(
         f"Beam-5 generation, {options.layers} + {options.layers} layers of "
@@ -252,7 +259,7 @@ def generation(options: Namespace) -> Cells:
 
 
 def training(options: Namespace) -> Cells:
-    """Time forward, loss, backward and Adam on batches like fairseq's for Multi30k."""
+    """Time training steps: forward, loss, backward, Adam on batches like fairseq's of Multi30k."""
     cells = Cells(f"Training step, {options.dtype}", unit="tokens_per_second")
     samples = pair_batches(options)
     widths = [sample["net_input"]["src_tokens"].shape for sample in samples]
@@ -279,7 +286,7 @@ def training(options: Namespace) -> Cells:
 
 
 def learners(options: Namespace) -> dict[str, Side]:
-    """Build the models for training: named architectures, and MUSE-simple of the options' sizes."""
+    """Build the models for training: named architectures, and MUSE-simple in the options' sizes."""
     shape = Size.of(options)
     base = Size(*(*vars(BASE).values(),)[:-1], options.vocabulary)
     flags = {
@@ -347,7 +354,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def draw(question: str, cells: Cells, options: Namespace) -> None:
-    """Draw time per token over T for the gated pair of kernels, ours and fairseq's."""
+    """Draw the time per token over T of our convolution and fairseq's, for two gated kernels."""
     if question != "convolution":
         return
     import pictures

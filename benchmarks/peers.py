@@ -46,7 +46,7 @@ class Size:
         return cls(*sizes, options.vocabulary)
 
     def flags(self) -> list[str]:
-        """Return the options of ``fairseq-train``, for models that share all embeddings."""
+        """Return the options of ``fairseq-train`` for these sizes, with all embeddings shared."""
         shared = {
             "embed-dim": self.embed_dim,
             "ffn-embed-dim": self.ffn_embed_dim,
@@ -65,7 +65,7 @@ def transformer() -> list[str]:
 
 
 def linformer(k: int, max_len: int) -> list[str]:
-    """Return a Linformer's flags; E and F have ``max_len`` columns, or ``k`` if it is larger."""
+    """Return a Linformer's flags; E and F have ``max_len`` columns, or ``k`` if ``k`` is larger."""
     columns = str(max(k, max_len))
     return ["--arch", "linformer", "--linformer-k", str(k), "--linformer-max-len", columns]
 
@@ -102,11 +102,11 @@ class Side:
         self.optimizer: FairseqAdam | None = None
 
     def on_fused_attention(self) -> Side:
-        """Return a copy with ``scaled_dot_product_attention`` in all attentions."""
+        """Return a copy whose attentions are computed by ``scaled_dot_product_attention``."""
         return self._exchanged(MultiheadAttention, FusedAttention)
 
     def on_packed_weights(self) -> Side:
-        """Return a copy with oneDNN's packed weights in all linear layers that are modules."""
+        """Return a copy in which all modules ``nn.Linear`` use oneDNN's packed weights."""
         return self._exchanged(nn.Linear, PackedLayer)
 
     def _exchanged(self, kind: type[nn.Module], replacement: Callable[..., nn.Module]) -> Side:
@@ -127,16 +127,16 @@ class Side:
         self.optimizer.zero_grad()
 
     def train_steps(self, samples: list[dict]) -> Callable[[], None]:
-        """Return a function that makes a training step on the next of ``samples``."""
+        """Return a function that makes a training step on the next batch of ``samples``."""
         batches = itertools.cycle(samples)
         return lambda: self.train_step(next(batches))
 
 
 class FusedAttention(nn.Module):
-    """fairseq's attention and its weights, computed by torch's ``scaled_dot_product_attention``.
+    """fairseq's attention with its weights, computed by torch's ``scaled_dot_product_attention``.
 
-    It is for encoding and teacher forcing only: it takes any ``attn_mask`` for the causal mask, and
-    expects targets that are padded on the right, where the causal mask hides the pads.
+    It is for encoding and teacher forcing only. Any ``attn_mask`` is taken for the causal mask.
+    Targets must be padded on the right, where the causal mask hides the pads.
     """
 
     def __init__(self, stock: MultiheadAttention) -> None:
@@ -172,7 +172,7 @@ class FusedAttention(nn.Module):
         return self.out_proj(heads.permute(2, 0, 1, 3).flatten(2)), None
 
     def _get_input_buffer(self, incremental_state: None) -> dict:
-        """Return an empty cache; fairseq's decoder layer calls this."""
+        """Return an empty cache, because fairseq's decoder layer asks for one."""
         return {}
 
     def _heads(self, projected: Tensor) -> Tensor:
@@ -193,8 +193,8 @@ class PackedLayer(nn.Module):
         return self._linear(x, self.weight, self.bias)
 
 
-class Given(nn.Module):
-    """A layer that returns a given result, whatever its input is."""
+class Constant(nn.Module):
+    """A layer that returns the same result for every input."""
 
     def __init__(self, result: Tensor) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class Given(nn.Module):
 def attentions(
     size: Size, slots: list[int], n: int, device: str, dtype: torch.dtype
 ) -> dict[str, nn.Module]:
-    """Build Linformer attentions with these numbers of slots, and fused exact attention."""
+    """Return Linformer attentions with these numbers of slots, and a fused exact one, by name."""
     torch.manual_seed(1)
     modules: dict[str, nn.Module] = {
         f"k={k}": LinformerAttention(size.embed_dim, size.heads, LengthProjection(k, max(k, n)))
@@ -219,16 +219,16 @@ def attentions(
 
 
 def core(module: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> nn.Module:
-    """Return a copy of an attention without its linear layers, for these queries, keys, values."""
+    """Return a copy of an attention without linear layers, with fixed queries, keys and values."""
     alone = copy.deepcopy(module)
-    alone.q_proj, alone.k_proj, alone.v_proj = Given(q), Given(k), Given(v)
+    alone.q_proj, alone.k_proj, alone.v_proj = Constant(q), Constant(k), Constant(v)
     alone.out_proj = nn.Identity()
     alone.compress_first = False  # keys and values are given, and no longer linear in one input
     return alone
 
 
 def source_batch(sentences: int, n: int, vocabulary: int, *, padded: bool = False) -> Tensor:
-    """Draw sources ``[B, S]`` of ``n`` tokens.
+    """Draw a batch of random source sentences of ``n`` tokens, ``[sentences, n]``.
 
     If ``padded``, pads are on the left, and lengths go from ``n - 1`` down to about 3/4 of ``n``.
     """
@@ -250,10 +250,10 @@ def pair_lengths(
     longest: int,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
-    """Draw lengths of sources and targets ``[B]`` in tokens, log-normal and correlated.
+    """Draw lengths of sources and targets in tokens, ``[sentences]``, log-normal and correlated.
 
     Args:
-        sentences: B.
+        sentences: number of pairs.
         means: mean lengths of sources and targets.
         sigmas: standard deviations of the lengths' logarithms.
         correlation: correlation of the logarithms.
@@ -271,7 +271,7 @@ def pair_lengths(
 
 
 def sample_of(source_lengths: Tensor, target_lengths: Tensor, size: Size, device: str) -> dict:
-    """Make a batch of sentence pairs of these lengths (with ``</s>``), collated by fairseq."""
+    """Make a batch of random sentence pairs of these lengths (with ``</s>``), as fairseq does."""
     generator = torch.Generator().manual_seed(int(source_lengths.sum()))
 
     def side(lengths: Tensor, left: bool) -> Tensor:
@@ -302,10 +302,11 @@ def sample_of(source_lengths: Tensor, target_lengths: Tensor, size: Size, device
 
 @torch.no_grad()
 def check(size: Size, device: str) -> None:
-    """Check that the timed encoders compute the same function.
+    """Check that the encoders to compare compute the same function.
 
-    An encoder with fused attention must equal fairseq's, with and without pads. A Linformer with
-    ``k = n`` and E = F = identity must equal it without pads (each pad leaves a key of zeros).
+    The outputs with fused attention must equal fairseq's, with and without pads. Those of a
+    Linformer with ``k = n`` and E = F = identity must equal fairseq's without pads; with pads they
+    differ, because each pad leaves a key of zeros.
     """
     n = 16
     small = Size(size.embed_dim, size.ffn_embed_dim, size.heads, 2, 1, 100)

@@ -30,11 +30,11 @@ def draw(
     order: Sequence[str] = ORDER,
     xlabel: str = "n (tokens in a sentence)",
 ) -> None:
-    """Draw time per token, or another figure, over n.
+    """Draw curves of the time per token, or of another figure, over n.
 
     Args:
         cells: the figures.
-        panels: by title, the measurement to draw, its candidates, and perhaps the figure's name.
+        panels: for each title, the measurement, its candidates, and perhaps the figure to draw.
         output: path of the JSON; the picture is written beside it with the same name.
         order: candidates in the order in which they get colours and kinds of lines.
         xlabel: label of the axis of n.
@@ -70,10 +70,10 @@ def draw(
 
 
 def bars(panels: dict[str, dict[str, Sequence[float]]], xlabel: str, output: Path) -> None:
-    """Draw a bar for each figure, with its quartiles if they are given.
+    """Draw a bar for each figure, with its quartiles if there are any.
 
     Args:
-        panels: figures by title and by name, as ``(value,)`` or ``(value, low, high)``.
+        panels: for each title, the figures by name: ``(value,)`` or ``(value, low, high)``.
         xlabel: label of the axis of the figures.
         output: path of the JSON; the picture is written beside it with the same name.
     """
@@ -91,14 +91,14 @@ def bars(panels: dict[str, dict[str, Sequence[float]]], xlabel: str, output: Pat
 
 
 def save(figure: Figure, output: Path) -> None:
-    """Write a picture as PNG beside the JSON of its figures."""
+    """Write a picture as PNG beside the JSON file ``output``."""
     path = output.with_suffix(".png")
     plots.write_figure(figure, path)
     print(f"written: {path}")
 
 
 def _scale(axes: Axes, lengths: list[int]) -> None:
-    """Set logarithmic scales with a mark at each length."""
+    """Make both axes logarithmic, with a mark at each length."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     axes.set_xscale("log", base=2)

@@ -3,10 +3,11 @@
 ``python benchmarks/preprocessing.py --json docs/results/preprocessing.json``
 
 Pairs of Tatoeba are repeated, each time with other digits, and some are spoilt so that cleaning has
-something to drop. We time what ``fairseq-ext corpus`` does with an archive of them: normalize,
-tokenize, clean, split, byte-pair encoding, checksums and manifest. The peers are, for each side,
-``sacremoses normalize tokenize`` and ``subword-nmt apply-bpe``. Learning the merges is not timed,
-and all get the same merges. The subwords must be equal, except for the pairs that we drop.
+something to drop. We time what ``fairseq-ext corpus`` does with an archive of these pairs:
+normalize, tokenize, clean, split, byte-pair encoding, checksums and manifest. We compare with the
+command lines ``sacremoses normalize tokenize`` and ``subword-nmt apply-bpe`` for each side.
+Learning the merges is not timed, and all get the same merges. The subwords must be equal, except
+for the pairs that we drop.
 
 Memory is the largest sum of the resident memory of all processes, measured ten times a second. A
 page that several processes share counts once for each of them.
@@ -100,7 +101,7 @@ def watched(jobs: Sequence[Sequence[str]]) -> tuple[float, float]:
 
 
 def peer_commands(work: Path, name: str, side: str, processes: int) -> list[str]:
-    """Return the command lines of both peers for one side, as their documentation has them."""
+    """Return the command lines of sacremoses and subword-nmt for one side, as documented there."""
     raw, tokens, pieces = (work / part / f"{name}.{side}" for part in ("raw", "tokens", "pieces"))
     bpe = f"subword-nmt apply-bpe --num-workers {processes} -c {work / 'codes'}"
     return [
@@ -110,7 +111,7 @@ def peer_commands(work: Path, name: str, side: str, processes: int) -> list[str]
 
 
 def our_command(work: Path, name: str, workers: int) -> list[str]:
-    """Return the commands of our whole preparation, in a process of its own and a new folder."""
+    """Return the shell commands that run :func:`prepare` in a new process and a new folder."""
     out = work / "ours"
     words = [sys.executable, __file__, OURS, work / "raw", name, work / "codes", out, workers]
     return [f"rm -rf {out}", " ".join(map(str, words))]
@@ -164,7 +165,10 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
 
 
 def ways(work: Path, name: str) -> dict[tuple[str, int], list[list[str]]]:
-    """Return the ways to prepare the text ``name``, by name and cores; each is a list of jobs."""
+    """Return the ways to prepare the text ``name``, by their names and numbers of cores.
+
+    A way is a list of jobs for :func:`watched`.
+    """
     sides = {n: [peer_commands(work, name, side, n) for side in SIDES] for n in (1, 2)}
     return {
         (OURS, 2): [our_command(work, name, 2)],
@@ -223,7 +227,7 @@ def measure(options: Namespace, work: Path) -> list[dict[str, Any]]:
 
 
 def figures(pairs: int, cores: int, trials: list[tuple[float, float]]) -> dict[str, Any]:
-    """Return pairs per second, by the median of the rounds, and the largest memory."""
+    """Summarize trials ``(seconds, MiB)``: median pairs per second, and the largest memory."""
     seconds, peaks = map(list, zip(*trials, strict=True))
     speed = pairs / statistics.median(seconds)
     return {

@@ -75,7 +75,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def write(options: Namespace, folder: Path) -> list[str]:
-    """Write the systems' files, and return the sentences to translate."""
+    """Write the models of all systems to ``folder``, and return the sentences to translate."""
     if options.checkpoint is not None:
         serve_systems.write(folder, options.checkpoint, options.data)
         lines = options.text.read_text("utf-8").splitlines()
@@ -94,7 +94,7 @@ def write(options: Namespace, folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def serving(system: str, folder: Path, options: Namespace) -> Iterator[str]:
-    """Run a server during the block, and yield its address."""
+    """Run a server during the ``with`` block, and yield its address."""
     search = {"beam": options.beam, "max_len_b": options.max_len_b}
     settings = json.dumps({"search": search, "threads": options.threads})
     process = subprocess.Popen(
@@ -115,7 +115,7 @@ def serving(system: str, folder: Path, options: Namespace) -> Iterator[str]:
 
 
 async def asked(address: str, bodies: Sequence[bytes], clients: int) -> Round:
-    """Send all requests, with this many clients at once; return the times."""
+    """Send all requests from ``clients`` clients at once; return the times."""
     waiting, latencies = iter(bodies), []
     host, port = urlsplit(address).hostname, urlsplit(address).port
 
@@ -138,7 +138,7 @@ async def asked(address: str, bodies: Sequence[bytes], clients: int) -> Round:
 
 
 def request(sentence: str, src: str, tgt: str) -> bytes:
-    """Encode a request as it goes over the wire."""
+    """Return the bytes of an HTTP request that translates a sentence."""
     body = json.dumps({"q": sentence, "source": src, "target": tgt}).encode()
     head = (
         "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -148,7 +148,7 @@ def request(sentence: str, src: str, tgt: str) -> bytes:
 
 
 def translated(address: str, sentences: Sequence[str], src: str, tgt: str) -> list[str]:
-    """Translate sentences without measuring the time."""
+    """Translate sentences by a server, without measuring the time."""
     translations: list[str] = []
     for first in range(0, len(sentences), 50):
         fields = {"q": sentences[first : first + 50], "source": src, "target": tgt}
@@ -163,7 +163,7 @@ def translated(address: str, sentences: Sequence[str], src: str, tgt: str) -> li
 def load(
     addresses: dict[str, str], requests: Sequence[bytes], clients: int, options: Namespace
 ) -> dict[str, list[Round]]:
-    """Time all servers in turn in every round; return the rounds that count."""
+    """Time all servers in turn in every round; return the rounds after the warm-up."""
     count = max(options.requests, clients)
     rounds: dict[str, list[Round]] = {name: [] for name in addresses}
     for number in range(options.warmup + options.repeats):
@@ -181,7 +181,7 @@ def load(
 
 
 def add_cell(cells: Cells, clients: int, rounds: dict[str, list[Round]], count: int) -> None:
-    """Add a cell with the figures for this number of clients."""
+    """Add a cell with the figures for ``clients`` clients; a round had ``count`` requests."""
     seconds = {name: [trial.seconds for trial in trials] for name, trials in rounds.items()}
     pairs = [(f"{ENGINE} {numbers}", f"{CTRANSLATE2} {numbers}") for numbers in NUMBERS]
     cells.add(WHAT, clients, seconds, pairs, tokens=count)
@@ -202,7 +202,7 @@ def add_cell(cells: Cells, clients: int, rounds: dict[str, list[Round]], count: 
 
 
 def draw(cells: Cells, output: Path) -> None:
-    """Draw requests per second, and both percentiles, over the number of clients."""
+    """Draw requests per second, and latencies (p50 and p99), over the number of clients."""
     panels = {
         "requests per second": (WHAT, SYSTEMS, "requests_per_second"),
         "median, ms": (WHAT, SYSTEMS, "p50_ms"),

@@ -5,13 +5,14 @@
     python benchmarks/significance.py --pseudo docs/results/multi30k_all/translations.tsv.gz \
         --ref test.de --spread uniform --experiments 1000 --json significance_pseudo.json
 
-Every experiment compares two systems with a few runs each, by the test of
-:mod:`fairseq_ext.evaluation.significance`. The first command draws scores from a model whose
-variances were measured on our translations: between seeds, from each run's own noise on sentences,
-and from sentences on which a system is better whatever its seed. The second makes pseudo-runs of
-published translations: a run takes each sentence from a random training or, with a probability of
-its own that stands for its seed, from a worse system. Both systems draw from the same pool, so
-there is no true difference.
+Every experiment compares two systems with a few training runs each, by the test of
+:mod:`fairseq_ext.evaluation.significance`. The first command draws scores from a statistical model.
+Its variances were measured on our translations: between seeds, of each run's own noise on
+sentences, and of the lead on some sentences that a system has with every seed. The second command
+makes pseudo-runs from published translations. A pseudo-run takes each sentence from a random
+training run or, with some probability, from a worse system. This probability is drawn anew for each
+pseudo-run and plays the part of its seed. Both systems draw from the same runs, so there is no true
+difference.
 """
 
 import argparse
@@ -43,7 +44,12 @@ GAP = 2.5  # BLEU by which the worse system is below the pool
 def simulated(
     left: int, right: int, seeds: float, noise: float, shared: float, gain: float, count: int
 ) -> tuple[float, float]:
-    """Return the percentages of experiments with p < 0.05, and with the truth in the interval."""
+    """Return the percentages of experiments with p < 0.05, and with the truth in the interval.
+
+    Two systems have ``left`` and ``right`` runs, and the first is better by ``gain``. Standard
+    deviations are ``seeds`` between seeds, ``noise`` of a run's noise on sentences, and ``shared``
+    of a system's lead on these sentences with every seed.
+    """
     draw = np.random.default_rng(1)
     scores = draw.normal(0, math.hypot(seeds, noise), (count, left + right))
     scores[:, :left] += draw.normal(gain, shared, (count, 1))
@@ -62,7 +68,7 @@ def simulated(
 def half_widths(
     by_sentences: np.ndarray, noise: np.ndarray, seeds: np.ndarray, weight: float, freedom: int
 ) -> np.ndarray:
-    """Compute what :meth:`Variances.half_width` returns, for many experiments at once."""
+    """Return what :meth:`Variances.half_width` returns, but for many experiments at once."""
     normal, student = NormalDist().inv_cdf(1 - LEVEL / 2), student_quantile(freedom)
     shared = np.maximum(0, by_sentences - weight * noise)
     variances = Variances(float(shared[0]), float(seeds[0]), float(noise[0]), weight, freedom)
@@ -80,7 +86,7 @@ def _share(cases: np.ndarray) -> float:
 
 
 def model_rows(count: int) -> Iterator[dict]:
-    """Yield a row for each metric, pair of variances and pair of numbers of runs."""
+    """Simulate ``count`` experiments for each setting; yield a row with the rates of each."""
     for metric, unit in UNITS.items():
         for shared in SHARED[metric]:
             for seeds in SEEDS:
@@ -100,7 +106,10 @@ def model_rows(count: int) -> Iterator[dict]:
 
 
 def pseudo_rows(table: Path, reference: Path, spread: str, count: int) -> Iterator[dict]:
-    """Yield a row for each metric, spread of seeds and pair of numbers of pseudo-runs."""
+    """Make ``count`` experiments for each metric, spread of seeds and numbers of pseudo-runs.
+
+    Yield a row for each. ``table`` has the translations, ``spread`` is ``normal`` or ``uniform``.
+    """
     references = plain_lines(reference)
     undo = Undoing.by_language(reference.suffix[1:])
     systems = {name: columns.runs for name, columns in tables.read_table(table).items()}
@@ -132,7 +141,7 @@ def _counts(metric, lines: Sequence[str]) -> np.ndarray:
 
 
 def _pseudo_experiment(metric, pool, worse, weights, seeds, runs, spread, draw) -> bool:
-    """Return whether p < 0.05 for two systems whose runs are drawn from the same pool."""
+    """Return whether p < 0.05 for two systems whose pseudo-runs are drawn from the same pool."""
     total, sentences = sum(runs), len(worse)
     # Each run's share of the worse system; in BLEU, its standard deviation is ``seeds``.
     if spread == "uniform":
@@ -192,7 +201,7 @@ def main() -> None:
 
 
 def markdown(rows: Sequence[dict]) -> str:
-    """Format a table for each rate, with a column for each pair of numbers of runs."""
+    """Format tables of errors, coverage and power, with a column for each pair of run numbers."""
     names = [f"{left} v {right}" for left, right in dict.fromkeys(tuple(r["runs"]) for r in rows)]
     parts = []
     for rate_name in ("errors", "covered", "power"):

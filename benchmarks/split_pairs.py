@@ -1,4 +1,4 @@
-"""Measure memory and time to clean, deduplicate and split made-up pairs, by the number of pairs.
+"""Measure memory and time to clean, deduplicate and split random pairs, by the number of pairs.
 
     python benchmarks/split_pairs.py --json docs/results/split_pairs.json
     python benchmarks/split_pairs.py --pairs 100000 1000000 10000000 100000000 --workers 2
@@ -59,8 +59,8 @@ def made_up(options: Namespace, count: int) -> Iterator[list[str]]:
         yield [f"{source}\t{target}\n" for source, target in block]
 
 
-def one(options: Namespace, source: Path, count: int, workers: int) -> dict[str, float]:
-    """Measure the command on one text; return a row of the table."""
+def measure(options: Namespace, source: Path, count: int, workers: int) -> dict[str, float]:
+    """Run `corpus pairs` on a text of ``count`` pairs; return a row of figures."""
     held = min(1000, count // 100)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         words = [*COMMAND, source, "--src-lang", "de", "--tgt-lang", "en", "--out", f"{folder}/out"]
@@ -97,7 +97,7 @@ def main() -> None:
             with source.open("w", encoding="utf-8") as file:
                 for block in made_up(options, count):
                     file.writelines(block)
-            rows += [one(options, source, count, workers) for workers in options.workers]
+            rows += [measure(options, source, count, workers) for workers in options.workers]
     settings = bench.settings(options, without=("json", "folder"))
     bench.save(options.json, title="Splitting sentence pairs", settings=settings, rows=rows)
 

@@ -1,7 +1,7 @@
 """Print benchmark figures as Markdown: ``python benchmarks/tables.py docs/results/x.json …``
 
-Each measurement gives a table with a row for each n. A row has the time (or memory) of every
-candidate, and the ratio of each peer's time to ours, with the quartiles of paired rounds.
+Each measurement gives a table with a row for each n. A row has the time (or memory) of every model
+or system, and the ratio of each peer's time to ours, with the quartiles of the rounds' ratios.
 """
 
 import argparse
@@ -20,7 +20,7 @@ VALUES = {
 
 
 def rows_of(report: dict, measurement: str) -> list[list[str]]:
-    """Return the table of one measurement, the heading first."""
+    """Return the rows of the table of one measurement in a report; the first is the heading."""
     figures = [row for row in report["figures"] if row["what"] == measurement]
     ratios = [row for row in report["ratios"] if row["what"] == measurement]
     value = report.get("unit") or next(name for name in VALUES if name in figures[0])
@@ -60,7 +60,7 @@ def ratio(row: dict | None) -> str:
 
 
 def rows_of_systems(figures: list[dict]) -> list[list[str]]:
-    """Return the table for a report of `engine_peers.py`, the heading first."""
+    """Return the rows of the table for `engine_peers.py`; the first is the heading."""
     sizes = list(dict.fromkeys(row["batch"] for row in figures))
     batches = ", ".join(map(str, sizes))
     header = ["", "ms for a sentence: median, 99th percentile"]
@@ -87,7 +87,7 @@ def rows_of_systems(figures: list[dict]) -> list[list[str]]:
 
 
 def markdown(report: dict) -> str:
-    """Format all tables of a report, and its notes."""
+    """Format all tables of a report, and its notes, as Markdown."""
     if "system" in report["figures"][0]:
         left = {size: round(count) for size, count in report.get("candidates", {}).items()}
         parts = [f"**{report['title']}**", tables.markdown(rows_of_systems(report["figures"]))]

@@ -2,19 +2,24 @@
 
 ``python benchmarks/updates.py --data BIN --threads 1 --json docs/results/updates_1_thread.json``
 
-Each side is a process of its own that runs fairseq's trainer on the same batches in the same order:
-loss, gradients, clipping, Adam, logging. In a round, the sides take turns to make the same number
-of updates. `before` is the plugin without the patches of `fairseq_ext/plugin/features/speed.py`;
-with ``--toolkits`` it is not run. `rival` is the architecture of fairseq with which a wing is
-compared, trained with the plugin. ``--more=FLAG`` adds the plugin with further flags of
-fairseq-train, such as ``--more=--bf16``. ``--toolkits joeynmt=FOLDER …`` adds other toolkits
-(updates_toolkits.py), which pip has installed with ``--target FOLDER``. Ratios are a peer's time
-over ours. Memory is the largest resident memory of a side, Python and torch included, and its
-memory before the first update.
+Each side is a process of its own that runs fairseq's trainer on the same batches in the same
+order: loss, gradients, clipping, Adam, logging. In a round, the sides take turns to make the same
+number of updates. The sides are:
 
-Without ``--data``, the corpus is made up, with ``--vocabulary`` words and 25 words in a sentence.
+- `plugin` is fairseq-train with the plugin, and `stock` is without it.
+- `before` is the plugin without the patches of `fairseq_ext/plugin/features/speed.py`; with
+  ``--toolkits`` it is not run.
+- `rival` is fairseq's architecture with which ours is compared, trained with the plugin.
+- ``--more=FLAG`` adds the plugin with further flags of fairseq-train, such as ``--more=--bf16``.
+- ``--toolkits joeynmt=FOLDER …`` adds other toolkits (updates_toolkits.py), which pip has
+  installed with ``--target FOLDER``.
+
+Ratios are another side's time over the plugin's. Memory is the largest resident memory of the
+process, Python and torch included, and its memory before the first update.
+
+Without ``--data``, the corpus is random, with ``--vocabulary`` words and 25 words in a sentence.
 ``--memory --vocabulary 8000 32000 --tokens 1000 4000`` measures only the memory of ``--updates``
-updates, on made-up corpora: in stock fairseq, with the plugin, and with the plugin and
+updates, on random corpora: in stock fairseq, with the plugin, and with the plugin and
 ``--checkpoint-activations``.
 """
 
@@ -102,7 +107,10 @@ WITHOUT_PLUGIN = (*TRANSFORMERS, "lightconv", "dynamicconv")
 
 
 def started(name: str, options: Namespace, before: Path) -> dict[str, bench.Worker]:
-    """Start a process for each side of one model."""
+    """Start a process for each side of the model ``name``; return them by name.
+
+    ``before`` is the user directory of the side `before`.
+    """
     common = [options.data, *training(options)]
     flags = [*common, *MODELS[name]]
     ours = ["--user-dir", str(USER_DIR)]
@@ -143,7 +151,7 @@ def training(options: Namespace) -> list[str]:
 
 
 def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
-    """Time the updates of one model."""
+    """Time the updates of one model by all sides; add a cell."""
     sides = started(name, options, before)
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     losses = {name: [] for name in sides}
@@ -183,7 +191,10 @@ def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
 
 
 def made_up(folder: Path, vocabulary: int) -> str:
-    """Make and binarize a corpus of random words, in which each word occurs; return its folder."""
+    """Write and binarize a corpus of random words, with every word of the vocabulary at least once.
+
+    Return the folder of the binarized data.
+    """
     folder.mkdir(exist_ok=True)
     words = [f"w{number}" for number in range(vocabulary - 4)]  # fairseq adds four
     draw = random.Random(1)
@@ -201,7 +212,7 @@ def made_up(folder: Path, vocabulary: int) -> str:
 
 
 def memory(options: Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Measure the memory, in MiB, of processes that make some updates; return a row for each."""
+    """Measure the memory of processes that make ``--updates`` updates; return a row for each."""
     sides = {STOCK: [], OURS: ["--user-dir", str(USER_DIR)]}
     sides[f"{OURS}, {RECOMPUTED}"] = [*sides[OURS], RECOMPUTED]
     rows = []
@@ -224,7 +235,7 @@ def memory(options: Namespace, folder: Path) -> list[dict[str, Any]]:
 
 
 def draw(ratios: list[dict[str, Any]], output: Path) -> None:
-    """Draw the ratio for each model, with a panel for each peer."""
+    """Draw each model's ratios of time to the plugin's, with a panel for each other side."""
     panels: dict[str, dict[str, tuple[float, float, float]]] = {}
     for row in ratios:
         if row["candidate"] == OURS:

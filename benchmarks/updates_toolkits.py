@@ -1,10 +1,13 @@
-"""Run another toolkit as a side of updates.py: its model, loss, clipping and Adam on our batches.
+"""Run another toolkit for updates.py: its model, loss, clipping and Adam on our batches.
 
 ``python benchmarks/updates_toolkits.py joeynmt|sockeye|eole DATA FAIRSEQ_TRAIN_FLAG...`` reads and
 answers lines like updates_worker.py. The model has the sizes that fairseq's flags set. An update
-does with the toolkit's own classes what the toolkit's trainer does, without data loading and
-logging. Not all requirements of the toolkits are needed. Use ``pip install --no-deps`` with joeynmt
-absl-py importlib_metadata lazy_importer tensorboard zipp, with sockeye, or with eole pyonmttok.
+uses the toolkit's own classes and does what the toolkit's trainer does, without data loading and
+logging. Not all requirements of the toolkits are needed, so install with ``pip install --no-deps``:
+
+- ``joeynmt absl-py importlib_metadata lazy_importer tensorboard zipp``,
+- ``sockeye``, or
+- ``eole pyonmttok``.
 """
 
 import os
@@ -33,7 +36,10 @@ def right_padded(tokens: Tensor) -> Tensor:
 
 
 def joeynmt(size: Namespace, vocabulary: int, training: Any) -> Trained:
-    """Return JoeyNMT's model, and an update: ``TrainManager._train_step`` and what follows it."""
+    """Return JoeyNMT's model, and a function that makes an update on a batch.
+
+    It does what ``TrainManager._train_step`` and the lines after its call do.
+    """
     from joeynmt.model import build_model
     from joeynmt.vocabulary import Vocabulary
 
@@ -85,7 +91,10 @@ def joeynmt(size: Namespace, vocabulary: int, training: Any) -> Trained:
 
 
 def sockeye(size: Namespace, vocabulary: int, training: Any) -> Trained:
-    """Return Sockeye's model, traced as its command does, and ``EarlyStoppingTrainer._step``."""
+    """Return Sockeye's model, and a function that makes an update on a batch.
+
+    It does what ``EarlyStoppingTrainer._step`` does, with the model traced as by Sockeye's command.
+    """
     from sockeye import constants
     from sockeye.data_io import DataConfig
     from sockeye.encoder import EmbeddingConfig
@@ -145,7 +154,10 @@ def sockeye(size: Namespace, vocabulary: int, training: Any) -> Trained:
 
 
 def eole(size: Namespace, vocabulary: int, training: Any) -> Trained:
-    """Return Eole's model, and an update like ``Trainer._gradient_accumulation`` with one batch."""
+    """Return Eole's model, and a function that makes an update on a batch.
+
+    It does what ``Trainer._gradient_accumulation`` does with one batch.
+    """
     import pyonmttok
     from eole.config.data import Dataset
     from eole.config.models import TransformerModelConfig

@@ -1,4 +1,4 @@
-"""Run one side of updates.py: a training that makes updates when it is told to.
+"""Run fairseq's trainer for updates.py; it makes updates when it is told to.
 
 ``python benchmarks/updates_worker.py DATA FAIRSEQ_TRAIN_FLAG...`` reads numbers of updates from
 standard input, one per line, and answers each with a line of JSON on standard output.
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def train(cfg: Any, answers: IO[str]) -> None:
-    """Build the model and the trainer of fairseq-train, and make updates on request."""
+    """Build model and trainer like fairseq-train, and make updates when standard input says so."""
     from fairseq import tasks, utils
     from fairseq.logging import metrics
     from fairseq.trainer import Trainer

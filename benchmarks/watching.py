@@ -1,7 +1,8 @@
 """Watch the memory of a process and all its descendants from outside.
 
-At the end of a process the kernel reports at least the size of its parent (``ru_maxrss``), which
-here has torch in memory. So a thread reads the processes' peak memory while they run.
+The peak memory that the kernel reports at the end of a process (``ru_maxrss``) is at least the size
+of the parent process, which here has torch in memory. So a thread reads the peak memory of the
+processes while they run.
 """
 
 from __future__ import annotations
