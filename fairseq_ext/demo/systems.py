@@ -84,7 +84,7 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
         except ConfigError:
             raise ConfigError(
                 f"`--data` must be the folder of fairseq-preprocess, but is missing; `{argument}` "
-                "has no `,data=DIR` of its own, and the folder of its training is not here."
+                "has no `,data=DIR` of its own, and the folder it was trained on is not here."
             ) from None
         codes = Path(values["bpe-codes"]) if "bpe-codes" in values else None
         systems[name] = Named(name, path, folder, codes)
