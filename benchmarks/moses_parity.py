@@ -84,7 +84,7 @@ def main() -> None:
         for name, (script, options, ours) in steps(args.moses, language_of(path)).items():
             theirs = by_script(script, options, lines)
             comparison = compare(
-                [ours(line).strip() for line in lines], [x.strip() for x in theirs], 3
+                [ours(line).strip() for line in lines], [x.strip() for x in theirs], args.examples
             )
             rows.append({"text": path.name, "step": name, "against": script.name, **comparison})
     text_steps = {"lowercase_first": True, "normalize": True, "tokenize": True, "escape": True}
