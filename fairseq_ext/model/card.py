@@ -58,22 +58,25 @@ class Card:
 
     @classmethod
     def read(cls, text: str) -> "Card":
-        """Parse a card: all fields if :meth:`render` made it, else only licence and description."""
+        """Parse a model card: all fields if :meth:`render` wrote it, else ``about`` and licence."""
         licence, body = _LICENCE.search(text), _BODY.search(text)
         about = body[1] if body else text.rpartition("\n---\n")[2].strip()
         return cls(about, licence[1] if licence else cls.licence, body[2] if body else "")
 
     def with_format_note(self, numbers: str) -> "Card":
-        """Add a note below the scores, if any, that names the number format of the weights."""
+        """Note below the scores with which number format of the weights they were measured.
+
+        Return the new card; the same card if it has no scores, or such a note already.
+        """
         if not self.table or _MEASURED in self.table:
             return self
         return replace(self, table=f"{self.table}\n{_MEASURED}{numbers}.\n")
 
     def render(self, *, updates: int | None, **facts: str | int) -> str:
-        """Render the card in Markdown.
+        """Return the model card as Markdown.
 
-        ``updates`` is the number of training updates, None if unknown; ``facts`` are for the
-        template.
+        ``updates`` is the number of training updates, None if unknown. ``facts`` fill all other
+        fields of the template, such as ``src`` and ``architecture``.
         """
         names = [name for name in ("BLEU", "chrF") if f"\n| {name} | " in self.table]
         metrics = "".join(f"- {name.lower()}\n" for name in names)
@@ -88,6 +91,6 @@ class Card:
 
 
 def score_table(scores: Sequence[Score]) -> str:
-    """Format scores as a table in Markdown, with a row for each score."""
+    """Format scores as a Markdown table, with a row for each score."""
     rows = [(s.name, shown(s.name, s.value), s.detail, f"`{s.signature}`") for s in scores]
     return f"\n{tables.markdown([('metric', 'score', '', 'signature'), *rows])}\n"

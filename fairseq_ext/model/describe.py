@@ -15,11 +15,12 @@ from fairseq_ext.text import pipeline
 
 
 def describe(path: str | Path) -> dict[str, Any]:
-    """Read and check a bundle; return a report on the bundle, with its bytes by purpose.
+    """Read and check a bundle; return a report on it as a dictionary.
 
-    Only the report of a bundle with a program has the number of ``symbols`` in both dictionaries,
-    the ``longest`` source and target, the ``operations`` of encoder and decoder by name, and
-    ``multiply_adds``.
+    The entry ``bytes`` counts the bundle's bytes by purpose. If the bundle has a program for the
+    engine, the report also has the number of ``symbols`` in both dictionaries, the lengths of the
+    ``longest`` source and target, the number of ``operations`` of encoder and decoder by name, and
+    :func:`multiply_adds`.
     """
     manifest = bundle.read(path)
     manifest.check()
@@ -60,7 +61,7 @@ def describe(path: str | Path) -> dict[str, Any]:
 def multiply_adds(program: Program, weights: Sequence[Packed]) -> dict[str, int]:
     """Count the multiplications with weights for one source token and one token of a hypothesis.
 
-    Products of two activations, such as those in attention, are not counted, because their number
+    Products of two activations, such as queries and keys, are not counted, because their number
     depends on the length of the sentence.
     """
 
@@ -84,7 +85,7 @@ def multiply_adds(program: Program, weights: Sequence[Packed]) -> dict[str, int]
 
 
 def _weights(tensors: Tensors) -> Counter[str]:
-    """Count the bytes of tensors by the format in which they are stored."""
+    """Count the bytes of all tensors by the format in which they are stored."""
     sizes: Counter[str] = Counter()
     for name in tensors.all_names():
         kind = tensors.kind(name)
@@ -104,7 +105,7 @@ KINDS = {
     bundle.PROGRAM: "program",
     bundle.SHORTLIST: "shortlist",
 }
-"""Purposes of the files in a bundle, except dictionaries and text."""
+"""The purpose of each file in a bundle; all files but these are dictionaries or text."""
 
 
 def as_table(report: dict[str, Any]) -> str:

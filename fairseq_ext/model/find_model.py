@@ -1,8 +1,9 @@
 """Find models by name: bundles that come with the plugin, and bundles on the Hugging Face Hub.
 
-``fairseq_ext/shipped`` is a link to ``models`` in the repository; an installation has copies. A
-name on the Hub, such as ``org/name@revision``, is looked up once in a process, and stands for one
-commit from then on. Downloads stay in the Hub's own cache. ``HF_ENDPOINT`` can name another server.
+Bundles that come with the plugin (*shipped* bundles) are in ``fairseq_ext/shipped``. In the
+repository this folder is a link to ``models``; an installation has copies. A name on the Hub, such
+as ``org/name@revision``, is looked up once in a process, and stands for the same commit from then
+on. Downloads stay in the Hub's own cache. ``HF_ENDPOINT`` can name another server.
 """
 
 import functools
@@ -41,14 +42,21 @@ def shipped(folder: Path = SHIPPED) -> list[str]:
 
 
 def resolved(path: Path, folder: Path = SHIPPED) -> Path:
-    """Find a shipped bundle, or fetch one from the Hub; return its folder, or any other path."""
+    """Return the folder of the bundle with this name, shipped or fetched from the Hub.
+
+    A path that is no such name is returned as it is, whether it exists or not.
+    """
     if not path.exists() and str(path) == path.name and path.name in shipped(folder):
         return folder / path.name
     return fetched(path)
 
 
 def require(path: Path) -> Path:
-    """Return ``path`` if it exists; otherwise raise an error that lists the shipped models."""
+    """Return ``path`` if it exists.
+
+    Raises:
+        CheckpointError: it does not exist; the message lists the shipped models.
+    """
     if not path.exists():
         names = ", ".join(shipped()) or "none"
         raise CheckpointError(f"{path} does not exist; the plugin's own models are {names}.")
@@ -56,9 +64,13 @@ def require(path: Path) -> Path:
 
 
 def existing_bundle(path: Path, participle: str) -> Path:
-    """Return the folder of a bundle, as :func:`resolved` finds it; refuse a path without a bundle.
+    """Return the folder or archive of the bundle that a name or path stands for.
 
     ``participle`` names the action in the message, as in “only bundles are trimmed”.
+
+    Raises:
+        CheckpointError: there is nothing at this path.
+        ConfigError: there is something else than a bundle.
     """
     path = require(resolved(path))
     if not bundle.is_bundle(path):
@@ -75,8 +87,8 @@ def existing_bundle(path: Path, participle: str) -> Path:
 def hub_name(path: str | Path) -> tuple[str, str | None] | None:
     """Split a name on the Hub into repository and revision; return None for any other path.
 
-    A path whose first folder exists is not taken for a name, and neither is a path that ends like
-    the name of a file, so that mistyped paths are not sent to the Hub.
+    The revision is None if the name has none. So that mistyped paths are not sent to the Hub, a
+    path is not taken for a name if its first folder exists or if it ends like the name of a file.
     """
     match = _NAME.fullmatch(str(path))
     if match is None or match[1].endswith(_OF_FILES):
@@ -87,7 +99,9 @@ def hub_name(path: str | Path) -> tuple[str, str | None] | None:
 
 
 def fetched(path: Path) -> Path:
-    """Fetch a bundle from the Hub, check it, and return its folder; return any other path.
+    """Fetch a bundle from the Hub, check it, and return its folder.
+
+    A path that is not a name on the Hub is returned as it is.
 
     Raises:
         CheckpointError: the Hub has no such bundle, or the bundle is damaged.
@@ -110,7 +124,7 @@ def _fetch(repo: str, revision: str | None) -> Path:
             file=sys.stderr,
         )
     with _one_line(repo, revision):
-        folder = _download(repo, revision, local_files_only=not _is_found())
+        folder = _download(repo, revision, local_files_only=not _has_network())
         try:
             bundle.read(folder).check()
         except CheckpointError:  # the copy in the cache may be damaged
@@ -122,10 +136,10 @@ def _fetch(repo: str, revision: str | None) -> Path:
     return folder
 
 
-def _is_found() -> bool:
-    """Return whether the Hub's name has an address, or a proxy is set, which may know the address.
+def _has_network() -> bool:
+    """Return whether the Hub's host name has an address, or a proxy is set, which may know it.
 
-    Otherwise there is no network, and the library would try for half a minute.
+    Otherwise there is no network, and huggingface_hub would try for half a minute.
     """
     import socket
     from urllib.parse import urlsplit
@@ -141,7 +155,7 @@ def _is_found() -> bool:
 
 
 def _download(repo: str, revision: str | None, **options: bool) -> Path:
-    """Download the files of a bundle, all of one commit; return their folder in the cache."""
+    """Download a bundle's files, all from the same commit; return their folder in the cache."""
     from huggingface_hub import hf_hub_download
 
     path = hf_hub_download(repo, bundle.MANIFEST, revision=revision, **options)
@@ -152,9 +166,15 @@ def _download(repo: str, revision: str | None, **options: bool) -> Path:
 
 
 def push(path: Path, repo: str, *, private: bool = False, message: str | None = None) -> str:
-    """Put a bundle on the Hub in one commit, which also deletes files of the previous bundle.
+    """Put a bundle on the Hub by a single commit; return the identifier of the commit.
 
-    ``private`` hides a new repository from others. Return the identifier of the commit.
+    The commit also deletes files of the repository's previous bundle. ``private`` hides a new
+    repository from other people. ``message`` is the message of the commit; None for a default.
+
+    Raises:
+        CheckpointError: the bundle does not exist or is damaged.
+        ConfigError: ``path`` is not a bundle, or ``repo`` is not of the form ``org/name``.
+        EnvironmentProblem: the Hub cannot be reached or refuses the commit.
     """
     if not _NAME.fullmatch(repo) or "@" in repo:
         raise ConfigError(f"the name on the Hub must be of the form org/name, but is `{repo}`.")
@@ -179,7 +199,7 @@ def push(path: Path, repo: str, *, private: bool = False, message: str | None = 
 
 
 def _listed_files(repo: str) -> Collection[str]:
-    """Return the files that the bundle on the Hub lists, or () if there is no bundle."""
+    """Return the files that a bundle on the Hub lists; () if the repository has no bundle."""
     from huggingface_hub import errors, hf_hub_download
 
     try:
@@ -192,7 +212,10 @@ def _listed_files(repo: str) -> Collection[str]:
 
 @contextmanager
 def _one_line(repo: str, revision: str | None = None) -> Iterator[None]:
-    """Turn errors of huggingface_hub into one-line errors of ours, and silence its warnings."""
+    """Turn errors of huggingface_hub in the ``with`` block into one-line errors of this package.
+
+    Also silence the library's warnings.
+    """
     from huggingface_hub import constants, errors
     from huggingface_hub.utils import logging as reports
 

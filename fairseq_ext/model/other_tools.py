@@ -1,8 +1,8 @@
-"""Write fairseq's own Transformer for other tools; refuse models that these cannot express.
+"""Export fairseq's own Transformer to CTranslate2 or Hugging Face's transformers.
 
-CTranslate2's format is written by CTranslate2's own writer. Hugging Face's library transformers has
-classes that compute the same as fairseq's models; the names of most of their weights are fairseq's,
-with ``model.`` before them.
+Models that these tools cannot compute are refused. CTranslate2's format is written by CTranslate2's
+own writer. The library transformers has classes that compute the same as fairseq's models; most of
+their weights have fairseq's names, with ``model.`` before them.
 """
 
 import json
@@ -40,14 +40,15 @@ STATE = re.compile(
     rf"(encoder|decoder)\.(version|embed_tokens\.weight|output_projection\.weight|{_LAYER}|"
     rf"embed_positions\.(weight|_float_tensor)|(layer_norm|layernorm_embedding){_AFFINE})"
 )
-"""Names of a Transformer's weights; a model with other weights computes something else."""
+"""The names of a Transformer's weights. A model with any other weight computes something else."""
 
 
 def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
-    """Write a model atomically in the format of another tool, one of :data:`TOOLS`.
+    """Write a model in the format of another tool, ``ctranslate2`` or ``huggingface``.
 
-    ``path`` is a checkpoint or bundle, and ``data`` the folder with its dictionaries. The folder
-    ``output`` must be empty or not exist. Return the name of the model's architecture in fairseq.
+    ``path`` is a checkpoint or bundle, and ``data`` the folder with the model's dictionaries. The
+    folder ``output`` must be empty or not exist; after an error, nothing is left there. Return the
+    name of the model's architecture in fairseq.
 
     Raises:
         ConfigError: the other tool cannot compute the model, or ``output`` is not empty.
@@ -69,7 +70,7 @@ def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
 
 
 class StockTransformer:
-    """A trained Transformer of fairseq, with the options that decide its computation."""
+    """A trained Transformer of fairseq, with the options that decide what it computes."""
 
     def __init__(self, model: BaseFairseqModel, task: TranslationTask) -> None:
         encoder, decoder = self.sides = (model.encoder, model.decoder)
@@ -87,7 +88,7 @@ class StockTransformer:
 
 
 def _foreign_feature(model: Any, task: TranslationTask, architecture: str) -> str | None:
-    """Name a feature of a model that the other tools lack; None if they have all its features."""
+    """Return a phrase for a feature of the model that the other tools lack, or None."""
     encoder, decoder = getattr(model, "encoder", None), getattr(model, "decoder", None)
     like = f"architecture like `{architecture}`"
     if not isinstance(encoder, TransformerEncoderBase):
@@ -133,7 +134,11 @@ def _foreign_feature(model: Any, task: TranslationTask, architecture: str) -> st
 
 
 def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
-    """Write ``model.bin`` and the files beside it, with CTranslate2's own writer."""
+    """Write ``model.bin`` and the files that belong to it, with CTranslate2's own writer.
+
+    Raises:
+        ConfigError: encoder and decoder have different numbers of heads.
+    """
     extras.need("ctranslate2")
     from ctranslate2.converters.fairseq import set_transformer_decoder, set_transformer_encoder
     from ctranslate2.specs import common_spec, transformer_spec
@@ -170,11 +175,14 @@ def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
 
 
 class ModelClass(NamedTuple):
-    """A class of the library transformers, whose table of positions begins at a certain row."""
+    """A model class of the library transformers: its name, and the ``model_type`` of its models.
+
+    ``first_position`` is the row of position 0 in the class's table of positions.
+    """
 
     name: str
     kind: str
-    first_position: int = 2  # row of position 0
+    first_position: int = 2
 
 
 CLASSES = {
@@ -184,11 +192,15 @@ CLASSES = {
     (True, True, True): ModelClass("MBartForConditionalGeneration", "mbart"),
     (True, True, False): ModelClass("BlenderbotForConditionalGeneration", "blenderbot", 0),
 }
-"""Classes by three facts: layers normalize first, positions are learned, embeddings have a norm."""
+"""Classes by three features: pre-norm, learned positions, layer norm of the embeddings."""
 
 
 def model_class(stock: StockTransformer) -> ModelClass:
-    """Find the equivalent class of the library transformers; refuse a model that has none."""
+    """Return the class of the library transformers that computes the same as the model.
+
+    Raises:
+        ConfigError: there is no such class.
+    """
     features = (stock.pre_norm, stock.learned_positions, stock.normalizes_embeddings)
     kind = CLASSES.get(features)
     words = (
@@ -215,7 +227,10 @@ def model_class(stock: StockTransformer) -> ModelClass:
 def write_huggingface(stock: StockTransformer, folder: Path) -> None:
     """Write a folder that transformers reads: weights, configuration, search defaults, tokenizers.
 
-    ``stock`` is the model. The library transformers need not be installed.
+    The library transformers itself need not be installed.
+
+    Raises:
+        ConfigError: no class of transformers computes the model.
     """
     extras.need("tokenizers")
     kind = model_class(stock)
@@ -261,7 +276,10 @@ def _configuration(stock: StockTransformer, kind: ModelClass) -> dict[str, Any]:
 
 
 def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
-    """Return the state dict for a class, with copies, as the file format allows no tied tensors."""
+    """Return the state dict that a class of transformers reads.
+
+    Tied tensors are copied, because the file format does not allow them.
+    """
     weights: dict[str, Tensor] = {}
     longest = max(stock.longest)
     for name, tensor in stock.model.state_dict().items():
@@ -280,7 +298,7 @@ def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
 
 
 def _write_tokenizer(dictionary: Dictionary, folder: Path) -> None:
-    """Write a tokenizer for text that consists of the model's own tokens, separated by blanks."""
+    """Write a tokenizer for text that has been split into the model's tokens, with blanks."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     numbers = {symbol: number for number, symbol in enumerate(dictionary.symbols)}

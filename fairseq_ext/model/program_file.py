@@ -1,15 +1,18 @@
-"""Encode and read ``program.json``, which has a bundle's program for the engine; without torch.
+"""Encode and read ``program.json``, the file of a bundle with the model's program for the engine.
 
-The file is a JSON object with these entries:
+A program is the model as a list of operations (:mod:`fairseq_ext.engine.program`). This module does
+not need torch. The file is a JSON object with these entries:
 
 - ``format`` and ``version``;
-- ``begins``, ``cut`` and, from version 2 on, ``affixes``: what the model's task adds to sentences
-  and cuts from them (:class:`fairseq_ext.engine.engine_model.EngineModel`);
+- ``begins`` (whether each source begins with ``<s>``), ``cut`` (the length to which longer sources
+  are cut; 0: never) and, from version 2 on, ``affixes`` (token ids that are put around sentences);
 - ``program``, from :func:`~fairseq_ext.engine.program.encode_program`;
-- ``weights``, a list with an entry for each of the program's arrays: the array's ``recipe``
-  (:mod:`fairseq_ext.engine.recipes`) and whether it is ``plain``. An entry for signs has the name
-  of the weight with these ``signs``, whether it is ``ternary``, the recipe of its ``levels`` unless
-  they are stored with the signs, the number of ``inputs``, and how they are read (``reading``).
+- ``weights``, a list with an entry for each array of the program. The entry has the ``recipe`` by
+  which the array is computed from the model's weights (:mod:`fairseq_ext.engine.recipes`), and says
+  whether the array is ``plain``, a vector or table that is read in fp32. The entry of a binary or
+  ternary weight has instead: the weight's name (``signs``), whether it is ``ternary``, the recipe
+  of its ``levels`` unless they are stored with the signs, its number of ``inputs``, and how the
+  inputs are binarized (``reading``).
 """
 
 import json
@@ -42,7 +45,7 @@ from fairseq_ext.utils.errors import CheckpointError, DataError, FairseqExtError
 from fairseq_ext.utils.json_files import read_json
 
 FORMAT, VERSION = "fairseq-ext program", 1
-# Versions of files with ``affixes`` or ``ternary`` weights, which older readers would overlook.
+# Versions of files with ``affixes`` or ``ternary`` weights, which older releases would overlook.
 WITH_AFFIXES, WITH_TERNARY = 2, 3
 VERSIONS = (VERSION, WITH_AFFIXES, WITH_TERNARY)
 
@@ -63,9 +66,9 @@ def encode(
 ) -> tuple[str, dict[str, np.ndarray]]:
     """Return the text of ``program.json``, and constants to add to the file of weights, by name.
 
-    The constants are arrays of the program that are not computed from the model's weights.
-    ``begins``, ``cut`` and ``affixes`` are entries of ``program.json``. ``in_bits`` has the names
-    of weights that the bundle stores as bits or trits with their levels.
+    Constants are arrays of the program that are not computed from the model's weights. ``begins``,
+    ``cut`` and ``affixes`` are entries of ``program.json``. ``in_bits`` has the names of the
+    weights that the bundle stores as bits or trits, together with their levels.
     """
     constants: dict[str, np.ndarray] = {}
 
@@ -103,9 +106,10 @@ def encode(
 
 
 def read(path: str | Path, numbers: str | None = None) -> EngineModel:
-    """Check a bundle, read its program, and pack its weights for the engine.
+    """Check a bundle and read from it a model for the engine, with packed weights.
 
-    ``numbers`` is the format of the weights in the engine; None for the format of the bundle.
+    ``numbers`` is the number format of the weights in the engine (``fp32``, ``bf16`` or ``int8``);
+    None for the bundle's format.
 
     Raises:
         CheckpointError: the bundle has no program, is damaged, or contradicts itself.
@@ -164,7 +168,7 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
 def _matrices(
     entries: list[dict[str, Any]], tensors: Tensors, numbers: str
 ) -> Iterator[Matrix | Signs]:
-    """Yield a program's arrays one by one, so that only one unpacked array is in memory."""
+    """Yield the arrays of a program in turn, so that memory holds a single unpacked array."""
     evaluator = Evaluator(tensors.array, GROWTH * tensors.size + SPARE, tensors.int8)
     for entry in entries:
         if "signs" not in entry:
@@ -199,10 +203,10 @@ def _matrices(
 def require_agreement(
     manifest: bundle.Bundle, begins: Any, cut: Any, program: Program, weights: list[dict[str, Any]]
 ) -> None:
-    """Refuse a bundle whose configuration and program contradict each other.
+    """Raise :class:`DataError` if a bundle's configuration and program contradict each other.
 
-    fairseq builds the model from ``config.json``, and the engine runs ``program.json``; if these
-    were of two models, one bundle would give two translations.
+    fairseq builds the model from ``config.json``, and the engine runs ``program.json``. If the two
+    files were from different models, fairseq and the engine would translate differently.
     """
     cfg = layout.section(bundle.configuration(manifest), "cfg")
     model, task = layout.section(cfg, "model"), layout.section(cfg, "task")

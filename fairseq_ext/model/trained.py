@@ -1,4 +1,4 @@
-"""Load trained translation models with fairseq, with the dictionaries of the data."""
+"""Load trained translation models with fairseq, and their dictionaries from a folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +15,11 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 def load(
     data: str | Path, paths: Sequence[str | Path], src: str | None = None, tgt: str | None = None
 ) -> tuple[list[BaseFairseqModel], Any, TranslationTask]:
-    """Load checkpoints or bundles; return the models, the last one's configuration, and the task.
+    """Load checkpoints or bundles; return the models, the last model's configuration, the task.
 
-    ``data`` is a folder with dictionaries. ``src`` and ``tgt`` are by default the languages of the
-    training. Data may have other names for the languages, so other names are accepted; only the
-    reverse direction is refused.
+    ``data`` is the folder with the dictionaries. ``src`` and ``tgt`` are the languages in the names
+    of the dictionaries; None for the languages with which the models were trained. The names may
+    differ from the training's, but the reverse direction is refused.
 
     Raises:
         CheckpointError: a file cannot be read, does not translate, or does not fit ``data``.
@@ -30,8 +30,8 @@ def load(
         raise DataError(f"{data} is not a folder; give the one that fairseq-preprocess wrote.")
     if ":" in str(data):
         raise DataError(
-            f"{data} has a colon, at which fairseq ends the name of a folder; rename it, or "
-            "make a link to it without one."
+            f"{data} has a colon, at which fairseq ends the name of a folder; rename the folder, "
+            "or make a link to it whose name has no colon."
         )
     if (src is None) != (tgt is None):
         raise ConfigError("`--src` and `--tgt` go together; give both, or neither.")
@@ -41,7 +41,7 @@ def load(
         kind, task = registry_checks.task_class(cfg, path), layout.section(cfg, "task")
         if not issubclass(kind, TranslationTask):
             raise CheckpointError(
-                f"{path} holds no translation model, but one for `{kind.__name__}`."
+                f"{path} holds no translation model, but a model for the task `{kind.__name__}`."
             )
         if (tgt, src) == (task.get("source_lang"), task.get("target_lang")) and src != tgt:
             raise ConfigError(

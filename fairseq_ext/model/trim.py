@@ -1,7 +1,7 @@
-"""Make a bundle smaller: keep only the rows of its vocabulary that some texts need.
+"""Make a bundle smaller: keep only the symbols of its dictionaries that some texts need.
 
 Embeddings and output projections have a row for each symbol of a dictionary. In a model of many
-languages these rows are most of its bytes. The remaining rows do not change, so their tokens keep
+languages these rows are most of the model's bytes. The rows that stay do not change, so tokens keep
 their logits; only the softmax runs over fewer tokens.
 """
 
@@ -27,9 +27,11 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 class Trimmed(NamedTuple):
-    """Numbers of source and target symbols, and bytes of the weights, each before and after.
+    """The sizes of a bundle before and after it was trimmed.
 
-    ``is_joint`` says whether both languages have the same dictionary.
+    ``symbols`` has the numbers of source symbols and of target symbols, ``weights`` the bytes of
+    the weights, each as a pair (before, after). ``is_joint`` says whether both languages have the
+    same dictionary.
     """
 
     symbols: tuple[tuple[int, int], tuple[int, int]]
@@ -38,13 +40,13 @@ class Trimmed(NamedTuple):
 
 
 def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
-    """Copy a bundle, with only the symbols that texts need; an error leaves no copy.
+    """Copy a bundle, with only the symbols that some texts need; after an error there is no copy.
 
-    The bundle keeps fairseq's own symbols, the model's language tokens, all tokens of the texts
-    (each in the dictionary of its language), every token of a single character, and the frequent
-    tokens of its shortlist. A dictionary that both languages share stays shared.
+    The copy keeps fairseq's special symbols, the model's language tokens, all tokens of the texts
+    (each in the dictionary of its language), all tokens of a single character, and the frequent
+    tokens of the bundle's shortlist. A dictionary that both languages share stays shared.
 
-    The texts are files of raw text. Their names end in their language, such as ``train.es``.
+    ``texts`` are files of raw text, whose names end in their language, such as ``train.es``.
 
     Raises:
         ConfigError: a text has another name, a language has no text, or no symbol is left out.
@@ -100,7 +102,14 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
 def _tokens(
     texts: Sequence[Path], text: Pipeline, symbols: Sequence[Sequence[str]]
 ) -> list[set[str]]:
-    """Return, for source and target, the tokens of its dictionary that occur in the texts."""
+    """Return the tokens that occur in the texts: those of the source, then those of the target.
+
+    ``symbols`` are the symbols of both dictionaries; other tokens are left out.
+
+    Raises:
+        ConfigError: a text is not named by its language, or a language has no text.
+        DataError: a text has no token of its dictionary.
+    """
     languages = (text.src, text.tgt)
     tokens: list[set[str]] = [set(), set()]
     for path in texts:
@@ -132,7 +141,11 @@ def _write_shortlist(
     before: Sequence[Sequence[str]],
     after: Sequence[Collection[str]],
 ) -> None:
-    """Write the shortlist ``listed`` without symbols that ``before`` has and ``after`` lacks."""
+    """Write a shortlist without the symbols that were left out.
+
+    ``before`` and ``after`` are the symbols of the source and the target dictionary, before and
+    after trimming.
+    """
     sources, targets = map(set, after)
     lists = {}
     for symbol, tokens in zip(before[0], listed.lists, strict=True):
@@ -146,10 +159,13 @@ def _write_shortlist(
 def with_symbols(
     model: BaseFairseqModel, cfg: Any, task: TranslationTask, symbols: Sequence[Collection[str]]
 ) -> tuple[BaseFairseqModel, TranslationTask]:
-    """Build a model with rows for only some symbols of both dictionaries; return it and its task.
+    """Build a smaller model, with rows for only some symbols; return the model and its task.
 
-    ``symbols`` are the symbols to keep of the source and of the target. The encoder's tables have a
+    ``symbols`` are the source symbols and the target symbols to keep. The encoder's tables have a
     row for each source symbol, all other tables a row for each target symbol.
+
+    Raises:
+        ConfigError: a weight does not have a row for each symbol, as in an adaptive softmax.
     """
     words = (task.source_dictionary, task.target_dictionary)
     rows = [
@@ -174,7 +190,7 @@ def with_symbols(
 
 
 def _dictionary(words: Dictionary, rows: torch.Tensor) -> Dictionary:
-    """Return a dictionary of the symbols in some rows; fairseq's own symbols come first."""
+    """Return a dictionary with the symbols in these rows; fairseq's special symbols come first."""
     smaller = Dictionary()
     for number in rows.tolist()[smaller.nspecial :]:
         smaller.add_symbol(words.symbols[number], n=words.count[number])

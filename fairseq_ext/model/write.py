@@ -57,17 +57,18 @@ def write(
     card: Card | None = None,
     change: Change | None = None,
 ) -> bundle.Bundle:
-    """Write a bundle, and return its description; if the process is killed, nothing is written.
+    """Make a bundle of a checkpoint and return it; if the process is killed, nothing is written.
 
     Args:
         checkpoint: a checkpoint or bundle of any architecture.
-        data: folder with the dictionaries of the checkpoint.
-        output: a new or empty folder, or a new archive; see :data:`bundle.SUFFIXES`.
+        data: folder with the model's dictionaries.
+        output: a new or empty folder, or a new archive, whose name ends in ``.zip`` or
+            ``.tar.zst``.
         numbers: format of the weights, one of :data:`bundle.KINDS`.
-        search: options of the search that the bundle has as defaults.
+        search: search options that become the bundle's defaults, such as ``{"beam": 4}``.
         shortlist: file of `fairseq-ext shortlist`; None keeps the shortlist of a bundle.
-        card: the part of the model card that only the maker can write.
-        change: function that changes the model before it is written.
+        card: the part of the model card that only the model's maker can write.
+        change: function that returns the model and the task to write instead.
 
     Raises:
         CheckpointError: the checkpoint cannot be read, or has no weights to store in bits.
@@ -135,7 +136,11 @@ def copy(source: bundle.Bundle, output: Path) -> bundle.Bundle:
 
 
 def card_of(source: bundle.Bundle) -> Card:
-    """Read a bundle's model card; return an empty card if it was deleted."""
+    """Read a bundle's model card; return an empty card if the bundle has none.
+
+    Raises:
+        CheckpointError: the card is not text.
+    """
     path = source.folder / CARD
     try:
         return Card.read(path.read_text(encoding="utf-8")) if path.is_file() else Card()
@@ -145,7 +150,11 @@ def card_of(source: bundle.Bundle) -> Card:
 
 @contextmanager
 def _becoming(output: Path) -> Iterator[Path]:
-    """Yield a folder to fill; at the end of the block, make it or an archive of it ``output``."""
+    """Yield a folder to fill; at the end of the ``with`` block, move or pack it to ``output``.
+
+    Raises:
+        ConfigError: ``output`` exists and is not an empty folder.
+    """
     kind = bundle.suffix(output)
     if output.exists() and (kind or not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already; choose another name for the bundle.")
@@ -158,7 +167,7 @@ def _becoming(output: Path) -> Iterator[Path]:
 
 
 def _model_settings(cfg: Any) -> dict[str, Any]:
-    """Return the options of a model that belong to its architecture."""
+    """Return the options in ``cfg`` that the model's architecture declares."""
     values = vars(namespace(cfg))
     name = values.get("arch") or values["_name"]
     model = models.ARCH_MODEL_REGISTRY.get(name) or models.MODEL_REGISTRY.get(name)
@@ -171,7 +180,7 @@ def _model_settings(cfg: Any) -> dict[str, Any]:
 
 
 def _task_settings(cfg: Any, task: TranslationTask) -> dict[str, Any]:
-    """Return the options of a translation task, without its data and the options of validation."""
+    """Return the options of a translation task, without its data folder and validation options."""
     values = vars(namespace(cfg))
     fields = TASK_DATACLASS_REGISTRY[values["_name"]].__dataclass_fields__
     of_training = {name for name in fields if name == "data" or name.startswith("eval_")}
@@ -183,7 +192,7 @@ def _task_settings(cfg: Any, task: TranslationTask) -> dict[str, Any]:
 
 
 def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Keep only the options with these names, without paths and names of the training machine."""
+    """Return only the options with these names; others may tell about the training machine."""
     return {name: values[name] for name in sorted(set(names) & values.keys())}
 
 
@@ -191,7 +200,11 @@ def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
 def _write_model(
     model: models.BaseFairseqModel, cfg: Any, task: TranslationTask, folder: Path, numbers: str
 ) -> None:
-    """Write options, weights, and the engine's program if the engine supports the model."""
+    """Write a bundle's options and weights, and a program if the engine supports the model.
+
+    Raises:
+        CheckpointError: the model has no weights to store in bits. The message lacks its subject.
+    """
     legacy = not OmegaConf.is_config(cfg.model)
     options = _model_settings(cfg.model)
     if legacy:  # a legacy model's options are those of its whole training, paths included
@@ -235,7 +248,7 @@ def _write_model(
 
 
 def compiled(model: models.BaseFairseqModel, task: TranslationTask) -> tuple[Program, bool, int]:
-    """Compile a model's program for the engine.
+    """Compile a model to a program for the engine.
 
     Returns:
         The program; whether sources begin with ``<s>``; the length to which longer sources are cut,
@@ -262,14 +275,17 @@ def compiled(model: models.BaseFairseqModel, task: TranslationTask) -> tuple[Pro
 
 
 def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
-    """Return the symbols that a task puts around sentences, as ``affixes`` of an EngineModel."""
+    """Return the ids of the symbols that a task puts around sentences.
+
+    The result becomes :attr:`~fairseq_ext.engine.engine_model.EngineModel.affixes`.
+    """
     if not isinstance(task, TranslationExtTask):
         return NO_AFFIXES
     return tuple(() if number is None else (number,) for number in task.affixes[:3])
 
 
 def _rounded(name: str, tensor: Tensor, numbers: str) -> dict[str, Tensor]:
-    """Return the tensors, by name, that a bundle stores for one tensor of the model."""
+    """Convert a weight to a bundle's number format; return the tensors to store, by name."""
     if not tensor.is_floating_point() or not tensor.numel():
         return {name: tensor}
     if numbers == "bf16":
