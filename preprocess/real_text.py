@@ -170,7 +170,7 @@ def parts(folder: Path) -> dict[str, Part]:
 
 
 def splits(available: dict[str, Part]) -> dict[str, list[Part]]:
-    """Sort the texts into ``train``, ``valid``, ``test`` and further test sets, by split."""
+    """Return the texts of each split: ``train``, ``valid``, ``test`` and further test sets."""
     valid = available.pop(YEARS[VALID], None)
     result: dict[str, list[Part]] = {"train": [], "valid": [], "test": []}
     if valid is not None:

@@ -189,9 +189,8 @@ def read_header(index: Path) -> tuple[int, str] | None:
 def read(prefix: str | Path) -> tuple[Any, Any]:
     """Return all tokens of a dataset as a memory map, and the places where sentences start.
 
-    The places are int64 ``[sentences + 1]``: sentence ``i`` has the tokens from ``starts[i]`` to
-    ``starts[i + 1]``. Raise :class:`DataError` if the layout is not ``mmap``, or like
-    :func:`check`.
+    The places are int64 ``[sentences + 1]``; the last one is the number of all tokens. Raise
+    :class:`DataError` if the layout is not ``mmap``, or if :func:`check` finds a fault.
     """
     index = require_file(f"{prefix}.idx", "index")
     check(prefix)

@@ -61,8 +61,8 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
     ``data`` is the folder with the dictionaries for systems without ``data=DIR``.
 
     Raises:
-        ConfigError: an argument has another form, or a name is there twice; or a model is not
-            found, or its folder of dictionaries.
+        ConfigError: an argument has another form, two systems have one name, or a model or its
+            folder of dictionaries is missing.
     """
     systems: dict[str, Named] = {}
     for argument in arguments:
