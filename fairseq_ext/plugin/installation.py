@@ -33,5 +33,5 @@ def check_single_fairseq() -> None:
 
 
 def reinstall(names: Sequence[str]) -> str:
-    """Return the command that replaces the distributions ``names`` with the tested one."""
+    """Return the shell command that replaces the distributions ``names`` with tested fairseq."""
     return f"pip uninstall -y {' '.join(names)} && {INSTALL_FAIRSEQ}"

@@ -41,15 +41,16 @@ class Layer:
 
 
 def replacing(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Decorate a function that takes the original of a target and returns the replacement.
+    """Decorate a function that takes fairseq's original function or value, and returns another.
 
-    The function becomes a layer of ``patch``, and is called once for each target.
+    The function becomes a layer of ``patch``, and is called once for each of
+    :attr:`Layer.targets`.
     """
     return lambda wrapper: Layer(targets, wrapper, patch)
 
 
 def around(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Decorate a function that fairseq is to call instead of each target.
+    """Decorate a function that fairseq is to call instead of each of :attr:`Layer.targets`.
 
     The function gets the original target first, then the arguments of the call.
     """
@@ -135,7 +136,7 @@ def apply(patch: Patch, start: str = "") -> None:
 
 
 def owners(target: str) -> Iterator[tuple[Any, str]]:
-    """Yield each module or class that has the attribute ``target``, and the attribute's name.
+    """Yield each module or class that holds ``target``, and the name of the attribute in it.
 
     If a module also runs as ``__main__``, both copies of the module are yielded. The module of a
     command is left out if it is not loaded, because importing it would set up its logging.

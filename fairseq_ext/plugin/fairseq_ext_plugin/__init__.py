@@ -1,6 +1,7 @@
-"""Register everything: this is the folder for ``--user-dir`` that ``fairseq-ext user-dir`` prints.
+"""Register this package with fairseq: the folder for ``--user-dir``.
 
-fairseq imports the folder as a top-level module, so no other module may have its name.
+``fairseq-ext user-dir`` prints the folder. fairseq imports it as a top-level module, so no other
+module may have its name.
 """
 
 from fairseq_ext import register

@@ -1,8 +1,8 @@
 """Read each checkpoint safely and only once, and run nothing that a file names.
 
 The plugin makes fairseq read checkpoints with :mod:`fairseq_ext.checkpoints.storage`. A checkpoint
-names its task, its architecture and hundreds of options. fairseq builds no model before
-:mod:`fairseq_ext.checkpoints.registry_checks` has checked that they fit the command. Any later
+names its task, its architecture and hundreds of options. fairseq builds no model from a checkpoint
+until :mod:`fairseq_ext.checkpoints.registry_checks` has found these fit for the command. Any later
 error caused by a forged configuration becomes one message that names the file. Like fairseq, the
 plugin ignores a saved ``user_dir``, but reads the files that other options of a configuration name.
 
