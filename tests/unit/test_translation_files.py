@@ -275,10 +275,10 @@ def test_test_sets_of_wmt(tmp_path: Path) -> None:
     write(source, nameless)
     assert pairs(two_files.sgm((source, source), "en", "de")) == [("A", "A"), ("B", "B")]
     spread = "<DOC docid='a'><seg id='1'>A</seg></DOC><DOC docid='b'><seg id='1'>B</seg>\n<seg\n"
-    spread += "id='2'>\r\nC &lt;\n\nD\n</seg><!-- <seg id='0'>\n\n<doc docid='z'> -->"
+    spread += "id='2'>\r\nC\r&lt;\n\nD\n</seg><!-- <seg id='0'>\n\n<doc docid='z'> -->"
     spread += "<seg id='9'/></DOC><DOC docid='c'><seg id='1'>E</seg></DOC>"
     write(source, spread)
-    expected = [("a", "A"), ("b", "B"), ("b", "C <  D"), ("b", ""), ("c", "E")]
+    expected = [("a", "A"), ("b", "B"), ("b", "C\r<  D"), ("b", ""), ("c", "E")]
     segments = two_files.sgm((source, source), "en", "de")
     assert [(segment.document, segment.target) for segment in segments] == expected
     document = write(

@@ -61,7 +61,7 @@ def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
         if match[1]:
             document = match[1]
             continue
-        content = (match[3] or "").replace("\r", "").replace("\n", " ")
+        content = (match[3] or "").replace("\r\n", "\n").replace("\n", " ")
         if match[4] == "" or len(content) > LONGEST or SEGMENT_TAG.search(content):
             line = text.count("\n", 0, match.start()) + 1
             raise DataError(
