@@ -1,7 +1,7 @@
 """Dropout that is fast on a CPU, because it draws only 16 random bits for each value.
 
 torch draws a random float for each value, which takes longer than all other work of a dropout. Here
-one 64-bit random number serves four values. For small tensors torch is faster, so it does those.
+one 64-bit random number serves four values. Small tensors are left to torch, which is faster there.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 STEPS = 2**16
-LEAST = 2**14  # in tensors with fewer values torch's dropout is faster, because it has no Python
+LEAST = 2**14  # with fewer values torch's dropout is faster, because ours has Python's overhead
 
 
 def is_active(dropout: nn.Module) -> bool:

@@ -100,7 +100,7 @@ def models_with(option: str) -> list[str]:
 
 
 def options_without_effect(args: Namespace) -> dict[str, str]:
-    """Find the model's options that have no effect, because of the other options in ``args``.
+    """Find the options of the model ``args.arch`` that have no effect, because of other options.
 
     Return ``{option: need}``. The need is a phrase that says what would give the option an effect:
     for ``attention_dim`` it is `--attention-type mlp`. For other people's architectures the result
@@ -185,7 +185,7 @@ class TranslationTransformer(TransformerModelBase):
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
         """Yield ``(option, need)`` for each option that has no effect, because of other options.
 
-        The need is a phrase that says what would give it an effect, such as `--attention-type mlp`.
+        The need is a phrase that says what would turn the option on: `--attention-type mlp`, say.
         """
         if cls.binarization is not None:
             yield from cls.binarization.without_effect(cfg)

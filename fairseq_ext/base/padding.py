@@ -41,12 +41,12 @@ def gather_columns(values: Tensor, columns: Tensor) -> Tensor:
 
 
 def select_sentences(order: Tensor, rows_per_sentence: int) -> Tensor:
-    """Return the indices ``[B']`` of the sentences that still have rows after a reordering.
+    """Return the indices ``[B']`` of the sentences that keep rows when beam search reorders rows.
 
     With these indices :func:`keep_sentences` reorders tensors that have one item per sentence
-    instead of one per row. A sentence's keys, for instance, are equal for all its hypotheses, and
-    stored once they take ``beam`` times less memory. While beam search reorders rows only within
-    sentences, as it nearly always does, such tensors are not even copied.
+    instead of one per row. A sentence's keys, for instance, are equal for all its hypotheses, so
+    they are stored once, which takes ``beam`` times less memory. While beam search reorders rows
+    only within sentences, as it nearly always does, such tensors are not even copied.
 
     If sentences keep different numbers of rows, the result is ``[R']``, the sentence of each row.
     The reordered tensors then have one item per row.
@@ -78,8 +78,8 @@ def reorder_rows(
 ) -> dict[str, list[Tensor]]:
     """Return the encoder's output for the rows ``order`` ``[R']`` that beam search keeps.
 
-    All entries of ``encoder_out`` have one item per sentence, except the entry ``by_row``, which
-    has one per row. Return a new dictionary, with the sentences of :func:`select_sentences`.
+    In ``encoder_out``, the entry ``by_row`` has one item per row; all other entries have one item
+    per sentence, and keep the items of those sentences that keep rows.
     """
     rows, count = encoder_out[by_row][0], encoder_out["encoder_out"][0].size(1)
     reordered = {**encoder_out, by_row: [rows.index_select(0, order)]}

@@ -57,10 +57,9 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0
 class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
     """A criterion that trains on a teacher's probabilities and validates on the references.
 
-    The training loss is the mean of :func:`distillation_loss`, with the weight ``teacher_weight``,
-    and of the references' cross-entropy, with the rest of the weight. The teacher is in evaluation
-    mode and has no gradient. It is not a submodule, so neither checkpoints nor the optimizer
-    contain it.
+    The training loss is ``teacher_weight`` times :func:`distillation_loss`, plus
+    ``1 - teacher_weight`` times the references' cross-entropy. The teacher is in evaluation mode
+    and has no gradient. It is not a submodule, so neither checkpoints nor the optimizer contain it.
 
     Raises:
         ConfigError: ``temperature``, ``teacher_weight`` or ``teacher`` is wrong.

@@ -177,7 +177,7 @@ class BinaryLinear(nn.Linear):
         return x if dropout is None else dropout(x)
 
     def binarized_weight(self) -> Tensor:
-        """Return ``W_b`` ``[N, K]``; the latent weights if the layer's stage does not binarize."""
+        """Return ``W_b`` ``[N, K]``; the latent weights while the stage does not binarize them."""
         if not self.binary_weights:
             return self.weight
         if self.frozen_level is not None:

@@ -67,7 +67,7 @@ class Layers:
         self.switches = switches.selected(cfg)
 
     def exchange(self, layer: nn.Module) -> None:
-        """Replace the attentions and the feed-forward network of a layer of fairseq by ours."""
+        """Replace the attentions and feed-forward network of fairseq's ``layer`` by binary ones."""
         layer.self_attn = self.attention(layer.self_attn)
         if getattr(layer, "encoder_attn", None) is not None:
             layer.encoder_attn = self.attention(layer.encoder_attn)

@@ -116,7 +116,7 @@ def fit_law(
     resamples: int = 500,
     seed: int = 1,
 ) -> Fit:
-    """Fit a scaling law to the losses of all models by least squares, from several starts.
+    """Fit a scaling law to the losses of models by least squares, from several starting points.
 
     Args:
         encoder, decoder: numbers of parameters of each model, without embeddings, ``[n]``.

@@ -19,7 +19,7 @@ from fairseq_ext.gru.attention import exponentials, tanh_of_sum
 
 
 def gru_update(input_gates: Tensor, hidden_gates: Tensor, state: Tensor) -> Tensor:
-    """Compute a GRU's next state ``s'`` ``[..., H]`` from ``state``, ``s``, and an input ``x``.
+    """Compute a GRU's next state ``s'`` ``[..., H]`` from its ``state`` ``s`` and an input ``x``.
 
     ``r = σ(W_r x + U_r s)``, ``z = σ(W_z x + U_z s)``, ``n = tanh(W_n x + r ⊙ (U_n s))``,
     ``s' = (1 - z) ⊙ n + z ⊙ s``. ``input_gates`` are ``W x + b`` and ``hidden_gates`` are

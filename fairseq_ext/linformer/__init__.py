@@ -2,8 +2,8 @@
 machine translation task", after Wang et al. 2020 (arXiv 2006.04768).
 
 Attention reads ``K`` mixtures of the ``n`` source tokens instead of the tokens themselves. The
-weights of the mixtures are two learned matrices E and F, ``[K, N]``. For a source of ``n ≤ N``
-tokens only their first ``n`` columns are used::
+weights of the mixtures are two learned matrices E and F, ``[K, N]``. A source of ``n ≤ N`` tokens
+uses the first ``n`` columns of both::
 
     head = softmax(Q (E K)^T / √D) F V
 

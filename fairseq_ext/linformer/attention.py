@@ -91,7 +91,7 @@ class LinformerAttention(nn.Module):
     def _compress_then_project(
         self, source: Tensor, padding_mask: Tensor | None, matrices: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Mix first, then project: ``E K = E (y W + 1 b^T) = (E y) W + (E 1) b^T``, and so for F V.
+        """Mix first, then project: ``E K = E (y W + 1 b^T) = (E y) W + (E 1) b^T``; F V likewise.
 
         The vector ``1`` has a 1 for each token and a 0 for each pad.
         """
@@ -258,8 +258,8 @@ def fit_checkpoint(
     trained.
 
     Raises:
-        CheckpointError: the checkpoint has another window of a convolution, or other sizes than the
-            module has, apart from ``N``.
+        CheckpointError: a size other than ``N``, or the window of a convolution, differs from the
+            module's.
     """
     name = f"{prefix}weight"
     if name not in state_dict or module.kind == "mean-pool":

@@ -187,7 +187,7 @@ class SourceAttention(attention.LinformerAttention):
         saved = self.get_incremental_state(incremental_state, "projected")
         if saved is None:
             keys, values = self.compress(key, key_padding_mask)
-            # Only the number of its rows is needed later, so `rows` has no elements.
+            # `rows` has no elements, because only its number of rows is needed later.
             saved = {"keys": keys, "values": values, "rows": query.new_empty(query.size(1), 0)}
             self.set_incremental_state(incremental_state, "projected", saved)
         return self.attend(query, saved["keys"], saved["values"]), None

@@ -64,9 +64,9 @@ class Card:
         return cls(about, licence[1] if licence else cls.licence, body[2] if body else "")
 
     def with_format_note(self, numbers: str) -> "Card":
-        """Note below the scores with which number format of the weights they were measured.
+        """Add a note below the scores: in which number format the measured weights were.
 
-        Return the new card; the same card if it has no scores, or such a note already.
+        Return the new card, or this card if it has no scores, or such a note already.
         """
         if not self.table or _MEASURED in self.table:
             return self

@@ -70,7 +70,7 @@ def existing_bundle(path: Path, participle: str) -> Path:
 
     Raises:
         CheckpointError: there is nothing at this path.
-        ConfigError: there is something else than a bundle.
+        ConfigError: the path is something other than a bundle.
     """
     path = require(resolved(path))
     if not bundle.is_bundle(path):

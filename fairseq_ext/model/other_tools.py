@@ -298,7 +298,7 @@ def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
 
 
 def _write_tokenizer(dictionary: Dictionary, folder: Path) -> None:
-    """Write a tokenizer for text that has been split into the model's tokens, with blanks."""
+    """Write a tokenizer for text in which blanks already separate the model's tokens."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     numbers = {symbol: number for number, symbol in enumerate(dictionary.symbols)}

@@ -102,9 +102,9 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
 def _tokens(
     texts: Sequence[Path], text: Pipeline, symbols: Sequence[Sequence[str]]
 ) -> list[set[str]]:
-    """Return the tokens that occur in the texts: those of the source, then those of the target.
+    """Return the source tokens and the target tokens that occur in the texts.
 
-    ``symbols`` are the symbols of both dictionaries; other tokens are left out.
+    ``symbols`` are the symbols of both dictionaries; tokens that they lack are left out.
 
     Raises:
         ConfigError: a text is not named by its language, or a language has no text.
@@ -190,7 +190,7 @@ def with_symbols(
 
 
 def _dictionary(words: Dictionary, rows: torch.Tensor) -> Dictionary:
-    """Return a dictionary with the symbols in these rows; fairseq's special symbols come first."""
+    """Return a dictionary with only the symbols in ``rows``, after fairseq's special symbols."""
     smaller = Dictionary()
     for number in rows.tolist()[smaller.nspecial :]:
         smaller.add_symbol(words.symbols[number], n=words.count[number])

@@ -68,7 +68,7 @@ def write(
         search: search options that become the bundle's defaults, such as ``{"beam": 4}``.
         shortlist: file of `fairseq-ext shortlist`; None keeps the shortlist of a bundle.
         card: the part of the model card that only the model's maker can write.
-        change: function that returns the model and the task to write instead.
+        change: function that changes the model and the task before they are written.
 
     Raises:
         CheckpointError: the checkpoint cannot be read, or has no weights to store in bits.
@@ -192,7 +192,7 @@ def _task_settings(cfg: Any, task: TranslationTask) -> dict[str, Any]:
 
 
 def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return only the options with these names; others may tell about the training machine."""
+    """Return only the options with these names; others may hold paths or names of a machine."""
     return {name: values[name] for name in sorted(set(names) & values.keys())}
 
 
@@ -203,7 +203,8 @@ def _write_model(
     """Write a bundle's options and weights, and a program if the engine supports the model.
 
     Raises:
-        CheckpointError: the model has no weights to store in bits. The message lacks its subject.
+        CheckpointError: the model has no weights to store in bits. The caller puts the checkpoint's
+            name before the message.
     """
     legacy = not OmegaConf.is_config(cfg.model)
     options = _model_settings(cfg.model)

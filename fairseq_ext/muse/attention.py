@@ -81,7 +81,7 @@ class MultiScaleAttention(nn.Module):
 
     @property
     def parts_in(self) -> int:
-        """The number of projections in the input: q, k, v and, if separate, one more for values."""
+        """The number of projections in the input: 3 (q, k, v), or 4 with the convolution's own."""
         return 4 if self.separate else 3
 
     @property
@@ -99,7 +99,7 @@ class MultiScaleAttention(nn.Module):
         """Attend and convolve; return ``[T, B, C]``, or ``[T, B, 2C]`` if there is a convolution.
 
         Args:
-            projected: q, k and v ``[T, B, 3C]``; if separate, also own values: ``[T, B, 4C]``.
+            projected: q, k, v ``[T, B, 3C]``; if separate, more values at the end ``[T, B, 4C]``.
             padding_mask: ``[B, T]``, true on pads. Pads get no attention, and the convolution reads
                 0 instead of their values.
             attention_mask: ``[T, T]``, added to the scores of the attention.

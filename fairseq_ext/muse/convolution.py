@@ -35,7 +35,7 @@ def extend(past: Past, name: str, newest: Tensor) -> Tensor:
 
 
 def taps_to_the_left(kernel_size: int, causal: bool) -> int:
-    """Return how many taps lie left of a position: all but one if causal, half if not, by (6)."""
+    """Return the number of taps left of a position: all but one if causal, else half (6)."""
     return kernel_size - 1 if causal else kernel_size // 2
 
 
@@ -124,7 +124,8 @@ def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:
 class DynamicConvolution(nn.Module):
     """The gated sum of dynamic convolutions, equations (5) to (7), before ``W_out``.
 
-    Each head convolves its own channels. For the values ``v_t`` of a position::
+    Each head convolves its own channels. For the values ``v_t`` of a position, to the left of which
+    kernel i has ``left_i`` taps::
 
         w_i = softmax(W_i v_t)                    over all k_i taps, one kernel for each head
         Conv(v)_t = Σ_i softmax(α)_i Σ_j w_ij v_{t - left_i + j}
@@ -157,7 +158,7 @@ class DynamicConvolution(nn.Module):
         self.dropout = dropout or nn.Identity()
 
     def kernels(self, values: Tensor) -> Tensor:
-        """Predict the summed kernel of each position and head: ``[..., C]`` to ``[..., H, K]``."""
+        """Predict the gated sum of kernels at each position: ``[..., C]`` to ``[..., H, K]``."""
         # Taps come before positions, because that makes short softmaxes many times faster.
         logits = F.linear(self.predictor.weight, values.reshape(-1, values.size(-1)))
         logits = logits.view(self.heads, sum(self.kernel_sizes), -1)  # [H, Σk, positions]

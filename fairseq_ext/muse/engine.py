@@ -75,7 +75,7 @@ def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: 
 
 
 def can_fuse(layer: ParallelBlock) -> bool:
-    """Return whether the branches' matrices can be joined, which binary layers cannot."""
+    """Return whether the branches' matrices can be joined: not if layers are binary."""
     projections = layer.projections
     return isinstance(projections, FusedProjections) or all(
         type(module) is nn.Linear for module in projections.children()

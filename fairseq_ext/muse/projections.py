@@ -122,7 +122,7 @@ class SeparateProjections(nn.Module):
         return [getattr(self, name)(x) for name, x in zip(self.inward, inputs, strict=True)]
 
     def write(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Apply each branch's last matrix to its part; return each branch's output ``[..., C]``."""
+        """Apply each branch's last matrix to its item of ``parts``; return outputs ``[..., C]``."""
         return [getattr(self, name)(part) for name, part in zip(self.outward, parts, strict=True)]
 
 
@@ -130,8 +130,8 @@ class FusedProjections(nn.Module):
     """The matrices of all branches in two: the first ones in ``W_Enc``, the last ones in ``W_Dec``.
 
     The biases of the last matrices are stored separately, so that :func:`unfuse` is exact. If
-    dropout gives the branches different inputs, or drops each branch's output, the branches'
-    products are computed separately.
+    dropout gives the branches different inputs, or is applied to each branch's output, the
+    branches' products are computed separately.
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -190,8 +190,8 @@ def fuse(state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
 def unfuse(state: dict[str, Tensor], sizes: Sizes, prefix: str = "") -> dict[str, Tensor]:
     """Convert a state dict of :class:`FusedProjections` to one of :class:`SeparateProjections`.
 
-    This reverses :func:`fuse` exactly, to the bit. ``sizes`` are those of the block. A state that
-    is not fused is returned as it is.
+    This reverses :func:`fuse` exactly, to the bit. ``sizes`` are the block's sizes. A state that is
+    not fused is returned as it is.
     """
     if f"{prefix}weight_in" not in state:
         return state
