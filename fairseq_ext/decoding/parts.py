@@ -60,7 +60,10 @@ class Folder:
         return [parts_by_name[name] for name in self.shared.missing([*parts_by_name])]
 
     def work(self, parts: Sequence[Part], write: WritePart) -> None:
-        """Translate missing parts together with other workers; ``write`` translates one part."""
+        """Translate those of ``parts`` that are missing, together with other workers.
+
+        ``write`` translates one part.
+        """
         parts_by_name = {self.text(part).name: part for part in parts}
         self.shared.work([*parts_by_name], lambda name: self._write(parts_by_name[name], write))
 

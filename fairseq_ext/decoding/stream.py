@@ -86,7 +86,7 @@ def translations(
         codec: converts text to tokens and back.
         search: how to search; None for the translator's own search.
         name: name of the input, for messages.
-        first: number of the input's first line.
+        first: number, in the input, of the first of ``lines``, for messages and translations.
         before: number of lines in earlier inputs, added to the line numbers of translations.
         buffer: lines to read before translating them in batches of about equal length.
         skip_long: whether lines that are too long get empty translations and a warning.
@@ -204,8 +204,9 @@ def join_parts(
 ) -> Ranked:
     """Join the translations of a line's sentences: all best ones, all second best, and so on.
 
-    The translations of ``parts`` are the next items of ``translated``. Indentation, and the bullets
-    and numbers of list items, stay as they are. A line without a translation gets an empty one.
+    ``parts`` are the line's sentences as ``splitter`` split them; their translations are the next
+    items of ``translated``. Indentation, and the bullets and numbers of list items, are parts, too,
+    and stay as they are. A line without a translation gets an empty one.
     """
     rows = [*islice(translated, len(parts))]
     if len(parts) == 1:

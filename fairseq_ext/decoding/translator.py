@@ -277,6 +277,9 @@ def _configuration(data: str | Path, search: Search) -> Any:
 
 
 def own_random_numbers(search: Search) -> AbstractContextManager[None]:
-    """Return a context that, at its end, restores the state of torch's random generators."""
+    """Return a context that, at its end, restores the state of torch's random generators.
+
+    They include those of GPUs, unless ``search`` asks for the CPU and CUDA is not in use.
+    """
     cuda = torch.cuda.is_initialized() or (torch.cuda.is_available() and not search.cpu)
     return torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else [])

@@ -164,7 +164,11 @@ def _package(method: Any) -> str | None:
 
 
 def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None:
-    """Raise CheckpointError if a weight is NaN or infinite; output could still look plausible."""
+    """Raise CheckpointError if a weight in ``matrices`` is NaN or infinite.
+
+    Translations by such a model could still look plausible. The message names the parameter of
+    ``model`` that is not finite.
+    """
     arrays = (matrix.levels if isinstance(matrix, Signs) else matrix.values for matrix in matrices)
     if all(np.isfinite(array).all() for array in arrays):
         return
@@ -309,9 +313,10 @@ def residual(
 ) -> Columns:
     """Compile an attention with its residual and layer norm: ``LN(x + Attention(x))``.
 
-    With ``normalize_before``, it is ``x + Attention(LN(x))``. ``after`` is the layer norm LN.
-    ``source`` is the output of the encoder; NOTHING for self-attention. ``shown`` says whether the
-    attention weights are the alignment of the translation.
+    If ``layer``, the layer with this attention, has ``normalize_before``, it is
+    ``x + Attention(LN(x))``. ``after`` is the layer norm LN. ``source`` is the output of the
+    encoder; NOTHING for self-attention. ``shown`` says whether the attention weights are the
+    alignment of the translation.
     """
     before = layer.normalize_before
     read = norm(after, x, program) if before else x

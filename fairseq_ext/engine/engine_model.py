@@ -69,7 +69,7 @@ def ensemble(models: Sequence[EngineModel]) -> EngineModel:
 
     Raises:
         ConfigError: the models have different dictionaries, languages or options for sources
-            (``begins``, ``cut``, ``affixes``).
+            (the fields ``begins``, ``cut`` and ``affixes``).
     """
     first, *rest = models
     shared = attrgetter("src", "tgt", "begins", "cut", "affixes", "source", "target")

@@ -72,7 +72,10 @@ def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table
 
 
 def _first(source: Side, target: Side, limit: int) -> Table:
-    """Run the first iteration, in which all source words of a sentence are equally probable."""
+    """Run the first iteration, in which all source words of a sentence are equally probable.
+
+    Return t(f | e) of at most ``limit`` pairs of words.
+    """
     total, waiting = Table(np.empty(0, np.int64), np.empty(0)), []
     for keys, widths in _blocks(source, target):
         pairs, places = np.unique(keys, return_inverse=True)
@@ -84,9 +87,9 @@ def _first(source: Side, target: Side, limit: int) -> Table:
 
 
 def _merged(tables: list[Table], limit: int, vocabulary: int) -> Table:
-    """Add up the counts of tables.
+    """Add up the counts of tables, whose target vocabulary has ``vocabulary`` words.
 
-    If there are more than ``limit`` pairs, keep only the ``limit / 2`` most probable ones.
+    If there are more than ``limit`` pairs, keep only the ``limit / 2`` with the largest t(f | e).
     """
     keys, places = np.unique(np.concatenate([table.keys for table in tables]), return_inverse=True)
     counts = np.bincount(places, np.concatenate([table.values for table in tables]), len(keys))
@@ -108,8 +111,8 @@ def _blocks(source: Side, target: Side) -> Iterator[tuple[np.ndarray, np.ndarray
     """Yield the pairs of words of the text, in blocks of consecutive sentences.
 
     For each target word of a block there is one pair with each word of the source sentence, and one
-    with the empty word. Yield the keys of a block's pairs, target word by target word, and the
-    number of pairs for each target word.
+    with the empty word. A block is two arrays: the keys (see :class:`Table`) of its pairs, target
+    word by target word; and the number of pairs for each target word.
     """
     sizes = np.diff(source.begins) * np.diff(target.begins)
     ends = np.cumsum(sizes)
@@ -134,7 +137,11 @@ def _pairs(source: Side, target: Side, first: int, last: int) -> tuple[np.ndarra
 
 
 def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndarray]:
-    """Return up to ``count`` most probable target words of each source word, best first, as ids."""
+    """Return up to ``count`` most probable target words of each source word, best first, as ids.
+
+    ``table`` has the probabilities; ``source`` and ``target`` are the sides of its text, of which
+    only the sizes of the vocabularies are read.
+    """
     origins, words = np.divmod(table.keys, target.vocabulary)
     usable = (origins < source.vocabulary) & (table.values > 0) & ~np.isin(words, NEVER)
     origins, words, values = origins[usable], words[usable], table.values[usable]

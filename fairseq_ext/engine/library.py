@@ -53,7 +53,10 @@ def library() -> ctypes.CDLL | None:
 
 @functools.cache
 def available_paths() -> tuple[str, ...]:
-    """Return the entries of :data:`PATHS` that this processor can run; () without the C library."""
+    """Return the instruction sets in :data:`PATHS` that this processor has.
+
+    Without the C library, return ().
+    """
     machine = library()
     return () if machine is None else PATHS[: machine.engine_best_path() + 1]
 
@@ -95,8 +98,8 @@ class Machine:
     """A program with its packed weights and an optional shortlist of target tokens.
 
     The weights are ``packed`` or, if it is None, those of the program, packed in the format
-    ``numbers`` (fp32, bf16 or int8). ``path`` is one of :data:`PATHS`; None for
-    :func:`active_path`.
+    ``numbers`` (fp32, bf16 or int8). ``path`` is the instruction set to use, one of :data:`PATHS`;
+    None for :func:`active_path`.
 
     Raises:
         ConfigError: the program or the shortlist does not fit the weights.

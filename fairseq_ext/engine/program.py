@@ -171,7 +171,10 @@ class Signs:
     def packed(
         cls, signs: np.ndarray, levels: np.ndarray, ternary: bool, **options: Any
     ) -> "Signs":
-        """Pack signs ``[N, K]`` into bits; signs are -1 and 1, and also 0 if ``ternary``."""
+        """Pack signs ``[N, K]`` into bits; signs are -1 and 1, and also 0 if ``ternary``.
+
+        ``levels`` has the level of each row. ``options`` are further fields of :class:`Signs`.
+        """
         plus = pack_bits(signs - 1) if ternary else None
         return cls(pack_bits(signs), levels, signs.shape[1], plus=plus, **options)
 

@@ -45,7 +45,7 @@ class Shortlist:
             raise ConfigError(f"the shortlist is for another vocabulary, or damaged. {CURE}")
 
     def require(self, count: int) -> None:
-        """Raise ConfigError if fewer than ``count`` tokens, which a search needs, are frequent."""
+        """Raise ConfigError if ``frequent`` has fewer than the ``count`` tokens a search needs."""
         frequent = len(np.unique(self.frequent))
         if frequent < count:
             raise ConfigError(
@@ -54,7 +54,10 @@ class Shortlist:
             )
 
     def of(self, sentence: Sequence[int], extra: Sequence[int], vocabulary: int) -> np.ndarray:
-        """Return a source sentence's listed target tokens, and ``extra``: ascending int32 ids."""
+        """Return a source sentence's listed target tokens, and ``extra``: ascending int32 ids.
+
+        ``vocabulary`` is the size of the target vocabulary.
+        """
         listed = np.zeros(vocabulary, bool)
         lists = (self.lists[token] for token in set(sentence) if token < len(self.lists))
         for tokens in (self.frequent, extra, *lists):
@@ -101,7 +104,10 @@ def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shor
 
 
 def _numbers(path: str | Path, place: int, line: str, vocabulary: Mapping[str, int]) -> np.ndarray:
-    """Return the ids of a line's target symbols; refuse unknown symbols and an empty line."""
+    """Return the ids of a line's target symbols; refuse unknown symbols and an empty line.
+
+    ``place`` is the number of the line, for messages; ``vocabulary`` has the ids by symbol.
+    """
     symbols = line.split(" ")
     for symbol in symbols:
         if symbol not in vocabulary:

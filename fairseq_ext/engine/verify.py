@@ -209,7 +209,7 @@ class _Verifier:
         return shape
 
     def beside(self, place: Columns, out: Columns, width: int | None = None) -> None:
-        """Check an input with the rows of ``out``, and ``width`` columns (None: any number)."""
+        """Check that an input has the same rows as ``out``, and ``width`` columns (None: any)."""
         shape, rows = self.read(place, *Phase, width=width), self.within(out)
         _require(shape[1:] == rows[1:], "an operand does not have the rows of the result")
 

@@ -72,7 +72,10 @@ class Writer(Program):
         return self._recipes.setdefault(id(array), (array, array))[1]
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
-        """Add a weight to the program, unless it has it already; return its index (None: -1)."""
+        """Return the index of a weight in the program, and add it first if it is missing.
+
+        ``plain`` is as for :class:`Matrix`. The index of None, no weight, is -1.
+        """
         if values is None:
             return -1
         for number, matrix in enumerate(self.matrices):

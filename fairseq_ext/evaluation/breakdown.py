@@ -49,10 +49,11 @@ def break_down(
 ) -> Breakdown:
     """Compute each system's chrF2 by kind of sentence, and its percentage of faulty translations.
 
-    ``texts[system]`` has a list of translations for each run (training) of the system. A name is a
-    capitalized word of the reference, not its first, that the source has, too. Without sources,
-    every such word of the reference counts as a name, and copies of the source are not counted.
-    Without training text, sentences are not grouped by their rarest word.
+    ``texts[system]`` has a list of translations for each run (training) of the system. Sentences
+    are grouped by the length of the reference, by a number or a name in it and, with ``training``
+    text, by how many training lines have its rarest word. A name is a capitalized word of the
+    reference, not its first, that the source has, too. Without sources, every such word of the
+    reference counts as a name, and copies of the source are not counted as faults.
     """
     from sacrebleu import CHRF
 
@@ -209,7 +210,8 @@ def measure_overlap(
     """Find references in files of training text, and score the systems on the other sentences.
 
     ``translations[system]`` has a list of translations for each run of the system. If the training
-    text has every reference, there are no scores.
+    text has every reference, there are no scores. ``tokenizer`` and ``extra_metrics`` choose the
+    metrics, as for :func:`~fairseq_ext.evaluation.score.build_metrics`.
     """
     matches = contamination.find(references, contamination.texts(training))
     numbers = {match.sentence for match in matches}

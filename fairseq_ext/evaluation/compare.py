@@ -283,7 +283,10 @@ def compare(
     }
 
     def sample(line: int, scores: Mapping[str, str]) -> Sample:
-        """Return the sample of a line, from 0; ``scores`` has a text to add to each system name."""
+        """Return a line of the test set, counted from 0, with its translations by some systems.
+
+        ``scores`` has the names of these systems, each with a text to show after the name.
+        """
         shown = {f"{name}{score}": texts[name][0][line] for name, score in scores.items()}
         return Sample(line + 1, sources and sources[line], references[line], shown)
 
@@ -333,8 +336,9 @@ def undoing_of_tables(systems: Sequence[System]) -> dict[str, Undoing]:
 def _read(
     system: System, undo: Undoing, references: Sequence[str], reference: str | Path
 ) -> tuple[list[list[str]], list[list[str]] | None, list[str] | None]:
-    """Read and check a system's translations.
+    """Read a system's translations, and check them against the references.
 
+    ``undo`` turns tokens into text; ``reference`` is the file of ``references``, for messages.
     Return each run's lines as text, each run's lines as words (None if only text is known), and the
     source lines (None if not known).
     """
@@ -416,7 +420,10 @@ def _facts(system: System) -> dict[str, Any]:
 def _tokenized_scores(
     tokens: Mapping[str, Sequence[Sequence[str]]], reference: str | Path | None
 ) -> dict[str, float]:
-    """Return each system's BLEU on tokens, averaged over its runs; empty without a reference."""
+    """Return each system's BLEU on tokens, averaged over its runs.
+
+    ``reference`` is the file of tokenized references; if it is None, the result is empty.
+    """
     if reference is None:
         return {}
     references = plain_lines(reference)

@@ -65,7 +65,7 @@ class LengthScores:
 
 
 def parse_bounds(text: str) -> list[int]:
-    """Parse the longest length of each bucket, such as ``"10,20,30"``; a last one has no limit.
+    """Parse the longest length of each bucket but the last, which has no limit: ``"10,20,30"``.
 
     Raises:
         ConfigError: the text is not a list of rising positive numbers.

@@ -38,9 +38,11 @@ SOURCE_CURE = "Give the source text with `--source`."
 
 @dataclass(frozen=True)
 class Score:
-    """The score that a metric gives a text, with the metric's signature and further details.
+    """The score that a metric gives a text, with the metric's signature and a longer text.
 
-    BLEU and chrF are from 0 to 100. Neural metrics also have the scores of single segments.
+    The text, ``detail``, has for example the precisions of BLEU or, if ``compare`` computed the
+    score, its 95% interval. BLEU and chrF are from 0 to 100. Neural metrics also have the scores of
+    single segments.
     """
 
     name: str  # name of the metric
@@ -98,8 +100,8 @@ def choose_tokenizer(
 def build_bleu(tokenizer: str = USUAL, metric: str | None = None, **options: Any) -> Any:
     """Build sacrebleu's BLEU with a tokenizer; ``options`` are further arguments of ``BLEU``.
 
-    If a value of ``--metric`` implies the tokenizer, ``metric`` is this value. Otherwise error
-    messages name the option ``--tokenize``.
+    ``metric`` is the value of ``--metric`` that implies the tokenizer; error messages name it. If
+    it is None, they name the option ``--tokenize`` instead.
 
     Raises:
         EnvironmentProblem: the tokenizer's library or its files are missing.
@@ -464,7 +466,11 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
 
 
 def _of_comparison(path: str | Path, content: Mapping[str, Any], system: str | None) -> list[Score]:
-    """Return the scores of one system of a comparison, with 95% intervals as their details."""
+    """Return the scores of one system of a comparison, with 95% intervals as their details.
+
+    ``content`` is the JSON that ``compare`` wrote to ``path``; ``system`` is as for
+    :func:`read_scores`.
+    """
     rows = {row["name"]: row for row in content["systems"]}
     if system is None and len(rows) == 1:
         (system,) = rows

@@ -136,7 +136,7 @@ class Variances:
     def of(cls, *systems: Runs) -> Variances:
         """Measure the variances of one system's mean score, or of the difference of two means.
 
-        At least one system must have several runs.
+        ``systems`` are the runs of one system or of two; at least one must have several runs.
         """
         weight = sum(1 / len(system.values) for system in systems)
         freedom = sum(len(system.values) - 1 for system in systems)
@@ -272,7 +272,10 @@ def student_quantile(freedom: int) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The estimates by system and metric (``BLEU``, ``chrF``), and the signatures by metric."""
+    """The result of :func:`bootstrap`: all systems' estimated scores, and the metrics' signatures.
+
+    ``estimates`` are by system and metric (``BLEU``, ``chrF``), ``signatures`` by metric.
+    """
 
     estimates: dict[str, dict[str, Estimate]]
     signatures: dict[str, str]
@@ -329,7 +332,11 @@ def _runs(scores: Sequence[tuple[float, np.ndarray]]) -> Runs:
 
 
 def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dict[str, Estimate]:
-    """Estimate each system's score by one metric, and its difference from the baseline."""
+    """Estimate each system's score by one metric, and its difference from the baseline.
+
+    ``scored`` has the scores of each system's runs, by the system's name. ``sentences`` is the
+    number of test sentences.
+    """
     from sacrebleu.significance import estimate_ci
 
     estimates = {}

@@ -123,8 +123,9 @@ def write_table(
 ) -> None:
     """Write a table of translations, with a column for each run of each system.
 
-    A system that ``tokens`` has is written as tokens, any other as text. If Moses' rules turn the
-    tokens of a system into text, ``languages`` has the language of the rules.
+    ``texts`` has the translations of all systems, by system. If ``tokens`` has a system, too, its
+    tokens are written instead of its text. If Moses' rules turn the tokens of a system into text,
+    ``languages`` has the language of the rules.
     """
     columns = []
     for name in texts:
@@ -180,7 +181,7 @@ def read_table(path: str | Path) -> dict[str, Translations]:
 
 @contextlib.contextmanager
 def _long_cells() -> Iterator[None]:
-    """During the block, raise the limit on ``csv``'s cells to the longest line of a text file."""
+    """During the block, let ``csv`` read cells as long as the longest line that a text may have."""
     before = csv.field_size_limit()  # it holds for all readers in the process, so it is restored
     csv.field_size_limit(max(LONGEST, before))
     try:

@@ -85,7 +85,8 @@ def line_stats(line: str) -> tuple[str, dict[str, float]]:
     """Return what a log line is about, and its numbers by name.
 
     The line is about ``step`` (the last ``--log-interval`` updates), ``train`` (an epoch), or a
-    validation: the name of the subset, such as ``valid``. Other lines give an empty text.
+    validation: the name of the subset, such as ``valid``. Other lines give an empty text and no
+    numbers.
     """
     if line.endswith("}") and '"epoch"' in line and "{" in line:
         return _json_stats(line[line.index("{") :])

@@ -140,7 +140,13 @@ class Service:
         return self._batcher.waiting + self._reading + self._encoding
 
     async def _in_text_thread(self, lines: int, work: Callable[[], _T]) -> _T:
-        """Call ``work`` in the text thread; while it runs, ``lines`` lines count as waiting."""
+        """Call ``work`` in the thread that converts text, and return its result.
+
+        Until it returns, ``lines`` lines count as waiting.
+
+        Raises:
+            Refusal: too many lines already wait (429).
+        """
         if self._load + lines > self._limits.max_queue:
             raise Refusal(429, BUSY, WAIT)
         self._encoding += lines

@@ -83,7 +83,10 @@ class Pairs:
 
     @functools.cached_property
     def _identifier(self) -> Any:
-        """The identifier of the served languages; None without py3langid, or if it knows none."""
+        """py3langid's detector of the served languages.
+
+        It is None without py3langid, or if py3langid knows none of these languages.
+        """
         if importlib.util.find_spec("py3langid") is None:
             return None
         from py3langid.langid import MODEL_FILE, LanguageIdentifier

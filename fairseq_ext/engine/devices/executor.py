@@ -215,7 +215,8 @@ def ranked(
 ) -> tuple[Tensor, Tensor]:
     """Return each hypothesis's 2 W best next tokens: log-probabilities and ids, ``[B, W, 2 W]``.
 
-    Prefixes and ``rules`` restrict the choice. ``logits [B, W, V]`` are changed in place.
+    ``rules``, and the prefixes in ``state``, restrict the choice. ``logits [B, W, V]`` are changed
+    in place.
     """
     step = state["step"]
     normalizers = logits.logsumexp(2, keepdim=True)
@@ -242,8 +243,9 @@ def ranked(
 def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tensor) -> None:
     """Set the logits of tokens that would repeat an n-gram to -∞, in ``logits [B, W, V]``.
 
-    An n-gram has ``size`` tokens, and does not count if it has the start symbol. The logit of
-    ``pad`` may become -∞ as well, because positions without a repetition bar ``pad``.
+    ``state`` has each hypothesis's earlier tokens. An n-gram has ``size`` tokens, and does not
+    count if it has the start symbol. A position without a repetition bars the id ``pad`` instead of
+    a token, so the logit of ``pad`` may become -∞ as well.
     """
     step, ancestors = state["step"], state["ancestors"]
     words = state["tokens"].transpose(1, 2).gather(1, ancestors)  # of each hypothesis, [B, W, T]
