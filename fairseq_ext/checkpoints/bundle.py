@@ -37,7 +37,7 @@ import numpy as np
 from fairseq_ext.checkpoints import dictionaries
 from fairseq_ext.checkpoints.layout import DICTIONARIES, FOR_THE_HUB, PLAIN_LOSS, before_training
 from fairseq_ext.engine import NUMBERS
-from fairseq_ext.engine.engine_model import is_search
+from fairseq_ext.engine.engine_model import SearchDefaults, is_search
 from fairseq_ext.engine.program import Signs
 from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.utils import extras, files
@@ -82,7 +82,7 @@ class Bundle:
     tgt: str
     architecture: str
     numbers: str
-    search: dict[str, int | float]
+    search: SearchDefaults
     files: dict[str, str]
     updates: int | None = None
 
@@ -183,15 +183,15 @@ def read(path: str | Path) -> Bundle:
             f"{content.get('version')!r:.20}, but this installation reads {FORMAT}, {VERSION}; "
             "update fairseq-ext."
         )
-    fields = {name: content.get(name) for name in Bundle.__dataclass_fields__ if name != "folder"}
+    names = Bundle.__dataclass_fields__.keys() - {"folder"}
+    fields: dict[str, Any] = {name: content.get(name) for name in names}
     origin = content.get("origin")
     updates = origin.get("updates") if isinstance(origin, dict) else None
     fields["updates"] = updates if type(updates) is int else None
-    listed, search = fields["files"], fields["search"]
-    _require(isinstance(listed, dict), folder / MANIFEST)
+    listed, search = _object(fields["files"], folder / MANIFEST), fields["search"]
     words = {f"dict.{fields[side]}.txt" for side in ("src", "tgt")}
     is_sound = (
-        isinstance(fields["architecture"], str)
+        all(isinstance(fields[name], str) for name in ("src", "tgt", "architecture"))
         and fields["numbers"] in KINDS
         and is_search(search)
         and {CONFIG, WEIGHTS, *words} <= listed.keys()
@@ -263,10 +263,10 @@ def archive(folder: Path, path: Path) -> None:
             tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
         ):
             for name, file_path in members.items():
-                entry = tarfile.TarInfo(name)
-                entry.size, entry.mode = file_path.stat().st_size, 0o644
+                header = tarfile.TarInfo(name)
+                header.size, header.mode = file_path.stat().st_size, 0o644
                 with file_path.open("rb") as file:
-                    tar.addfile(entry, file)
+                    tar.addfile(header, file)
 
 
 def configuration(manifest: Bundle) -> dict[str, Any]:
@@ -274,8 +274,7 @@ def configuration(manifest: Bundle) -> dict[str, Any]:
     path = manifest.folder / CONFIG
     content = _json(path)
     binary = content.get("binary", {})
-    inputs: Any = binary.get("inputs", {}) if isinstance(binary, dict) else None
-    _require(isinstance(inputs, dict), path)
+    inputs = _object(_object(binary, path).get("inputs", {}), path)
     _require(all(type(size) is int for size in inputs.values()), path)
     return content
 
@@ -293,8 +292,7 @@ def load(path: str | Path) -> dict[str, Any]:
             for language in (manifest.src, manifest.tgt)
         )
         config, path = configuration(manifest), manifest.folder / CONFIG
-        cfg, tied = config.get("cfg"), config.get("tied")
-        _require(isinstance(cfg, dict) and isinstance(tied, dict), path)
+        cfg, tied = (_object(config.get(name), path) for name in ("cfg", "tied"))
         _require(all(isinstance(cfg.get(part), dict) for part in ("model", "task")), path)
         if config.get("namespace"):  # for architectures of fairseq without a dataclass
             cfg["model"] = Namespace(**cfg["model"])
@@ -356,8 +354,13 @@ def _json(path: Path) -> dict[str, Any]:
         content = read_json(path)
     except DataError as error:
         raise CheckpointError(str(error)) from None
-    _require(isinstance(content, dict), path)
-    return content
+    return _object(content, path)
+
+
+def _object(value: Any, path: Path) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _unusable(path)
+    return value
 
 
 def _require(is_right: bool, path: Path) -> None:

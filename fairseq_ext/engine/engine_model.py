@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeGuard
 
 from fairseq_ext.engine import SPECIAL
 from fairseq_ext.engine.program import Program, merged, whole_number
@@ -14,8 +14,19 @@ from fairseq_ext.engine.weights import Packed
 from fairseq_ext.utils.errors import ConfigError
 
 NO_AFFIXES: tuple[tuple[int, ...], ...] = ((), (), ())
-# Options of fairseq_ext.decoding.search.Search for which a model may set defaults.
-SEARCH = {"beam": int, "lenpen": (int, float), "max_len_a": (int, float), "max_len_b": int}
+SEARCH: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("beam", "max_len_b"), (int,)),
+    **dict.fromkeys(("lenpen", "max_len_a"), (int, float)),
+}
+
+
+class SearchDefaults(TypedDict, total=False):
+    """Options of :class:`fairseq_ext.decoding.search.Search` for which a model may set defaults."""
+
+    beam: int
+    lenpen: float
+    max_len_a: float
+    max_len_b: int
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,7 @@ class EngineModel:
     begins: bool = False  # whether each source begins with <s> (`--source-bos`)
     cut: int = 0  # longest source without <s> (`--truncate-source`); 0: never cut
     affixes: tuple[tuple[int, ...], ...] = NO_AFFIXES
-    search: dict[str, int | float] = field(default_factory=dict)  # defaults for options in SEARCH
+    search: SearchDefaults = field(default_factory=SearchDefaults)
     shortlist: Shortlist | None = None
     path: Path = Path("the model")
 
@@ -84,7 +95,7 @@ def ensemble(models: Sequence[EngineModel]) -> EngineModel:
     return replace(first, program=merged(programs, counts), weights=weights)
 
 
-def is_search(defaults: Any) -> bool:
+def is_search(defaults: Any) -> TypeGuard[SearchDefaults]:
     """Return whether ``defaults`` is a dictionary of search options that a model may set."""
     return isinstance(defaults, dict) and all(
         name in SEARCH and isinstance(value, SEARCH[name]) and type(value) is not bool

@@ -439,6 +439,7 @@ NEEDED = ["config.json", "model.safetensors", "dict.de.txt", "dict.en.txt"]
         {"version": 3},
         {"version": True},
         {"src": 1},
+        {"src": 1, "files": dict.fromkeys([*NEEDED, "dict.1.txt"], "0" * 64)},
         {"numbers": "int4"},
         {"search": {"beam": True}},
         {"search": {"sampling": 1}},
