@@ -169,7 +169,9 @@ def _require_dictionaries(
     first: str | Path,
     path: str | Path,
 ) -> None:
-    for side in SIDES if words and other else ():
+    if words is None or other is None:
+        return
+    for side in SIDES:
         if differing := difference(other[side].split("\n"), words[side].split("\n")):
             raise CheckpointError(
                 f"`{path}` was trained with another {side} dictionary than `{first}`: {differing}; "

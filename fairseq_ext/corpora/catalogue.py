@@ -17,6 +17,7 @@ No checksums of these files are known, so the checksum of the first download is 
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 STATMT = "https://www.statmt.org"
 MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
@@ -71,7 +72,7 @@ class Corpus:
     word_dictionary: tuple[str, ...] = ()  # flags of fairseq-preprocess where `merges` is 0
     # If the files are published as tokens: the Pipeline's steps that their authors applied to the
     # text.
-    made: dict[str, bool] = field(default_factory=dict)
+    made: dict[str, Any] = field(default_factory=dict)
     # Known numbers of pairs: `exact` ones, and `expected` ones, which vary with the tokenizer.
     exact: dict[str, int] = field(default_factory=dict)
     expected: dict[str, int] = field(default_factory=dict)

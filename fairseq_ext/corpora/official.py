@@ -120,7 +120,7 @@ class Preparation:
 
         The files are downloaded and unpacked if needed. The report has addresses and checksums.
         """
-        if source.archive is None:
+        if (archive := source.archive) is None:
             paths = [fetch(url, self.download, self.mirror) for url in source.files]
             record = read_json(self.download / RECORD)
             origin = {
@@ -128,20 +128,20 @@ class Preparation:
                 for path, url in zip(paths, source.files, strict=True)
             }
             return (paths[0], paths[1]), origin
-        name = source.archive.rpartition("/")[2]
+        name = archive.rpartition("/")[2]
         folder = self.out / "raw" / name.partition(".")[0]
 
         def work() -> Report:
-            path = fetch(source.archive, self.download, self.mirror)
+            path = fetch(archive, self.download, self.mirror)
             print(f"unpacking {path}", file=sys.stderr)
             unpack(path, folder)
-            return {name: {"address": source.archive, "sha256": sha256(path)}}
+            return {name: {"address": archive, "sha256": sha256(path)}}
 
         everything = [*self.corpus.train, *self._held_out, *self.corpus.test]
-        members = {file for s in everything if s.archive == source.archive for file in s.files}
+        members = {file for s in everything if s.archive == archive for file in s.files}
         # Readers report missing files.
         outputs = (path for file in sorted(members) if (path := folder / file).is_file())
-        origin = do_once(self.out, f"unpack.{name}", {"address": source.archive}, outputs, work)
+        origin = do_once(self.out, f"unpack.{name}", {"address": archive}, outputs, work)
         return (folder / source.files[0], folder / source.files[1]), origin
 
     def _encoder(self, source: Source) -> Encode:
@@ -170,8 +170,8 @@ class Preparation:
         pipeline = dataclasses.replace(pipeline, **self.corpus.made)
         pipeline.save(self.out / "text")
         if self.corpus.merges:
-            learnt = {"subwords": self._learner.kind, "files": (self._codes,)}
-            dataclasses.replace(pipeline, **learnt).save(self.ready)
+            kind, codes = self._learner.kind, (self._codes,)
+            dataclasses.replace(pipeline, subwords=kind, files=codes).save(self.ready)
 
     def _tokens(
         self, sources: Iterable[Source], parts: Report, plain_files: Sequence[IO[str]] = ()

@@ -107,7 +107,7 @@ class Shards:
         marks the shard as done.
         """
         number = int(Path(name).stem.rpartition("-")[2])
-        sides = (("--srcdict", self.src), ("--tgtdict", self.tgt))
+        sides = [("--srcdict", self.src), ("--tgtdict", self.tgt)]
         if "--joined-dictionary" in self.flags:
             sides = sides[:1]
         words: list[object] = []

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.utils import extras
@@ -154,7 +155,7 @@ def _has_network() -> bool:
     return True
 
 
-def _download(repo: str, revision: str | None, **options: bool) -> Path:
+def _download(repo: str, revision: str | None, **options: Any) -> Path:
     """Download a bundle's files, all from the same commit; return their folder in the cache."""
     from huggingface_hub import hf_hub_download
 

@@ -52,7 +52,7 @@ def write(
     output: Path,
     *,
     numbers: str = "fp32",
-    search: Mapping[str, int | float] | None = None,
+    search: Mapping[str, object] | None = None,
     shortlist: Path | None = None,
     card: Card | None = None,
     change: Change | None = None,

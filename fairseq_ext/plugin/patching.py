@@ -180,7 +180,7 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
         layer = getattr(layer, "__wrapped__", None)
 
     # Attributes are not copied, because fairseq stores state in attributes of its functions.
-    replacement = functools.update_wrapper(wrapper(original), original, updated=())
+    replacement: Any = functools.update_wrapper(wrapper(original), original, updated=())
     replacement._wrapped_by = maker
     setattr(owner, name, kind(replacement) if kind else replacement)
 

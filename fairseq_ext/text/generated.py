@@ -8,7 +8,7 @@ checksum differs, and it is not used.
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +29,8 @@ class Undoing:
 
     def __init__(self, text_pipeline: Pipeline) -> None:
         self.made = text_pipeline
-        self._join, self._mark = str, ""
+        self._join: Callable[[str], str] = str
+        self._mark = ""
         if text_pipeline.subwords != "none":
             _, self._join, self._mark = text_pipeline.pieces
         self._of_words = replace(text_pipeline, subwords="none", files=())
@@ -69,7 +70,7 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
     """
     candidates = (Path(folder, FILE).absolute() for folder in folders)
     path = next((path for path in candidates if path.is_file()), None)
-    return path and f"Text of {src}-{tgt} as in {path} (SHA-256 {files.sha256(path)})"
+    return f"Text of {src}-{tgt} as in {path} (SHA-256 {files.sha256(path)})" if path else None
 
 
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
@@ -83,14 +84,14 @@ def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
     match = _NOTE.search(Path(generated).read_bytes()) if Path(generated).is_file() else None
     if match is None:
         saved = pipeline.load(beside)
-        return saved and (beside, saved)
+        return (beside, saved) if saved else None
     pair, named, checksum = (part.decode("utf-8", "replace") for part in match.groups())
     for path in (Path(named), beside / FILE, *sorted(beside.glob(f"*/{FILE}"))):
-        if path.name == FILE and path.is_file() and files.sha256(path) == checksum:
-            saved = pipeline.load(path.parent)
+        is_same = path.name == FILE and path.is_file() and files.sha256(path) == checksum
+        if is_same and (saved := pipeline.load(path.parent)):
             for src, tgt in ((saved.src, saved.tgt), (saved.tgt, saved.src)):
                 if pair == f"{src}-{tgt}":  # not split at a hyphen: pt-BR has one, too
-                    return path.parent, saved.towards(src, tgt)
+                    return path.parent, replace(saved, src=src, tgt=tgt)
     message = (
         f"{generated}: {named} is gone, or belongs to another run; so only the options decide "
         "how the translations become text"

@@ -166,7 +166,7 @@ class _Member(tarfile.TarInfo):
         # A negative size would make tarfile read one member forever.
         if self.size < 0 or (self.size > _HEADER and not self.isreg()):
             raise tarfile.ReadError(f"a header of {self.size} bytes")
-        return super()._proc_member(tar)
+        return super()._proc_member(tar)  # type: ignore[misc]  # it has no type
 
 
 class _Limited:
@@ -194,7 +194,8 @@ def _untar(packed: IO[bytes], folder: Path, max_bytes: int) -> None:
     packed.seek(0)
     file = _Limited(decompressed(packed, head))
     total = 0
-    with tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as tar:
+    # tarfile only reads from `file`, though its type asks for more.
+    with tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as tar:  # type: ignore[call-overload]
         for number, member in enumerate(tar, start=1):
             total += member.size
             _require_size(total, max_bytes)

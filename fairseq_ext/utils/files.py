@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeGuard
 
 from fairseq_ext.utils.errors import DataError, EnvironmentProblem
 
@@ -86,7 +86,7 @@ def head(path: str | Path, size: int) -> bytes:
         return b""
 
 
-def is_name(name: object) -> bool:
+def is_name(name: object) -> TypeGuard[str]:
     """Return whether ``name`` is a plain file name, which cannot lead to another folder."""
     return (
         isinstance(name, str)
@@ -157,7 +157,7 @@ def atomic_write(
     ``mode`` is ``"w"`` (UTF-8 text, ``\\n`` line ends) or ``"wb"``. If ``path`` is a symbolic link,
     its target is replaced or, without ``through_links``, the link itself.
     """
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     exists, is_file = os.path.exists(path), os.path.isfile(path)  # noqa: PTH110, PTH113  # any text
     if exists and not is_file and not Path(path).is_dir():
         with Path(path).open(mode, **text) as file:
@@ -321,7 +321,7 @@ def _to_disk(path: Path) -> None:
 def writers(paths: list[Path]) -> Iterator[list[IO[str]]]:
     """Open files for writing UTF-8 text; the text is on disk if the block ends without an error."""
     with ExitStack() as stack:
-        opened = [
+        opened: list[IO[str]] = [
             stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths
         ]
         yield opened

@@ -7,7 +7,7 @@ twice), and raises four kinds of errors for what it refuses. Nothing here needs 
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import require_file
@@ -31,7 +31,7 @@ def parse_json(text: str, where: str) -> Any:
     ``where`` names the file in messages.
     """
 
-    def refuse(number: str) -> None:
+    def refuse(number: str) -> NoReturn:
         line = text.count("\n", 0, text.find(number)) + 1
         raise DataError(f"{where}, line {line}: the number {number:.20} is out of range.")
 

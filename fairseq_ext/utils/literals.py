@@ -7,7 +7,7 @@ have them: ``[(512, 10, 5)] + [(512, 3, 2)] * 4``. It is a pure function without
 
 import ast
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from fairseq_ext.utils.errors import ConfigError
@@ -79,7 +79,7 @@ def _value(node: ast.expr) -> tuple[Any, int]:
             values, size = _values(elements)
             return (values if isinstance(node, ast.List) else tuple(values)), size
         case ast.Dict(keys=keys, values=elements) if all(keys):
-            names, size = _values(keys)
+            names, size = _values(filter(None, keys))
             values, element_size = _values(elements)
             return dict(zip(names, values, strict=True)), size + element_size
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
@@ -100,7 +100,7 @@ def _value(node: ast.expr) -> tuple[Any, int]:
     raise _Refusal(f"has `{shown(ast.unparse(node))}` in it")
 
 
-def _values(nodes: Sequence[ast.expr]) -> tuple[list[Any], int]:
+def _values(nodes: Iterable[ast.expr]) -> tuple[list[Any], int]:
     pairs = [_value(node) for node in nodes]
     return [value for value, _ in pairs], 1 + sum(size for _, size in pairs)
 

@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return parsed, unknown
 
-    def error(self, message: str) -> NoReturn:
+    def error(self: argparse.ArgumentParser, message: str) -> NoReturn:
         """Print the message, reworded by :func:`advise`, in one line; exit with status 2."""
         options = options_of(self)
         if message.endswith(" required") or " are required: " in message:

@@ -149,7 +149,7 @@ def _parse_args_and_arch(
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.tasks import TASK_REGISTRY
 
-    parser.error = types.MethodType(_error, parser)
+    parser.error = types.MethodType(_error, parser)  # type: ignore[method-assign]
     try:
         parsed = original(parser, *rest, **options)
     except KeyError as error:
@@ -180,7 +180,7 @@ def _parse_args_and_arch(
 @around("fairseq.options:add_preprocess_args", patch="command lines")
 def _add_preprocess_args(original: Callable, parser: ArgumentParser) -> Any:
     """Make `fairseq-preprocess`, which has its own parser, report a wrong option in one line."""
-    parser.error = types.MethodType(Parser.error, parser)
+    parser.error = types.MethodType(Parser.error, parser)  # type: ignore[method-assign]
     return original(parser)
 
 
