@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from fairseq_ext.utils.option_fields import add_options, flag, option, require_a
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.stream import TextCodec
+    from fairseq_ext.engine.engine_model import SearchDefaults
 
 OF_A_MODEL = ("beam", "lenpen", "max_len_a", "max_len_b")
 """Options for which a model may have defaults."""
@@ -140,7 +141,7 @@ class SearchOptions:
                 fault = "goes with `--mbr` or `--sampling`, which are missing"
             raise ConfigError(f"`{flag(name)}` {fault}.")
 
-    def search(self, model_defaults: Mapping[str, int | float]) -> Search:
+    def search(self, model_defaults: SearchDefaults) -> Search:
         """Return the settings of the search.
 
         Options on the command line take precedence over ``model_defaults``, which take precedence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from fairseq_ext.utils.option_fields import add_options, from_args, option, requ
 
 if TYPE_CHECKING:
     from fairseq_ext.demo.systems import Answer, Named, System
+    from fairseq_ext.engine.engine_model import SearchDefaults
 
 SEARCH = ("beam", "lenpen")
 
@@ -108,7 +109,7 @@ def load(named: Named, request: Request) -> System:
     from fairseq_ext.text.placeholders import keeper
     from fairseq_ext.text.sentences import UNSPLIT, sentence_splitter
 
-    def search(defaults: Mapping[str, int | float]) -> Search:
+    def search(defaults: SearchDefaults) -> Search:
         numbers = {**defaults, **decoding_options.specified(request, SEARCH)}
         return Search(**numbers, cpu=request.cpu, attention=True)
 

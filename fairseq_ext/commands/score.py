@@ -82,19 +82,19 @@ def _run(args: argparse.Namespace) -> None:
     references = score.plain_lines(reference)
     tokenizer = request.tokenizer.choose([undoing] if undoing else [], references, reference)
     with neural.opened(request.metrics.neural, **request.metrics.process.settings()) as metrics:
-        measures = {
+        measures: dict[str, Any] = {
             "source": source,
             "tokenizer": tokenizer,
             "extra_metrics": request.metrics.of_text,
             "compounds": request.split_compounds,
             "neural": metrics,
         }
-        if request.generated:
-            paths = (request.generated, reference, request.tokenized_ref)
+        if request.hyp is None:
+            paths = (request.generated or (), reference, request.tokenized_ref)
             scores = score.score_generated(*paths, undoing, **measures)
         else:
-            paths = (reference, request.hyp, request.tokenized_ref, request.tokenized_hyp)
-            scores = score.score_files(*paths, **measures)
+            tokens = (request.tokenized_ref, request.tokenized_hyp)
+            scores = score.score_files(reference, request.hyp, *tokens, **measures)
     report: dict[str, Any] = {"scores": [entry.as_dict() for entry in scores]}
     if request.metrics.neural:
         report["segments"] = {entry.name: entry.segments for entry in scores if entry.segments}

@@ -59,9 +59,10 @@ def _shortlist(args: argparse.Namespace) -> None:
             f"{prefix}: source and target must have the same number of sentences, but have "
             f"{len(sides[0].begins) - 1:,} and {len(sides[1].begins) - 1:,}."
         )
-    table = lexicon.ibm1(*sides, args.iterations)
-    lists = lexicon.likely(table, *sides, args.per_token)
-    common = lexicon.frequent(sides[1], args.frequent)
+    source, target = sides
+    table = lexicon.ibm1(source, target, args.iterations)
+    lists = lexicon.likely(table, source, target, args.per_token)
+    common = lexicon.frequent(target, args.frequent)
     named = {
         symbol: [symbols[1][word] for word in words]
         for symbol, words in zip(symbols[0], lists, strict=True)
@@ -70,10 +71,10 @@ def _shortlist(args: argparse.Namespace) -> None:
     shortlist.write(args.output, [symbols[1][word] for word in common], named)
     print(
         f"{len(named):,} source tokens, {len(common):,} frequent target tokens, "
-        f"{len(sides[0].begins) - 1:,} sentences"
+        f"{len(source.begins) - 1:,} sentences"
     )
     candidates = shortlist.Shortlist(common, lists)
-    covered, listed = shortlist.coverage(candidates, *sides)
+    covered, listed = shortlist.coverage(candidates, source, target)
     print(
         f"of {len(symbols[1]):,} target tokens, the shortlist allows a sentence {listed:,.0f} on "
         f"average; these include {covered:.2%} of the tokens of its translation (measured on "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import io
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from fairseq_ext.commands import decoding_options, options
 from fairseq_ext.commands.decoding_options import SearchOptions, TextOptions
@@ -419,7 +420,7 @@ def _as_dict(translation: Translation) -> dict[str, Any]:
     }
 
 
-def _standard_input() -> IO[str]:
+def _standard_input() -> TextIO:
     if sys.__stdin__ is None:
         raise ConfigError("standard input is closed; name a file with text by `--input`.")
     if sys.stdin.isatty():
@@ -430,7 +431,8 @@ def _standard_input() -> IO[str]:
 def _standard_output() -> IO[str]:
     if sys.__stdout__ is None:
         raise ConfigError("standard output is closed; name a file for the text by `--output`.")
-    sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     return sys.stdout
 
 

@@ -5,7 +5,7 @@ models, :mod:`fairseq_ext.generation.on_engine` decides between the engine and f
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -13,14 +13,14 @@ from typing import NamedTuple
 from fairseq_ext.checkpoints import bundle, layout, published
 from fairseq_ext.decoding.search import Search, Translates
 from fairseq_ext.engine import DEFAULT, NATIVE
-from fairseq_ext.engine.engine_model import ensemble
+from fairseq_ext.engine.engine_model import SearchDefaults, ensemble
 from fairseq_ext.model import find_model, program_file
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 from fairseq_ext.utils.files import FileVersions
 
-MakeSearch = Callable[[Mapping[str, int | float]], Search]
+MakeSearch = Callable[[SearchDefaults], Search]
 Languages = tuple[str | None, str | None]  # source and target; None: the training's
 
 
@@ -143,7 +143,7 @@ def files_of(path: Path) -> list[Path]:
     return [path] if path.is_file() else []  # reading a missing file reports it later
 
 
-def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
+def _defaults(paths: Sequence[Path]) -> SearchDefaults:
     """Return the search defaults of a bundle or an ensemble's first bundle; {} for other models."""
     if not bundle.is_bundle(paths[0]) or not all(map(bundle.has_program, paths[1:])):
         return {}

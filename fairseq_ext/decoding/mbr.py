@@ -257,7 +257,7 @@ def decide(candidates: Candidates, utility: Utility, indices: Sequence[int]) -> 
     counts = Counter(candidates.texts[index] for index in indices)
     texts = list(counts)
     weights = np.array([*counts.values()]) / len(indices)
-    expected = utility.matrix(texts, candidates.source) @ weights
+    expected = utility.matrix(texts, candidates.source) @ weights  # type: ignore[arg-type]
     best = int(np.argmax(expected))
     return Decision(
         index=candidates.index,

@@ -85,10 +85,11 @@ class Search:
     def __post_init__(self) -> None:
         for name, (option, kind, minimum, maximum) in RANGES.items():
             value = getattr(self, name)
-            wish = "a whole number" if kind is Integral else "a number"
-            if isinstance(value, kind) and minimum <= value <= maximum:
+            is_number = isinstance(value, kind)
+            if is_number and minimum <= value <= maximum:
                 continue
-            if isinstance(value, kind):
+            wish = "a whole number" if kind is Integral else "a number"
+            if is_number:
                 wish = f"at least {minimum}" if value < minimum else f"at most {maximum}"
             raise wrong_value(option, wish, value)
         if self.constraints not in (None, "ordered", "unordered"):

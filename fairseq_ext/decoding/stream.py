@@ -140,7 +140,7 @@ def translations(
             # Of all translations in the beam, the best that has every span is taken.
             widest = search and replace(search, nbest=search.beam)
             masked = translate(spanned.texts, line_numbers, widest)
-            texts, places = spanned.restore(masked, search and search.nbest)
+            texts, places = spanned.restore(masked, search.nbest if search else None)
             numbers = [line_numbers[place] for place in places]
             ranked = spanned.complete(translate(texts, numbers) if texts else [])
         rows = iter(ranked)
@@ -173,8 +173,8 @@ class SpannedSentences:
         sentence.
         """
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
-            pairs = [(line.restored(text), best) for text, best in zip(*row, strict=True)]
-            pairs = [(text, best) for text, best in pairs if text is not None][:most]
+            restored = zip(map(line.restored, row.texts), row.candidates, strict=True)
+            pairs = [(text, best) for text, best in restored if text is not None][:most]
             if line.spans and not any(line.texts()):
                 self._results.append(Ranked([sentence], []))
             elif pairs:
@@ -189,14 +189,15 @@ class SpannedSentences:
 
     def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
         """Return all translations; ``ranked`` are those of the parts that ``restore`` returned."""
-        translated = iter(ranked)
-        for place, line in enumerate(self._masked):
-            if self._results[place] is None:
+        translated, results = iter(ranked), list[Ranked]()
+        for line, result in zip(self._masked, self._results, strict=True):
+            if result is None:
                 rows = [*islice(translated, len(line.parts))]
                 bests = [row.candidates[0] for row in rows if row.candidates]
                 text = line.joined([row.texts[0] if row.texts else "" for row in rows])
-                self._results[place] = Ranked([text], [_concatenated(bests)] if bests else [])
-        return self._results
+                result = Ranked([text], [_concatenated(bests)] if bests else [])
+            results.append(result)
+        return results
 
 
 def join_parts(

@@ -10,16 +10,17 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypedDict, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, overload
 
 from fairseq_ext.decoding import stream
 from fairseq_ext.decoding.loading import models_of, open_model, require_readers
 from fairseq_ext.decoding.search import BUFFER, Search, Translates, require_compatible
 from fairseq_ext.decoding.stream import TextCodec, Translation
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ
+from fairseq_ext.engine.engine_model import SearchDefaults
 from fairseq_ext.text import placeholders
 from fairseq_ext.text.sentences import UNSPLIT, SentenceSplitter, sentence_splitter
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
@@ -72,8 +73,9 @@ class Model:
     def __repr__(self) -> str:
         return f"<fairseq_ext model: {self.name}, {self.src} → {self.tgt}>"
 
+    # A string is a sequence of strings, too.
     @overload
-    def translate(self, texts: str, **options: "Unpack[Options]") -> Translation: ...
+    def translate(self, texts: str, **options: "Unpack[Options]") -> Translation: ...  # type: ignore[overload-overlap]
 
     @overload
     def translate(
@@ -107,10 +109,9 @@ class Model:
             DataError: a line is not a string or is longer than :attr:`limit`; the message gives
                 the number of the line.
         """
-        single = isinstance(texts, str)
-        texts = [texts] if single else _listed(texts, "texts")
-        translations = list(self.stream(texts, buffer=max(len(texts), 1), **options))
-        return translations[0] if single else translations
+        lines = [texts] if isinstance(texts, str) else _listed(texts, "texts")
+        translations = list(self.stream(lines, buffer=max(len(lines), 1), **options))
+        return translations[0] if isinstance(texts, str) else translations
 
     def stream(
         self,
@@ -141,7 +142,8 @@ class Model:
         Raises:
             ConfigError, DataError: see :meth:`translate`.
         """
-        overrides = {"beam": beam, "lenpen": lenpen, "max_len_a": max_len_a, "max_len_b": max_len_b}
+        overrides: dict[str, Any] = {"beam": beam, "lenpen": lenpen}
+        overrides |= {"max_len_a": max_len_a, "max_len_b": max_len_b}
         search = dataclasses.replace(
             self._search,
             **{name: value for name, value in overrides.items() if value is not None},
@@ -276,10 +278,10 @@ def load(
             raise wrong_value(name, "the code of a language, such as de", language)
     if threads is not None:
         _require_count(threads, "threads")
-    fixed = {"engine": engine, "max_tokens": max_tokens, "cpu": cpu, "constraints": constraints}
+    fixed: dict[str, Any] = {"engine": engine, "max_tokens": max_tokens, "cpu": cpu}
 
-    def search(saved_options: Mapping[str, int | float]) -> Search:
-        return Search(**saved_options, **fixed, attention=True)
+    def search(saved_options: SearchDefaults) -> Search:
+        return Search(**saved_options, **fixed, constraints=constraints, attention=True)
 
     folder = None if data is None else Path(data)
     models = models_of(Path(path), src, tgt)

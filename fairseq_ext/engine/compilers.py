@@ -198,7 +198,7 @@ def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **how: Any) -> C
     return program.linear(x, *program.parameters(layer), **how)
 
 
-def joined(layers: list[nn.Module], x: Columns, program: Writer) -> list[Columns]:
+def joined(layers: list[Any], x: Columns, program: Writer) -> list[Columns]:
     """Compile several linear layers of the same input ``x``; return the result of each.
 
     If all of them are ``nn.Linear``, a single product with their stacked weights computes them.
@@ -211,7 +211,7 @@ def joined(layers: list[nn.Module], x: Columns, program: Writer) -> list[Columns
     return program.linear(x, weights, bias).cut([layer.out_features for layer in layers])
 
 
-def norm(layer: nn.Module | None, x: Columns, program: Writer, groups: int = 1) -> Columns:
+def norm(layer: Any, x: Columns, program: Writer, groups: int = 1) -> Columns:
     """Compile a layer norm, applied to each of ``groups`` equal parts of a row.
 
     If ``layer`` is None or the identity, return ``x``.
@@ -223,7 +223,7 @@ def norm(layer: nn.Module | None, x: Columns, program: Writer, groups: int = 1) 
     return program.norm(x, gain, bias, layer.eps, groups)
 
 
-def embed(coder: nn.Module, phase: Phase, program: Writer) -> Columns:
+def embed(coder: Any, phase: Phase, program: Writer) -> Columns:
     """Compile the first steps of fairseq's encoder or decoder: embeddings, positions, layer norm.
 
     ``coder`` is the encoder, with ``phase`` TOKENS, or the decoder, with ``phase`` HYPOTHESES.
@@ -260,7 +260,7 @@ def encoder_decoder(model: BaseFairseqModel, program: Writer, compile_layer: Lay
     finish(model.decoder, norm(model.decoder.layer_norm, y, program), program)
 
 
-def finish(decoder: nn.Module, y: Columns, program: Writer) -> None:
+def finish(decoder: Any, y: Columns, program: Writer) -> None:
     """Compile the output layer of fairseq's Transformer decoder; its input is ``y``."""
     require(decoder.project_out_dim is None, "projection before the output layer")
     require(decoder.adaptive_softmax is None, "adaptive softmax")
@@ -303,7 +303,7 @@ def transformer_layer(
 
 
 def residual(
-    layer: nn.Module,
+    layer: Any,
     attention: nn.Module,
     after: nn.LayerNorm,
     x: Columns,
@@ -325,7 +325,7 @@ def residual(
 
 
 def feed_forward(
-    layer: nn.Module, after: nn.LayerNorm, activation: str, x: Columns, program: Writer
+    layer: Any, after: nn.LayerNorm, activation: str, x: Columns, program: Writer
 ) -> Columns:
     """Compile a feed-forward network with its residual and layer norm: ``LN(x + FFN(x))``.
 

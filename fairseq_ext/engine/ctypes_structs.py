@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -94,7 +95,7 @@ def operation(source: program.Operation) -> Operation:
 
 def program_struct(source: program.Program, weights: Sequence[Packed]) -> Program:
     """Return the C structure of a program; the arrays of ``weights`` must outlive it."""
-    lists = (
+    lists: tuple[ctypes.Array[Any], ...] = (
         (Weight * len(weights))(*map(weight, weights)),
         (Shape * len(source.shapes))(*(Shape(*shape) for shape in source.shapes)),
         (Operation * len(source.encoder))(*map(operation, source.encoder)),

@@ -31,7 +31,7 @@ COPIES = 1 << 26  # most bytes of the output layer to copy for sentences with sh
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
+def library() -> Any:
     """Load the compiled C library; return None if it was not built, or is of another version."""
     spec = importlib.util.find_spec("fairseq_ext.engine._machine")
     if spec is None or spec.origin is None:
@@ -127,7 +127,11 @@ class Machine:
         self._program = ctypes_structs.program_struct(program, self._packed)
 
     def lists(
-        self, sentences: Rows, prefixes: Rows | None, constraints: Rows | None = None
+        self,
+        shortlist: Shortlist,
+        sentences: Rows,
+        prefixes: Rows | None,
+        constraints: Rows | None = None,
     ) -> list[np.ndarray]:
         """Return, for each sentence, the ids of the target tokens that its translations may have.
 
@@ -137,7 +141,7 @@ class Machine:
         end, size = self.program.symbols.end, self.target_vocabulary
         rows = zip(sentences, prefixes or none, constraints or none, strict=True)
         return [
-            self.shortlist.of(sentence, [*prefix, *filter(None, required), end], size)
+            shortlist.of(sentence, [*prefix, *filter(None, required), end], size)
             for sentence, prefix, required in rows
         ]
 
@@ -210,7 +214,7 @@ class Worker:
         if machine.shortlist is None or not rules.listed:
             return self._together(sentences, rules, numbers, prefixes, constraints, None)
         machine.shortlist.require(rules.followed + 2)
-        lists = machine.lists(sentences, prefixes, constraints)
+        lists = machine.lists(machine.shortlist, sentences, prefixes, constraints)
         translations = []
         for part in machine.parts(lists):
             rows = (of_all and of_all[part] for of_all in (prefixes, constraints, lists))
@@ -291,8 +295,12 @@ class Team:
                 self._start()
             started = [
                 self._pool.submit(
-                    *(worker.translate, sentences[part], rules, prefixes and prefixes[part]),
-                    *(numbers[part], constraints and constraints[part]),
+                    worker.translate,
+                    sentences[part],
+                    rules,
+                    prefixes and prefixes[part],
+                    numbers[part],
+                    constraints and constraints[part],
                 )
                 for worker, part in zip(self._workers, parts, strict=False)
             ]

@@ -317,14 +317,15 @@ def decode_program(encoded: dict[str, Any]) -> Program:
     types raise DataError, LookupError, TypeError, ValueError or OverflowError.
     """
     weight, bias = map(whole_number, encoded["output"])
+    fields: dict[str, Any] = {name: whole_number(encoded[name]) for name in LIMITS}
+    fields |= {name: [_operation(*operation) for operation in encoded[name]] for name in LISTS}
     return Program(
         symbols=Symbols(*map(whole_number, encoded["symbols"])),
-        **{name: whole_number(encoded[name]) for name in LIMITS},
+        **fields,
         shapes=[
             Shape(whole_number(w), Phase[phase], whole_number(rows))
             for w, phase, rows in encoded["shapes"]
         ],
-        **{name: [_operation(*operation) for operation in encoded[name]] for name in LISTS},
         outputs=[Output(_columns(encoded["result"]), weight, bias)],
     )
 
@@ -337,9 +338,9 @@ def whole_number(value: Any) -> int:
 
 
 def _operation(code: str, out: Any, inputs: Any, weights: Any, ints: Any, reals: Any) -> Operation:
-    numbers = (tuple(map(whole_number, values)) for values in (weights, ints))
+    weights, ints = (tuple(map(whole_number, values)) for values in (weights, ints))
     places = _columns(out), tuple(map(_columns, inputs))
-    return Operation(Code[code], *places, *numbers, tuple(map(float, reals)))
+    return Operation(Code[code], *places, weights, ints, tuple(map(float, reals)))
 
 
 def _columns(values: Any) -> Columns:

@@ -138,7 +138,7 @@ class Evaluator:
             raise DataError("a recipe's result is empty or not in fp32")
         return np.ascontiguousarray(array)
 
-    def _computed(self, recipe: Recipe, depth: int) -> np.ndarray:
+    def _computed(self, recipe: list[Any], depth: int) -> np.ndarray:
         fits = isinstance(recipe, list) and len(recipe) > 1 and depth < DEEPEST
         if not (fits and isinstance(recipe[0], str) and recipe[0] in OPERATIONS):
             raise DataError("a recipe has an unknown operation")

@@ -101,7 +101,7 @@ class Tensors:
         array = np.empty(count, kind)
         try:
             self._file.seek(self._begin + entry["data_offsets"][0])
-            length = self._file.readinto(array)
+            length = self._file.readinto(array.data)
         except OSError as error:
             raise self.damaged(error) from None
         if length < array.nbytes:

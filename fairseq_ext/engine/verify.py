@@ -68,7 +68,7 @@ def is_sound(weight: Packed) -> bool:
     kind, outputs, inputs = weight[:3]
     if not (0 < outputs < MOST and 0 < inputs < MOST and (kind == PLAIN or kind in PANELS)):
         return False
-    parts = {"values": ("float32", outputs * inputs)}
+    parts: dict[str, tuple[str, float]] = {"values": ("float32", outputs * inputs)}
     if kind != PLAIN:
         rows = -(-outputs // PANEL) * PANEL
         number_type, count, beside = PANELS[kind]
@@ -117,7 +117,7 @@ class _Verifier:
                     self._check(operation)
                 except ConfigError as error:
                     raise ConfigError(
-                        f"operation {place} of the {side} ({Code(operation.code).name}): {error}"
+                        f"operation {place} of the {side} ({operation.code.name}): {error}"
                     ) from None
             for operation in operations:
                 if operation.code is Code.RECALL:  # a later operation may write its input
@@ -164,7 +164,7 @@ class _Verifier:
     def _check(self, op: Operation) -> None:
         _require(op.code in iter(Code), "the operation is unknown")
         counts = tuple(map(len, (op.inputs, op.weights, op.ints, op.reals)))
-        _require(counts == Code(op.code).operands, "it has the wrong number of operands")
+        _require(counts == op.code.operands, "it has the wrong number of operands")
         elsewhere, others = ("encoder", OF_ENCODER) if self.decoding else ("decoder", OF_DECODER)
         _require(op.code not in others, f"it belongs into the {elsewhere}")
         _require(all(-1 <= number <= MOST for number in op.ints), "a number is out of range")

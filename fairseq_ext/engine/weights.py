@@ -108,8 +108,8 @@ def pack_all(
 def _pack_int8(rounded: np.ndarray, units: np.ndarray, pool: Pool) -> Packed:
     """Pack an int8 matrix ``[N, K]``, whose rows are to be multiplied by ``units [N]``."""
     sums = 128 * rounded.sum(1, dtype=np.int32)
-    panels = _panels(rounded, pool, 4)
-    return Packed(2, *rounded.shape, panels, _filled(units), _filled(sums))
+    outputs, inputs = rounded.shape
+    return Packed(2, outputs, inputs, _panels(rounded, pool, 4), _filled(units), _filled(sums))
 
 
 def _pack_signs(matrix: Signs, numbers: str, pool: Pool) -> Packed:

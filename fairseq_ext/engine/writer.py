@@ -6,7 +6,7 @@ None, or a new register.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -28,11 +28,17 @@ class Writer(Program):
             self._names.setdefault((tensor.data_ptr(), tensor.shape), name)
         self._arrays: dict[int, tuple[Tensor, np.ndarray]] = {}
         self._derived: dict[tuple[Any, ...], np.ndarray] = {}
-        self._recipes: dict[int, tuple[np.ndarray, Recipe]] = {}
+        self._recipes: dict[int, tuple[np.ndarray, Recipe | np.ndarray]] = {}
 
     def name(self, parameter: Tensor) -> str | None:
         """Return a parameter's name in the state dict (if it is tied, the first), or None."""
         return self._names.get((parameter.data_ptr(), parameter.shape))
+
+    @overload
+    def array(self, parameter: Tensor) -> np.ndarray: ...
+
+    @overload
+    def array(self, parameter: Tensor | None) -> np.ndarray | None: ...
 
     def array(self, parameter: Tensor | None) -> np.ndarray | None:
         """Return a parameter as an fp32 array: at every call the same object. None stays None."""
@@ -47,12 +53,13 @@ class Writer(Program):
                 self._recipes[id(array)] = array, name
         return self._arrays[key][1]
 
-    def parameters(self, layer: nn.Module, ending: str = "") -> list[Any]:
+    def parameters(self, layer: nn.Module, ending: str = "") -> tuple[Any, Any]:
         """Return the arrays of a layer's weight and bias; None stands for a missing one.
 
         ``ending`` is the end of their names, such as ``_ih`` in ``weight_ih``.
         """
-        return [self.array(getattr(layer, kind + ending, None)) for kind in ("weight", "bias")]
+        weight, bias = (getattr(layer, kind + ending, None) for kind in ("weight", "bias"))
+        return self.array(weight), self.array(bias)
 
     def derive(self, operation: str, *operands: np.ndarray | int) -> np.ndarray:
         """Compute an array by an operation of ``recipes.py``, which becomes the array's recipe."""
@@ -158,7 +165,7 @@ class Writer(Program):
         return self.write(Code.LINEAR, out, (x, added), weights, (self.activation(activation),))
 
     def norm(
-        self, x: Columns, gain: np.ndarray, shift: np.ndarray, eps: float, groups: int = 1
+        self, x: Columns, gain: np.ndarray, shift: np.ndarray | None, eps: float, groups: int = 1
     ) -> Columns:
         """Apply a layer norm to each of ``groups`` equal parts of a row, all with the same gain."""
         weights = (self.matrix(gain, plain=True), self.matrix(shift, plain=True))
@@ -290,7 +297,7 @@ class Writer(Program):
         self,
         gates: Columns,
         weight: np.ndarray,
-        bias: np.ndarray,
+        bias: np.ndarray | None,
         out: Columns,
         backwards: bool,
         *,

@@ -9,6 +9,7 @@ from typing import Any
 from fairseq_ext.decoding.loading import open_model
 from fairseq_ext.decoding.search import Candidate, Search, Translates
 from fairseq_ext.decoding.stream import Ranked, TextCodec
+from fairseq_ext.engine.engine_model import SearchDefaults
 from fairseq_ext.serving.batching import Sentence
 from fairseq_ext.serving.requests import AUTO, Refusal
 from fairseq_ext.serving.settings import Settings
@@ -141,7 +142,7 @@ def load(settings: Settings) -> Pairs:
     A search returns all hypotheses of the beam, because requests may ask for alternatives.
     """
 
-    def all_hypotheses(model_defaults: Mapping[str, int | float]) -> Search:
+    def all_hypotheses(model_defaults: SearchDefaults) -> Search:
         search = Search(**{**model_defaults, **settings.batches.search()})
         return replace(search, nbest=search.beam)
 

@@ -57,8 +57,8 @@ def serve(loaded: ASGIApp | None, settings: Settings, listener: socket.socket) -
         timeout_graceful_shutdown=settings.grace,
     )
     with listener:
-        if settings.workers == 1:
-            server = _Server(config(loaded))
+        if loaded is not None:
+            server = _Server(config(loaded))  # type: ignore[arg-type]  # of another ASGI library
             for number in (signal.SIGINT, signal.SIGTERM):
                 # already now, because a signal may come while asyncio makes its loop
                 signal.signal(number, server.handle_exit)
@@ -68,8 +68,12 @@ def serve(loaded: ASGIApp | None, settings: Settings, listener: socket.socket) -
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
         with tempfile.TemporaryDirectory(prefix="fairseq-ext-serve-") as folder:
             os.environ[metrics.FOLDER] = folder
-            several = {"workers": settings.workers, "timeout_worker_healthcheck": ANSWERS}
-            worker_config = config(partial(application, settings), factory=True, **several)
+            worker_config = config(
+                partial(application, settings),
+                factory=True,
+                workers=settings.workers,
+                timeout_worker_healthcheck=ANSWERS,
+            )
             supervisor = _Supervisor(worker_config, [listener])
             supervisor.run()
             return supervisor.status

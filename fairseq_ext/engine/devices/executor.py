@@ -430,8 +430,8 @@ def collect(stage: Stage, rows: Sequence[int], lengths: Sequence[int]) -> list[l
     """
     state = stage.state
     where = torch.tensor(rows, dtype=torch.long, device=state["open"].device)
-    names = ("count", "ended ancestors", "ended steps", "ended totals", "tokens", "totals")
-    names += ("attention",) if "attention" in state else ()
+    names = ["count", "ended ancestors", "ended steps", "ended totals", "tokens", "totals"]
+    names += ["attention"] if "attention" in state else []
     arrays = {name: state[name].index_select(0, where).cpu().numpy() for name in names}
     translations: list[list[Hypothesis]] = []
     for row, length in enumerate(lengths):

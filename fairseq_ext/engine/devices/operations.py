@@ -8,7 +8,7 @@ source token ``[B, S]``, a sentence ``[B]``, one of a Linformer's slots ``[B, K]
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -34,7 +34,7 @@ class Model:
         self.weights = [self._moved(matrix) for matrix in program.matrices]
 
     def _moved(self, matrix: Matrix | Signs) -> Tensor | BinaryWeight:
-        placement = {"device": self.device, "dtype": self.dtype}
+        placement: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
         if isinstance(matrix, Matrix):
             return torch.as_tensor(matrix.values).to(**placement)
         signs = torch.from_numpy(matrix.array()).to(**placement)
@@ -58,7 +58,7 @@ def product(x: Tensor, weight: Tensor | BinaryWeight, bias: Tensor | None) -> Te
     scale = weight.levels / divisor
     if how != "floats":
         size = x.abs()
-        levels = {
+        levels: dict[str, Callable[[], Tensor | float]] = {
             "largest": lambda: 0.5 * size.amax(-1, keepdim=True),
             "mean": lambda: size.mean(-1, keepdim=True),
             "bound": lambda: 0.5 * bound,
@@ -124,14 +124,14 @@ def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -
 class Frame:
     """The tensors that operations read and write, in a run of the encoder or a decoder step.
 
-    ``state`` is None in the encoder.
+    ``state`` is empty in the encoder.
     """
 
     model: Model
     tokens: Tensor  # source tokens [B, S], or the newest token of each hypothesis [B, W]
     positions: Tensor  # the positions of `tokens`, [S] or [1]
     real: Tensor  # true for source tokens that are not pads: [B, S]
-    state: dict[str, Tensor] | None = None  # the decoder's state, made by `allocate`
+    state: dict[str, Tensor] = field(default_factory=dict)  # the decoder's, made by `allocate`
     registers: dict[int, Tensor] = field(default_factory=dict)  # the registers by number
     shown: list[Tensor] = field(default_factory=list)  # weights for the alignment: [B, W, S]
 
@@ -150,8 +150,8 @@ class Frame:
             self.registers[place.register] = register
         self.read(place).copy_(values)
 
-    def weight(self, number: int) -> Tensor | BinaryWeight | None:
-        """Return a weight by its number in the program; -1 stands for no weight."""
+    def weight(self, number: int) -> Any:
+        """Return a weight by its number: a Tensor or a BinaryWeight; -1 stands for no weight."""
         return None if number < 0 else self.model.weights[number]
 
     def run(self, operations: Sequence[Operation]) -> None:
@@ -304,7 +304,7 @@ class Frame:
         number of the cache in which the decoder keeps past rows.
         """
         x = self.read(place)
-        if self.state is None:
+        if not self.state:
             left = self.left_of(taps)
             around = (0, 0, left, taps - 1 - left)
             x = F.pad(x * self.real.unsqueeze(2), around)
@@ -315,7 +315,7 @@ class Frame:
 
     def left_of(self, taps: int) -> int:
         """Return how many positions before the current one a kernel of ``taps`` taps reads."""
-        return (taps + 2) // 2 - 1 if self.state is None else taps - 1
+        return taps - 1 if self.state else (taps + 2) // 2 - 1
 
     def convolve(self, op: Operation) -> Tensor:
         heads, cache = op.ints
@@ -327,7 +327,7 @@ class Frame:
         rows = self.window(op.inputs[1], cache, widest).unflatten(-1, (heads, -1))
         logits = self.read(op.inputs[0]).unflatten(-1, (heads, -1))
         parts = logits.float().split([taps for taps, _ in kernels], -1)
-        kernel = 0.0
+        kernel: Any = 0.0
         for (taps, share), part in zip(kernels, parts, strict=True):
             before = self.left_of(widest) - self.left_of(taps)
             kernel = kernel + F.pad(share * part.softmax(-1), (before, widest - taps - before))
