@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from fairseq_ext.checkpoints.size import read_weights
 from fairseq_ext.corpora.contamination import texts as lines_of
@@ -62,6 +62,7 @@ class System:
     table: Translations | None = None  # read from `generated` if that is a table, see `tables`
 
 
+@final
 @dataclass(frozen=True)
 class Latency:
     """How long, in milliseconds, and how much energy a model takes for a sentence on one thread."""
@@ -279,7 +280,8 @@ def compare(
         texts, references, baseline, samples, tokenizer, extra_metrics, segments
     )
     signatures = measured.signatures | {
-        label: f"{metrics[label].signature}|bs:{samples}|seed:{seed}" for label in segments
+        label: f"{metric.signature}|bs:{samples}|seed:{seed}"
+        for label, metric in (metrics or {}).items()
     }
 
     def sample(line: int, scores: Mapping[str, str]) -> Sample:
@@ -288,7 +290,7 @@ def compare(
         ``scores`` has the names of these systems, each with a text to show after the name.
         """
         shown = {f"{name}{score}": texts[name][0][line] for name, score in scores.items()}
-        return Sample(line + 1, sources and sources[line], references[line], shown)
+        return Sample(line + 1, sources[line] if sources else None, references[line], shown)
 
     count = min(SHOWN, len(references))
     spread = [number * len(references) // count for number in range(count)]
@@ -353,11 +355,11 @@ def _read(
     else:
         outputs = [read_generated(path, len(references)) for path in system.generated]
         tokens = [undo.words(best_hypotheses(output)) for output in outputs]
-        lines = [sentence.source for sentence in outputs[0]]
-        if None not in lines:
+        source_lines = [sentence.source for sentence in outputs[0] if sentence.source is not None]
+        if len(source_lines) == len(outputs[0]):
             # Sources are turned into text, like translations, if their language is known.
             has_language = undo.made.src or not undo.made.tokenize
-            sources = undo.sources(lines) if has_language else undo.words(lines)
+            sources = (undo.sources if has_language else undo.words)(source_lines)
     if tokens is not None:
         texts = [undo.text(lines) for lines in tokens]
     for name, lines in zip(names, texts, strict=True):

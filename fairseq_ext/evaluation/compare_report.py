@@ -257,7 +257,7 @@ def differences(result: Result) -> list[list[str]]:
             if (difference := score.difference) is None:
                 continue
             interval = None
-            if difference.low is not None:
+            if difference.low is not None and difference.high is not None:
                 ends = (difference.low, difference.high)
                 interval = " to ".join(_signed(metric, end) for end in ends)
             cells = [
@@ -289,8 +289,8 @@ def _overlap(result: Result, overlap: Overlap) -> Section:
     )
     if is_spaceless([sample.reference for sample in result.samples]):
         note += SPACELESS
-    labels = result.signatures if overlap.scores else ()
-    labels = [label for label in labels if label in overlap.scores[result.baseline]]
+    scored = overlap.scores.get(result.baseline, {})
+    labels = [label for label in result.signatures if label in scored]
     table = [["system", *(f"{label}{part}" for label in labels for part in ("", " without them"))]]
     for row in result.systems:
         cells = [row.name]
@@ -326,7 +326,7 @@ def _markdown_sample(sample: Sample) -> str:
 
 
 def _p(result: Result, score: Estimate) -> str | None:
-    if score.p is None:
+    if score.p is None or score.p_holm is None or score.difference is None:
         return None
     star = "*" if score.p_holm < significance.LEVEL else ""
     of_sentences = score.difference.test == SENTENCES and len(result.tests) > 1
@@ -431,10 +431,10 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
     tables.write_table(translations, result.texts, result.tokens, result.languages)
     drawn, forest = plot(result, output), plot_forest(result, output)
     shown_pictures = [path for path in drawn if path.suffix != ".json"] + forest
-    page = plots.with_ending(output, ".html")
-    with files.atomic_write(page) as file:
+    html_path = plots.with_ending(output, ".html")
+    with files.atomic_write(html_path) as file:
         file.write(as_html(result, [*shown_pictures, *pictures]))
-    return [*paths, *drawn, *forest, translations, page]
+    return [*paths, *drawn, *forest, translations, html_path]
 
 
 def _as_latex(result: Result) -> str:
@@ -503,16 +503,16 @@ def plot(result: Result, output: str | Path) -> list[Path]:
             lines = plots.show_names(figure.legend(handles=handles, loc="outside lower center"))
             figure.set_figheight(4.0 + plots.room_for_legend(lines))
         else:
-            tilt = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+            tilt: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
             axes[0].set_xticks(range(1, 1 + len(styles)), [*styles], **tilt)
             axes[0].set_xlim(0.5, len(styles) + 0.5)
         return plots.save_picture(figure, output, result.as_dict())
 
 
-def _draw_score(axes: Axes, x: float, bleu: Estimate, style: dict[str, str]) -> None:
+def _draw_score(axes: Axes, x: float, bleu: Estimate, style: dict[str, Any]) -> None:
     # The interval is centred on the samples' mean; on a tiny test set, the value may lie outside.
     bounds = None
-    if bleu.low is not None:
+    if bleu.low is not None and bleu.high is not None:
         bounds = [[max(0, bleu.value - bleu.low)], [max(0, bleu.high - bleu.value)]]
     axes.errorbar([x], [bleu.value], bounds, capsize=3, lw=1.2, ms=7, **style)
 
@@ -551,10 +551,11 @@ def plot_forest(result: Result, output: str | Path) -> list[Path]:
     return [path]
 
 
-def _draw_difference(axes: Axes, place: int, score: Estimate, style: dict[str, str]) -> None:
-    difference = score.difference
+def _draw_difference(axes: Axes, place: int, score: Estimate, style: dict[str, Any]) -> None:
+    if (difference := score.difference) is None:
+        return
     significant = score.p_holm is not None and score.p_holm < significance.LEVEL
-    if difference.low is not None:
+    if difference.low is not None and difference.high is not None:
         axes.plot([difference.low, difference.high], [place] * 2, lw=1.6, color=style["color"])
     fill = style["color"] if significant else "white"
     axes.plot([difference.value], [place], ls="", ms=7, markerfacecolor=fill, **style)

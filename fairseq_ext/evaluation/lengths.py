@@ -135,12 +135,13 @@ def source_lengths(
     """
     first, lengths = "", list[int]()
     for name, sentences in outputs.items():
-        if any(sentence.source is None for sentence in sentences):
+        texts = [sentence.source for sentence in sentences if sentence.source is not None]
+        if len(texts) < len(sentences):
             raise DataError(
                 f"The output of `{name}` has no sources (`S-` lines), whose lengths are needed; "
                 "generate with `--source-lang` and without `--quiet`."
             )
-        sources = undoing[name].words(sentence.source for sentence in sentences)
+        sources = undoing[name].words(texts)
         unit = "characters" if is_spaceless(sources) else "words"
         counts = count_units(sources)
         first, lengths = first or name, lengths or counts

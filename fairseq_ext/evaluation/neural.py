@@ -58,7 +58,7 @@ class NeuralMetric:
             raise wrong_value("--metric-batch-size", "at least 1", batch_size)
         self.specification, self.batch_size = specification, batch_size
         self.python = _python(python)
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Any = None  # a Popen, whose type does not tell that it has pipes
         self._about: dict[str, Any] = {}
 
     @property

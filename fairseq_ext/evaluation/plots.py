@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 FONT = "DejaVu Sans"  # covers every Latin script, Vietnamese included, and comes with matplotlib
 LAST_RESORT = "Last Resort High-Efficiency"  # matplotlib's font with a box for every character
 EAST_ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO")  # first words of Unicode names
-STYLE: dict[str, Any] = {
+STYLE: dict[Any, Any] = {
     "font.family": FONT,
     "font.size": 10,
     "axes.titlesize": 11,
@@ -83,12 +83,12 @@ class Look:
     marker: str
 
     @property
-    def line(self) -> dict[str, str]:
+    def line(self) -> dict[str, Any]:
         """Return matplotlib's arguments for a line without markers."""
         return {"color": self.colour, "ls": self.dash}
 
     @property
-    def point(self) -> dict[str, str]:
+    def point(self) -> dict[str, Any]:
         """Return matplotlib's arguments for markers without a line."""
         return {"color": self.colour, "marker": self.marker}
 
@@ -217,11 +217,11 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
         prefix = f"{name}, " if len(runs) > 1 else ""
         train, valid = curves.train.get(metric, {}), curves.valid.get(metric, {})
         if train and (len(runs) <= len(PALETTE) or not valid):
-            label = entry(f"{prefix}training")
+            label: str | None = entry(f"{prefix}training")
             if len(runs) > CROWD and valid:
                 label, pale = (None if pale else "pale: training"), True
             marker = pale_look.marker if len(train) == 1 else None  # a line needs two points
-            pale_line = {"alpha": 0.55, "lw": 1.2, "marker": marker, **pale_look.line}
+            pale_line = pale_look.line | {"alpha": 0.55, "lw": 1.2, "marker": marker}
             axes.plot(*_xy(train), label=label, **pale_line)
         if valid:
             choose = max if metric == "bleu" else min
@@ -350,7 +350,7 @@ def plot_alignments(alignments: Sequence[Alignment], output: str | Path) -> list
     rows = math.ceil(len(alignments) / columns)
     size = (columns * width + 1.2, max(3.0, rows * height))  # with room for the colour bar
     with new_figure(*size) as figure:
-        figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
+        figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1)
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes, shown in zip(panels, alignments, strict=False):
             image = _draw_alignment(axes, shown)
@@ -372,7 +372,7 @@ def _size(shown: Alignment) -> tuple[float, float]:
 
 def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
     image = axes.imshow(shown.weights, cmap="Blues", vmin=0.0, vmax=1.0)
-    tilt = {"rotation": 60, "ha": "left", "va": "center", "rotation_mode": "anchor"}
+    tilt: dict[str, Any] = {"rotation": 60, "ha": "left", "va": "center", "rotation_mode": "anchor"}
     axes.set_xticks(range(len(shown.source)), shown.source, **tilt)
     axes.set_yticks(range(len(shown.target)), shown.target)
     axes.set_xticks([i - 0.5 for i in range(len(shown.source) + 1)], minor=True)

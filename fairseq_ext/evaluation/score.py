@@ -304,7 +304,7 @@ def as_table(scores: Sequence[Score]) -> str:
 
 def test_set_source(test_set: Path, pair: str | None) -> Path | None:
     """Return the source file of a test set of sacrebleu; None if ``test_set`` is a user's file."""
-    if test_set_reference(test_set, pair) == test_set:
+    if test_set_reference(test_set, pair) == test_set or pair is None:
         return None
     from sacrebleu.utils import get_source_file
 
@@ -452,8 +452,8 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
             return _of_comparison(path, content, system)
         scores = []
         for entry in content["scores"]:
-            texts = [str(entry[name]) for name in ("name", "signature", "detail")]
-            scores.append(Score(texts[0], float(entry["value"]), *texts[1:]))
+            name, signature, detail = (str(entry[key]) for key in ("name", "signature", "detail"))
+            scores.append(Score(name, float(entry["value"]), signature, detail))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, ConfigError):
             raise

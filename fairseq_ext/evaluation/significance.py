@@ -104,7 +104,7 @@ class Estimate:
     @property
     def half_width(self) -> float | None:
         """Half the width of the interval; None without an interval."""
-        return None if self.low is None else (self.high - self.low) / 2
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
 @dataclass(frozen=True)

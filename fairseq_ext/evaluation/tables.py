@@ -22,6 +22,7 @@ from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 TOKENS = ":tokens"
+# Matches every text.
 COLUMN = re.compile(rf"(.*?)({TOKENS}(?:=(.+))?)?", re.DOTALL)
 Runs = Sequence[Sequence[str]]
 LATEX = str.maketrans(
@@ -127,11 +128,11 @@ def write_table(
     tokens are written instead of its text. If Moses' rules turn the tokens of a system into text,
     ``languages`` has the language of the rules.
     """
-    columns = []
+    columns, tokens, languages = [], tokens or {}, languages or {}
     for name in texts:
-        has_tokens = name in (tokens or {})
+        has_tokens = name in tokens
         ending = TOKENS if has_tokens else ""
-        if has_tokens and (language := (languages or {}).get(name)):
+        if has_tokens and (language := languages.get(name)):
             ending += f"={language}"
         for number, lines in enumerate(tokens[name] if has_tokens else texts[name], start=1):
             run = f"@{number}" if number > 1 else ""
@@ -164,7 +165,7 @@ def read_table(path: str | Path) -> dict[str, Translations]:
             )
     systems: dict[str, Translations] = {}
     for title, *lines in zip(*rows, strict=True):
-        column, tokens, language = COLUMN.fullmatch(title).groups()
+        column, tokens, language = COLUMN.fullmatch(title).groups()  # type: ignore[union-attr]
         name, separator, run = column.rpartition("@")
         if not (separator and name in systems and run.isascii() and run.isdigit()):
             name = column

@@ -163,4 +163,5 @@ def read_training(log: str) -> Training:
             seconds += stats["train_wall"]
         before = stats["num_updates"]
     speed = tokens / seconds if seconds >= _SHORTEST else None
-    return Training(int(parameters[1].replace(",", "")), int(before), speed, seconds, round(tokens))
+    updates = int(epochs[max(epochs)]["num_updates"])
+    return Training(int(parameters[1].replace(",", "")), updates, speed, seconds, round(tokens))
