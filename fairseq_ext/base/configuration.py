@@ -142,16 +142,17 @@ def namespace(cfg: FairseqDataclass | DictConfig | Namespace, **values: Any) -> 
 
     ``values`` are further options; an option that ``cfg`` already has gets the new value.
     """
+    present: Any = vars(cfg)
     if isinstance(cfg, DictConfig):
-        cfg = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
-    return Namespace(**{**vars(cfg), **values})
+        present = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    return Namespace(**{**present, **values})
 
 
 def with_defaults(
     cfg: FairseqDataclass | DictConfig | Namespace,
     config: type[FairseqDataclass],
     task: FairseqTask,
-) -> Namespace:
+) -> Any:
     """Copy a model's configuration, and add the default of each option that it lacks.
 
     The configuration in an old checkpoint lacks all options that are newer than the checkpoint.
@@ -173,17 +174,17 @@ def transformer_config(cfg: EncoderConfig) -> TransformerConfig:
     Raises:
         ConfigError: the number of attention heads does not divide the embedding dimension.
     """
-    cfg = namespace(cfg)
-    sides = [side for side in ("encoder", "decoder") if hasattr(cfg, f"{side}_embed_dim")]
+    flat = namespace(cfg)
+    sides = [side for side in ("encoder", "decoder") if hasattr(flat, f"{side}_embed_dim")]
     for side in sides:
-        heads, width = getattr(cfg, f"{side}_attention_heads"), getattr(cfg, f"{side}_embed_dim")
+        heads, width = getattr(flat, f"{side}_attention_heads"), getattr(flat, f"{side}_embed_dim")
         if heads < 1 or width % heads:
             raise ConfigError(
                 f"`--{side}-attention-heads` must divide `--{side}-embed-dim` ({width}), "
                 f"but is {heads} instead."
             )
-    config = TransformerConfig.from_namespace(cfg)
+    config = TransformerConfig.from_namespace(flat)
     if "decoder" in sides:
         # fairseq sets these two sizes itself only in configurations made by hydra.
-        config.decoder.input_dim = config.decoder.output_dim = cfg.decoder_embed_dim
+        config.decoder.input_dim = config.decoder.output_dim = flat.decoder_embed_dim
     return config

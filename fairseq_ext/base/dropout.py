@@ -15,10 +15,13 @@ STEPS = 2**16
 LEAST = 2**14  # with fewer values torch's dropout is faster, because ours has Python's overhead
 
 
-def is_active(dropout: nn.Module) -> bool:
-    """Return whether a dropout module drops values: in training, or with ``--retain-dropout``."""
+def active_rate(dropout: nn.Module) -> float:
+    """Return the share of values that a dropout module drops now: 0, or its probability.
+
+    The probability holds in training, and with ``--retain-dropout``.
+    """
     running = dropout.training or getattr(dropout, "apply_during_inference", False)
-    return bool(running and getattr(dropout, "p", 0))
+    return getattr(dropout, "p", 0.0) if running else 0.0
 
 
 def draw(x: Tensor, p: float) -> tuple[Tensor, float]:

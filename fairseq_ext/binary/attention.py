@@ -27,6 +27,7 @@ rows (one per sentence or, in beam search, one per hypothesis), ``C = H · D`` c
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from fairseq.modules import MultiheadAttention
@@ -64,7 +65,7 @@ class BinaryAttention(MultiheadAttention):
         shortcut: bool = False,
         qk: bool = False,
         score_v: str | None = None,
-        **options: object,
+        **options: Any,
     ) -> None:
         super().__init__(embed_dim, num_heads, **options)
         self.head_norms = nn.ModuleDict(
@@ -72,11 +73,11 @@ class BinaryAttention(MultiheadAttention):
         )
         self.output_norm = nn.LayerNorm(embed_dim) if norm_output else None
         self.shortcut = shortcut
-        self.options = {"qk": qk, "score_v": score_v}
+        self.options: dict[str, Any] = {"qk": qk, "score_v": score_v}
         self.set_stage(2)
 
     @classmethod
-    def of(cls, attention: MultiheadAttention, **options: object) -> "BinaryAttention":
+    def of(cls, attention: MultiheadAttention, **options: Any) -> "BinaryAttention":
         """Make a binary attention that shares the parameters of fairseq's ``attention``.
 
         ``options`` are further arguments of this class.
@@ -97,8 +98,8 @@ class BinaryAttention(MultiheadAttention):
 
     def set_stage(self, stage: int) -> None:
         """Enter a stage of training: ``qk`` and ``score_v`` take effect from stage 2 on."""
-        self.binary_qk = self.options["qk"] and stage >= 2
-        self.binary_score_v = self.options["score_v"] if stage >= 2 else None
+        self.binary_qk: bool = self.options["qk"] and stage >= 2
+        self.binary_score_v: str | None = self.options["score_v"] if stage >= 2 else None
 
     def forward(
         self,

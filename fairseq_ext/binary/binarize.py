@@ -11,7 +11,7 @@ from stored bits. This also holds for ternary weights, whose signs may also be 0
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,18 +25,14 @@ class _Quantized(torch.autograd.Function):
     """The signs of ``x``, multiplied by ``level`` if given; ``levels`` define the gradient."""
 
     @staticmethod
-    def forward(
-        ctx: torch.autograd.function.FunctionCtx, x: Tensor, levels: "Levels", level: Tensor | None
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, levels: "Levels", level: Tensor | None) -> Tensor:
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(levels.passes(x).to(torch.int8), levels.slope)
         signs = levels.signs(x)  # shaped like x
         return signs if level is None else signs.mul_(level)
 
     @staticmethod
-    def backward(
-        ctx: torch.autograd.function.FunctionCtx, grad: Tensor
-    ) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         passes, slope = ctx.saved_tensors  # shaped like x; [..., 1]
         of_x = passes.to(grad.dtype).mul_(grad)  # shaped like x
         return of_x if slope is None else of_x.mul_(slope), None, None

@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
+from fairseq.models import BaseFairseqModel
 from fairseq.modules import MultiheadAttention
 from torch import nn
 
@@ -91,7 +92,7 @@ def staged_layers(model: nn.Module) -> Iterator[nn.Module]:
             yield module
 
 
-def binarize_model(model: nn.Module, cfg: configuration.BinaryOptions) -> None:
+def binarize_model(model: BaseFairseqModel, cfg: configuration.BinaryOptions) -> None:
     """Replace layers of a model by binary ones, as the options of binarization say.
 
     A model that already has a ``binary_stage`` was built with binary layers and stays as it is.
@@ -146,7 +147,7 @@ def binarize_model(model: nn.Module, cfg: configuration.BinaryOptions) -> None:
     model.binary_stage = stages.Stage(staged_layers(model), stages_of(cfg, selection))
 
 
-def _require_own_products(model: nn.Module) -> None:
+def _require_own_products(model: BaseFairseqModel) -> None:
     layers = [*model.encoder.layers, *model.decoder.layers]
     plain = [module for module in model.modules() if type(module) is MultiheadAttention]
     if len(plain) < len(layers) + len(model.decoder.layers):

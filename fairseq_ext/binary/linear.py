@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fairseq_ext.base.dropout import draw, is_active
+from fairseq_ext.base.dropout import active_rate, draw
 from fairseq_ext.binary.binarize import TERNARY, Binarizer, Levels, signs_of
 
 BINARIZER = Binarizer()
-GRANULARITIES = {"channel": 1, "tensor": (0, 1)}
+GRANULARITIES: dict[str, int | tuple[int, ...]] = {"channel": 1, "tensor": (0, 1)}
 
 
 class _Product(torch.autograd.Function):
@@ -160,8 +160,8 @@ class BinaryLinear(nn.Linear):
                 return F.linear(x, self.weight, self.bias)
             return _Product.apply(x, self.weight, self.bias, self._levels(), None, None, 1.0)
         inputs, scale, mask = self.input_binarizer.levels(x), self.scale, None
-        if dropout is not None and is_active(dropout):
-            mask, scale_up = draw(x, dropout.p)
+        if dropout is not None and (p := active_rate(dropout)):
+            mask, scale_up = draw(x, p)
             scale = scale / scale_up if scale_up else math.inf  # inf: all is dropped
         if self.frozen_level is not None:  # `weight` has only signs
             with torch.no_grad():
@@ -250,7 +250,7 @@ class FeedForwardOutput(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Compute the outputs ``[..., C]`` from the hidden layer ``[..., F]``."""
-        x, dropout = self.input_norm(hidden), self.dropout
+        x = self.input_norm(hidden)
         if self.dropout_first:
-            x, dropout = dropout(x), None
-        return self.output_norm(self.linear(x, dropout))
+            return self.output_norm(self.linear(self.dropout(x)))
+        return self.output_norm(self.linear(x, self.dropout))

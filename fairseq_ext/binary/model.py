@@ -10,8 +10,12 @@ from argparse import Namespace
 from dataclasses import dataclass
 
 from fairseq.dataclass import ChoiceEnum
-from fairseq.modules import FairseqDropout, MultiheadAttention
-from torch import nn
+from fairseq.modules import (
+    FairseqDropout,
+    MultiheadAttention,
+    TransformerDecoderLayer,
+    TransformerEncoderLayer,
+)
 
 from fairseq_ext.base import configuration, models
 from fairseq_ext.base.configuration import option
@@ -66,7 +70,7 @@ class Layers:
         self.cfg = cfg
         self.switches = switches.selected(cfg)
 
-    def exchange(self, layer: nn.Module) -> None:
+    def exchange(self, layer: TransformerEncoderLayer | TransformerDecoderLayer) -> None:
         """Replace the attentions and feed-forward network of fairseq's ``layer`` by binary ones."""
         layer.self_attn = self.attention(layer.self_attn)
         if getattr(layer, "encoder_attn", None) is not None:

@@ -161,9 +161,9 @@ def fit_law(
     ends = np.quantile(refits, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     lower, upper = _bounds(target)
     reached = (theta - lower < _TOLERANCE) | (upper - theta < _TOLERANCE)
-    alpha, *rest = theta.tolist()
+    alpha, p_e, p_d, limit = theta.tolist()
     return Fit(
-        law=Law(float(np.exp(alpha)), *rest, base=base),
+        law=Law(float(np.exp(alpha)), p_e, p_d, limit, base),
         models=len(target),
         r_squared=1 - squares / float(np.sum((target - target.mean()) ** 2)),
         residual_sd=deviation,

@@ -97,7 +97,7 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
             axes.plot(*points.T, "o", ms=4.5, color=colour, alpha=0.8, label=label)
             if len(points) > 2:
                 ends = np.array([points[:, 0].min(), points[:, 0].max()])
-                slope, offset = np.polyfit(*points.T, 1)
+                slope, offset = np.polyfit(points[:, 0], points[:, 1], 1)
                 axes.plot(ends, slope * ends + offset, color=colour, lw=1.4)
         for dataset, axes in panels.items():
             axes.set(title=dataset, xlabel="training loss (per token)", ylabel="loss (per token)")

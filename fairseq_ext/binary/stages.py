@@ -83,8 +83,9 @@ class Stage(nn.Module):
 
     def __init__(self, layers: Iterable[nn.Module], stages: list[int]) -> None:
         super().__init__()
-        self._layers, self.stages = tuple(layers), stages
-        self._warned = False
+        self._layers: tuple[Any, ...] = tuple(layers)
+        self.stages, self._warned = stages, False
+        self.current: Tensor
         self.register_buffer("current", torch.zeros((), dtype=torch.long))
         self.enter(stage_at(0, stages))
 

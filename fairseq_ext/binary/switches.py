@@ -99,7 +99,7 @@ def selected(cfg: Any) -> Switches:
         named = products("--binary-activations", cfg.binary_activations, PRODUCTS)
         switches = replace(switches, activations=named)
     values = {name: str(getattr(cfg, option, "preset")) for name, option in OPTIONS.items()}
-    changes = {name: value for name, value in values.items() if value != "preset"}
+    changes: dict[str, Any] = {name: value for name, value in values.items() if value != "preset"}
     switches = replace(switches, **changes)
     if switches.ternary and not switches.activations and "binarizer" in changes:
         raise ConfigError(

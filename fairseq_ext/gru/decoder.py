@@ -5,7 +5,7 @@ length. Sizes: ``E`` embedding, ``H`` state, ``C`` annotation (the encoder's out
 ``A`` hidden layer of additive attention, ``O`` features (the output layer's input).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -83,7 +83,7 @@ class AttentiveGRU(nn.Module):
         self.embed_dim = embed_dim
         self.attention = ATTENTION_TYPES[attention_type](hidden_dim, annotation_dim, attention_dim)
         fed_dim = hidden_dim if self.luong else annotation_dim
-        self.gru = nn.GRU(embed_dim + (fed_dim if input_feeding else 0), hidden_dim)
+        self.gru: Any = nn.GRU(embed_dim + (fed_dim if input_feeding else 0), hidden_dim)
         self.combine = nn.Linear(annotation_dim + hidden_dim, hidden_dim) if self.luong else None
         self.output_dim = hidden_dim if self.luong else hidden_dim + annotation_dim + embed_dim
 
@@ -188,6 +188,6 @@ class AttentiveGRU(nn.Module):
         return context.flatten(0, 1), weights.flatten(0, 1)
 
     def _features(self, hidden: Tensor, context: Tensor, embedded: Tensor) -> Tensor:
-        if self.luong:
+        if self.combine is not None:
             return torch.tanh(self.combine(torch.cat([context, hidden], dim=-1)))
         return torch.cat([hidden, context, embedded.type_as(hidden)], dim=-1)

@@ -10,7 +10,7 @@ from torch import nn
 from fairseq_ext.engine.compilers import MODELS, linear
 from fairseq_ext.engine.program import Columns, Phase
 from fairseq_ext.engine.writer import Writer
-from fairseq_ext.gru.attention import MLPAttention
+from fairseq_ext.gru.attention import GeneralAttention, MLPAttention
 from fairseq_ext.gru.model import GRUAttentionDecoder, GRUAttentionModel, GRUEncoder
 
 
@@ -57,18 +57,19 @@ def decode(
         if recurrence.input_feeding:
             program.recall(combined, out=fed)
     program.embed(Phase.HYPOTHESES, table, 1.0, out=word)
-    if recurrence.luong:
+    if recurrence.combine is not None:  # Luong's order
         read = inputs if recurrence.input_feeding else word
         advance(recurrence.gru, read, before, state, program)
         attend(recurrence.attention, state, annotations, context, program)
         weight, bias = program.parameters(recurrence.combine)
-        swapped = rotated(weight, channels, program)  # reads [s; c] instead of [c; s]
+        turned = rotated(weight, channels, program)  # reads [s; c] instead of [c; s]
         state_and_context = Columns(features.register, 0, width + channels)
-        program.linear(state_and_context, swapped, bias, activation="tanh", out=combined)
+        program.linear(state_and_context, turned, bias, activation="tanh", out=combined)
         output(decoder, combined, program)
         return
     attend(recurrence.attention, before, annotations, context, program)
-    read, swapped = word, None
+    read = word
+    swapped: np.ndarray | None = None
     if recurrence.input_feeding:
         read = Columns(features.register, width, channels + word.width)  # [c; y]
         swapped = rotated(program.array(recurrence.gru.weight_ih_l0), word.width, program)
@@ -107,7 +108,11 @@ def advance(
 
 
 def attend(
-    attention: nn.Module, query: Columns, annotations: Columns, out: Columns, program: Writer
+    attention: MLPAttention | GeneralAttention,
+    query: Columns,
+    annotations: Columns,
+    out: Columns,
+    program: Writer,
 ) -> None:
     """Compile the context ``c_t = Σ_j softmax_j(score(query, h_j)) h_j``.
 
@@ -133,7 +138,7 @@ def output(decoder: GRUAttentionDecoder, features: Columns, program: Writer) -> 
     If ``W_o`` is tied to the embeddings, the features are first projected to the size of an
     embedding.
     """
-    if decoder.tied:
+    if decoder.to_embedding is not None:
         features = linear(decoder.to_embedding, features, program)
     program.finish(features, *program.parameters(decoder.output_projection))
 

@@ -225,7 +225,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
 
     def last_product(self, features: Tensor) -> OutputLayer:
         """Return the factors of the output layer's product, which the loss computes in chunks."""
-        outputs = self.to_embedding(features) if self.tied else features
+        outputs = features if self.to_embedding is None else self.to_embedding(features)
         return OutputLayer(outputs, self.output_projection.weight, self.output_projection.bias)
 
     def reorder_incremental_state(

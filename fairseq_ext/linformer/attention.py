@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fairseq_ext.base.dropout import is_active
+from fairseq_ext.base.dropout import active_rate
 from fairseq_ext.utils.errors import CheckpointError, DataError, wrong_value
 
 KINDS = ("learned", "mean-pool", "convolution")
@@ -128,7 +128,7 @@ class LinformerAttention(nn.Module):
         sentences = keys.size(0)
         q = self.q_proj(query).view(length, sentences, -1, self.num_heads, self.head_dim)
         q = q.permute(1, 3, 2, 0, 4).flatten(2, 3)  # [B, H, R/B · T, D]
-        dropout = self.dropout.p if is_active(self.dropout) else 0.0
+        dropout = active_rate(self.dropout)
         heads = functional.scaled_dot_product_attention(
             q, keys, values, dropout_p=dropout, scale=self.scaling
         )

@@ -6,7 +6,7 @@ else is fairseq's own, including the flags.
 """
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,11 +155,14 @@ class SourceAttention(attention.LinformerAttention):
     kept in the incremental state. All hypotheses of a sentence share them.
     """
 
+    get_incremental_state: Callable[..., Any]  # these two come from the decorator
+    set_incremental_state: Callable[..., Any]
+
     def __init__(self, *sizes: Any, dropout: float = 0.0, **options: Any) -> None:
         super().__init__(*sizes, **options)
         self.dropout = FairseqDropout(dropout, module_name=type(self).__name__)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         query: Tensor,
         key: Tensor,

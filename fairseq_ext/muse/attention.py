@@ -122,16 +122,17 @@ class MultiScaleAttention(nn.Module):
         else:
             read = projected.unflatten(-1, (self.parts_in, -1))[..., -1, :]  # values, pads as well
             kernels = self.convolution.kernels(read).flatten(1, 2).transpose(0, 1)  # [N, T, K]
-            outputs = self._joint_product(weights, kernels, values)
+            outputs = self._joint_product(weights, kernels, values, self.convolution.left)
         outputs = outputs.view(batch, self.heads, self.parts_out, length, -1)
         return outputs.permute(3, 0, 2, 1, 4).reshape(length, batch, -1)
 
-    def _joint_product(self, weights: Tensor, kernels: Tensor, values: list[Tensor]) -> Tensor:
+    def _joint_product(
+        self, weights: Tensor, kernels: Tensor, values: list[Tensor], left: int
+    ) -> Tensor:
         """Attend and convolve, by a single matrix product where that is faster.
 
         Return ``[N, 2T, D]``: the results of the attention, then the results of the convolution.
         """
-        left = self.convolution.left
         if weights.size(1) < weights.size(2):  # one position; the kernel's last tap reads it
             taps = min(kernels.size(-1), weights.size(2))
             convolved = torch.bmm(kernels[..., -taps:], values[-1][:, -taps:])

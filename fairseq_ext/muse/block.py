@@ -4,11 +4,12 @@ Shapes use the letters of :mod:`fairseq_ext.muse.convolution`.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_ext.base.dropout import is_active
+from fairseq_ext.base.dropout import active_rate
 from fairseq_ext.muse import projections
 from fairseq_ext.muse.attention import MultiScaleAttention, Source, SourceAttention
 from fairseq_ext.muse.convolution import DynamicConvolution, OrdinaryConvolution, Past
@@ -68,7 +69,8 @@ class ParallelBlock(nn.Module):
         self.activation_dropout = make_dropout(activation_dropout)
         dynamic = ordinary_convolution = None
         if kernel_sizes and ordinary:
-            ordinary_convolution = OrdinaryConvolution(dim, *kernel_sizes, causal)
+            (kernel_size,) = kernel_sizes
+            ordinary_convolution = OrdinaryConvolution(dim, kernel_size, causal)
         elif kernel_sizes:
             dynamic = DynamicConvolution(
                 dim, heads, kernel_sizes, causal, make_dropout(kernel_dropout)
@@ -83,7 +85,8 @@ class ParallelBlock(nn.Module):
         self.projections = (
             projections.FusedProjections if fused else projections.SeparateProjections
         )(self.sizes)
-        self.cross = self.cross_key_value = None
+        self.cross: Any = None
+        self.cross_key_value: Any = None
         if source_dim is not None:
             self.cross = SourceAttention(heads, make_dropout(attention_dropout))
             self.cross_key_value = nn.Linear(source_dim, 2 * dim)
@@ -105,7 +108,7 @@ class ParallelBlock(nn.Module):
         attention_mask: Tensor | None = None,
         source: Source | None = None,
         past: Past | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Any]:
         """Compute the block for ``x`` ``[T, B, C]``; return the output ``[T, B, C]`` and weights.
 
         The weights ``[B, H, T, S]`` are those of the attention over the source, or None without a
@@ -131,7 +134,7 @@ class ParallelBlock(nn.Module):
 
         ``local`` is the output of an ordinary convolution, or None.
         """
-        if isinstance(self.projections, projections.FusedProjections) and not is_active(
+        if isinstance(self.projections, projections.FusedProjections) and not active_rate(
             self.dropout
         ):
             contributions = [self.projections.write_sum(parts)]

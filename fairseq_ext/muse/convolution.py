@@ -172,7 +172,8 @@ class DynamicConvolution(nn.Module):
 
     def _merge(self, parts: list[Tensor]) -> Tensor:
         """Add up kernels ``[H, k_i, ·]``, each times its gate and padded to K: ``[H, K, ·]``."""
-        taps, merged = max(self.kernel_sizes), 0
+        taps = max(self.kernel_sizes)
+        merged: Any = 0
         for weights, share in zip(parts, self.gate_values(), strict=True):
             before = self.left - taps_to_the_left(weights.size(1), self.causal)
             after = taps - weights.size(1) - before
@@ -213,7 +214,7 @@ class OrdinaryConvolution(nn.Module):
         super().__init__()
         self.kernel_size, self.left = kernel_size, taps_to_the_left(kernel_size, causal)
         self.convolution = nn.Conv1d(dim, dim, kernel_size)
-        nn.init.zeros_(self.convolution.bias)
+        nn.init.zeros_(self.convolution.get_parameter("bias"))
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None = None, past: Past | None = None

@@ -5,6 +5,7 @@ finds its input or leaves its result.
 """
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -34,7 +35,7 @@ def block(
     q, k, v, *convolution_values = parts[0].split(layer.attention.parts_in)
     of_attention, *of_convolution = attended.split(layer.attention.parts_out)
     program.attend(q, k, v, heads, out=of_attention)
-    if of_convolution:
+    if layer.attention.convolution is not None:
         convolution(
             layer.attention.convolution, (convolution_values or [v])[0], of_convolution[0], program
         )
@@ -54,7 +55,7 @@ def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
     Return the columns of each branch's product.
     """
     if not can_fuse(layer):
-        projections = layer.projections
+        projections: Any = layer.projections
         return [linear(getattr(projections, name), x, program) for name in projections.inward]
     weight, bias, _, _ = fused(layer, program)
     return program.linear(x, weight, bias).cut(layer.sizes.rows_in())
@@ -66,8 +67,9 @@ def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: 
     ``parts`` are what the branches' last matrices read, in adjacent columns of a register.
     """
     if not can_fuse(layer):
-        for name, part in zip(layer.projections.outward, parts, strict=True):
-            x = linear(getattr(layer.projections, name), part, program, added=x)
+        projections: Any = layer.projections
+        for name, part in zip(projections.outward, parts, strict=True):
+            x = linear(getattr(projections, name), part, program, added=x)
         return x
     _, _, weight, bias = fused(layer, program)
     joined = Columns(parts[0].register, 0, sum(part.width for part in parts))

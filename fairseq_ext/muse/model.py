@@ -6,7 +6,7 @@ The model is fairseq's Transformer, with the same flags, but its layers are MUSE
 # Without `from __future__ import annotations`: fairseq reads the types of a configuration's fields.
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -117,7 +117,7 @@ class EncoderBlock(ParallelBlock):
 
     load_to_BT = False  # tells fairseq 0.12.2 that this is not a fused layer of torch
 
-    def forward(self, x: Tensor, encoder_padding_mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, encoder_padding_mask: Tensor | None) -> Tensor:  # type: ignore[override]
         """Compute the layer for ``x`` ``[S, B, C]``; the mask ``[B, S]`` is true on pads."""
         return super().forward(x, encoder_padding_mask)[0]
 
@@ -130,7 +130,10 @@ class DecoderBlock(ParallelBlock):
     positions and of the source. All rows of a sentence share the source's keys and values.
     """
 
-    def forward(
+    get_incremental_state: Callable[..., Any]  # these two come from the decorator
+    set_incremental_state: Callable[..., Any]
+
+    def forward(  # type: ignore[override]
         self,
         x: Tensor,
         encoder_out: Tensor,
@@ -173,13 +176,11 @@ class DecoderBlock(ParallelBlock):
             past[name] = value.unflatten(0, (rows, -1)).index_select(0, new_order).flatten(0, 1)
         if sentences > 1:
             order = select_sentences(new_order, rows // sentences)
-            source = Source(
-                *(
-                    value
-                    if value is None
-                    else keep_sentences(value.unflatten(0, (sentences, -1)), 0, order).flatten(0, 1)
-                    for value in source
-                )
+            source = Source._make(
+                value
+                if value is None
+                else keep_sentences(value.unflatten(0, (sentences, -1)), 0, order).flatten(0, 1)
+                for value in source
             )
             self.set_incremental_state(incremental_state, "state", (source, past))
 

@@ -109,9 +109,9 @@ class SeparateProjections(nn.Module):
         for name, columns in zip(self.outward, sizes.columns_out(), strict=True):
             self.add_module(name, nn.Linear(columns, sizes.dim))
         for name, linear in self.named_children():
-            outward = name in ("out_proj", "cross_out")
-            (init_out_ if outward else init_in_)(linear.weight)
-            nn.init.zeros_(linear.bias)
+            weight, bias = linear.parameters()
+            (init_out_ if name in ("out_proj", "cross_out") else init_in_)(weight)
+            nn.init.zeros_(bias)
 
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
         """Apply each branch's first matrix; return the products, in the order of :func:`names`.
@@ -196,7 +196,7 @@ def unfuse(state: dict[str, Tensor], sizes: Sizes, prefix: str = "") -> dict[str
     if f"{prefix}weight_in" not in state:
         return state
     inward, outward = names(sizes.source_dim is not None)
-    separate = {}
+    separate: dict[str, Tensor] = {}
     for kind in ("weight", "bias"):
         rows = state[f"{prefix}{kind}_in"].split(sizes.rows_in())
         separate |= {f"{prefix}{n}.{kind}": part for n, part in zip(inward, rows, strict=True)}

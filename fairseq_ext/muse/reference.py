@@ -114,9 +114,8 @@ def block(
     parts = [attention(q, k, v, heads, causal)]
     if "attention.convolution.predictor.weight" in p:  # V_1 = V_2: the projection is shared
         weights = p["attention.convolution.predictor.weight"], p.get("attention.convolution.gate")
-        parts.append(
-            gated_convolutions(*(convolution_values or [v]), *weights, heads, sizes, causal)
-        )
+        (values,) = convolution_values or [v]
+        parts.append(gated_convolutions(values, *weights, heads, sizes, causal))
     y = residual + linear("projections.out_proj", torch.cat(parts, dim=-1))  # (3), (5)
     ordinary = "ordinary_convolution.convolution"
     if f"{ordinary}.weight" in p:

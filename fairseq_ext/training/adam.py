@@ -94,7 +94,7 @@ def _update(
     count = torch.tensor(float(number), device=weights[0].device)
     torch._fused_adamw_(
         [weight.data for weight in weights],
-        [weight.grad.data for weight in weights],
+        [weight.grad.data for weight in weights if weight.grad is not None],
         [state["exp_avg"] for state in states],
         [state["exp_avg_sq"] for state in states],
         [],

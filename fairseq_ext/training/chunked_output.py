@@ -74,7 +74,7 @@ def output_layer(model: nn.Module, features: Tensor) -> OutputLayer:
 
     The decoders of this package return it from their method ``last_product``.
     """
-    decoder = unwrapped(model).decoder
+    decoder: FairseqDecoder = unwrapped(model).decoder
     owner = owner_of(decoder, "output_layer")
     if "last_product" in vars(owner):
         return decoder.last_product(features)

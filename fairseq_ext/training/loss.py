@@ -187,7 +187,9 @@ class _Summed(torch.autograd.Function):
         needed = ctx.needs_input_grad
         of_features = torch.empty_like(features) if needed[0] else None  # [N, C]
         of_weight: Tensor | None = None  # [C, V]
-        of_bias = torch.zeros_like(bias, dtype=precise) if needed[2] else None  # [V]
+        of_bias = None  # [V]
+        if bias is not None and needed[2]:
+            of_bias = torch.zeros_like(bias, dtype=precise)
         for place in places:
             h, z = features[place], output.of_words(place).logits()  # [R, C], [R, V]
             for block in _blocks(z):

@@ -43,7 +43,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         The state is not kept in memory: the next checkpoint collects it again.
         """
         state = super().state_dict()
-        self._all_state_dicts = []
+        self._all_state_dicts: list[dict[str, Any]] = []
         return state
 
     def share(self) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import torch
 from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
 from torch import Tensor, nn
 
-from fairseq_ext.base.dropout import draw, dropout, is_active
+from fairseq_ext.base.dropout import active_rate, draw, dropout
 from fairseq_ext.muse import attention, convolution, reference
 from fairseq_ext.muse.block import ParallelBlock
 from fairseq_ext.muse.convolution import DynamicConvolution, band, convolve, taps_to_the_left
@@ -338,7 +338,7 @@ def test_each_branch_has_a_dropout_of_its_own(fused: bool) -> None:
     assert run(block, tensor(4, 3, DIM), tensor(4, 3, 5)).equal(
         run(block, tensor(4, 3, DIM), tensor(4, 3, 5))
     )
-    assert not is_active(block.dropout)
+    assert not active_rate(block.dropout)
 
 
 @pytest.mark.parametrize("fused", [False, True])

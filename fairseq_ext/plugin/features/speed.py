@@ -231,7 +231,7 @@ def draw_sixteen_bits(original: Callable) -> Callable:
     """
 
     def forward(self: Any, x: Tensor, inplace: bool = False) -> Tensor:
-        if x.device.type != "cpu" or not sixteen_bits.is_active(self):
+        if x.device.type != "cpu" or not sixteen_bits.active_rate(self):
             return original(self, x, inplace)
         return sixteen_bits.dropout(x, self.p)
 
