@@ -128,7 +128,8 @@ def add_all(parser: Parser, only: str | None = None) -> None:
 def _add_examples(parsers: dict[str, Parser], prefix: str = "") -> None:
     """Give subcommands, and their own subcommands, the examples in :data:`EXAMPLES`.
 
-    A subcommand that is not in :data:`EXAMPLES` keeps the example that it has set.
+    A subcommand that is not in :data:`EXAMPLES` keeps the example that it has set. ``prefix`` is
+    put before the names to look up, such as ``"plot "`` for the subcommands of ``plot``.
     """
     for name, parser in parsers.items():
         parser.example = EXAMPLES.get(f"{prefix}{name}", parser.example)

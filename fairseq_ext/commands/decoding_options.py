@@ -207,8 +207,9 @@ def chosen_codec(
     """Make the codec that turns text into tokens, and tokens into text.
 
     The first ``text.json`` in ``folders`` is used, except where ``options`` replace its steps. If
-    no folder has one, the options alone decide. ``codes`` replaces ``--bpe-codes``. With
-    ``constraints``, a line may have target text after the source, separated by tabs.
+    no folder has one, the options alone decide. ``codes`` is a file of merges to use instead of the
+    one that ``--bpe-codes`` names. With ``constraints``, a line may have target text after the
+    source, separated by tabs.
 
     Raises:
         ConfigError: an option has no effect without another one, such as ``--tokenize``.

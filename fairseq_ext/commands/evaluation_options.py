@@ -67,9 +67,10 @@ class TokenizerOptions:
     ) -> str:
         """Return the name of sacrebleu's tokenizer: ``--tokenize`` or, by default, by language.
 
-        The target language is taken from ``-l``, ``--detokenize``, the runs of ``undoing`` or the
-        ending of ``path``, the reference file; the first that names a language decides. If the
-        language has no tokenizer of its own, the script of ``references`` is examined, too: see
+        The target language is taken from ``-l``, ``--detokenize``, the pipelines that ``undoing``
+        undoes, or the ending of ``path``, the reference file; the first that names a language
+        decides. If the language has no tokenizer of its own, the script of ``references`` is
+        examined, too: see
         :func:`~fairseq_ext.evaluation.score.choose_tokenizer`.
         """
         from fairseq_ext.evaluation.score import choose_tokenizer
@@ -98,7 +99,10 @@ class ProcessOptions:
         return {name: value for name, value in settings.items() if value is not None}
 
     def refuse(self, needs: str) -> None:
-        """Raise ConfigError if these options are given although ``needs`` is missing."""
+        """Raise ConfigError if one of these options is given, for a command without neural metric.
+
+        ``needs`` is the missing option that asks for such a metric, ``--metric comet:MODEL``.
+        """
         for name in ("metric_python", "metric_batch_size"):
             if getattr(self, name) is not None:
                 raise ConfigError(f"`{flag(name)}` goes with `{needs}`, which is missing.")

@@ -115,7 +115,10 @@ def require_folders(args: argparse.Namespace) -> None:
 
 
 def _written(name: str, path: Path, args: argparse.Namespace) -> list[Path]:
-    """List the files of an output: one for each ending if the command has ``endings``."""
+    """List the files that the output option ``name`` writes, from its value ``path``.
+
+    ``--output`` writes one file for each ending if the command has ``endings``.
+    """
     if name != "output" or not hasattr(args, "endings"):
         return [path]
     from fairseq_ext.evaluation import plots

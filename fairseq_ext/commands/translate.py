@@ -565,5 +565,5 @@ def _run_on_ray(request: Request, folder: Folder) -> None:
 
 
 def _work_on_ray(request: Request, cpu: bool) -> None:
-    """Translate missing parts in a worker of the Ray cluster."""
+    """Translate missing parts in a worker of the Ray cluster; ``cpu`` says to use no GPU."""
     translate(dataclasses.replace(request, search=dataclasses.replace(request.search, cpu=cpu)))

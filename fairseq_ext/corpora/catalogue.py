@@ -85,7 +85,11 @@ class Corpus:
 def _source(
     name: str, pattern: str, pair: str, archive: str | None = None, form: str = "lines"
 ) -> Source:
-    """Build a source; ``pattern`` is its files' name, with {language} and {side} to fill in."""
+    """Build a source of the language pair ``pair``, such as ``de-en``.
+
+    ``pattern`` is its files' name, with {language} and {side} to fill in. The other arguments are
+    fields of :class:`Source`.
+    """
     src, tgt = pair.split("-")
     files = (pattern.format(side="src", language=src), pattern.format(side="ref", language=tgt))
     return Source(name, files, archive, form)
@@ -98,7 +102,11 @@ def _newstest(year: int, pair: str) -> Source:
 
 
 def _newstest2014(code: str, pair: str) -> Source:
-    """Return the test set of WMT 2014, all 3,003 sentences."""
+    """Return the test set of WMT 2014, all 3,003 sentences.
+
+    ``code`` is the language pair in the files' names, such as ``deen``; ``pair`` is source and
+    target, such as ``en-de``.
+    """
     pattern = f"test-full/newstest2014-{code}-{{side}}.{{language}}.sgm"
     return _source("newstest2014", pattern, pair, f"{STATMT}/wmt14/test-full.tgz", "segments")
 
@@ -107,7 +115,8 @@ def _wmt(code: str, pair: str, edition: str, archive: str) -> tuple[Source, ...]
     """Return the training texts that WMT's tasks share: Europarl, Common Crawl, News Commentary.
 
     The tasks have different editions of News Commentary: ``edition`` is such as ``v9``, and
-    ``archive`` is the address of this edition. ``code`` is the language pair in the files' names.
+    ``archive`` is the address of this edition. ``code`` is the language pair in the files' names,
+    such as ``de-en``; ``pair`` is source and target, such as ``en-de``.
     """
     texts = (
         ("europarl-v7", "training/", f"{STATMT}/wmt13/training-parallel-europarl-v7.tgz"),

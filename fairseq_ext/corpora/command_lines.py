@@ -289,7 +289,7 @@ class OwnTextOptions:
 
 @dataclass(frozen=True)
 class PreparedCorpus:
-    """A prepared corpus and its languages."""
+    """Options that name a prepared corpus and its languages."""
 
     data: Path = option(help="folder of the prepared corpus: tokens and text.json", metavar="DIR")
     src: str = option(help="source language, the ending of its files")

@@ -41,8 +41,8 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
     ``sha256.json`` in the folder keeps the checksum of the first download, so a file that is later
     damaged or replaced is refused. ``mirror`` replaces the official address. If the mirror is an
     address, the file's name is appended to it. If the mirror is a folder, the file is not copied,
-    and its path there is returned: ``NAME`` or, for a ``url`` that ends in ``FOLDER/NAME``,
-    ``FOLDER/NAME``.
+    and its path there is returned. For a ``url`` that ends in ``FOLDER/NAME``, the mirror may have
+    the file as ``NAME`` or as ``FOLDER/NAME``.
 
     Raises:
         Unavailable: the download failed for good, or the mirror has no such file.

@@ -106,7 +106,7 @@ def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
 def skeletons(
     hashes: WordHashes, longest: int = LONGEST
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield batches of skeletons: fingerprints ``[n]``, and the rows of the sentences ``[n]``.
+    """Yield batches of skeletons: fingerprints ``[n]``, and their sentences' numbers ``[n]``.
 
     A skeleton is a sentence without up to two of its words; :func:`left_out_places` chooses them,
     and explains ``longest``. The fingerprint is a polynomial in :data:`BASE`. Prefix sums give the
@@ -182,10 +182,10 @@ def links(hashes: WordHashes, number: int = 0, count: int = 1) -> np.ndarray:
 
 
 def join_groups(groups: np.ndarray, pairs: np.ndarray) -> None:
-    """Join the groups of linked rows, by changing ``groups``.
+    """Join the groups of linked sentence pairs, by changing ``groups``.
 
-    Each column of ``pairs`` ``[2, n]`` links two rows. ``groups`` ``[N]`` has each row's group: the
-    number of the smallest row in that group.
+    Each column of ``pairs`` ``[2, n]`` links two sentence pairs by their numbers (rows). ``groups``
+    ``[N]`` has the group of each sentence pair: the smallest number in that group.
     """
     while len(unequal := np.flatnonzero(np.not_equal(*groups[pairs]))):
         low, high = np.sort(groups[pairs[:, unequal]], axis=0)
@@ -197,8 +197,8 @@ def join_groups(groups: np.ndarray, pairs: np.ndarray) -> None:
 def group_sides(source: WordHashes, target: WordHashes) -> np.ndarray:
     """Return each sentence pair's group ``[N]``: the number of the group's first pair.
 
-    Fingerprints are searched in ranges, one after the other, as many as memory requires. Their
-    number does not change the result.
+    Fingerprints are searched in ranges, one after the other, as many as memory requires. The number
+    of ranges does not change the result.
     """
     groups = np.arange(len(source.ends))
     for hashes in (source, target):

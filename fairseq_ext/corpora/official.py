@@ -307,7 +307,10 @@ class Preparation:
 
 
 def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
-    """Return ``counts`` by the names of the splits; refuse a split without pairs."""
+    """Return ``counts`` by the names of the splits; refuse a split without pairs.
+
+    A split's counts are the numbers of pairs, source tokens and target tokens.
+    """
     for name, (pairs, *_) in zip(splits, counts, strict=True):
         if not pairs:
             raise DataError(f"no pair is left for `{name}`; check the archives.")

@@ -145,7 +145,10 @@ class SplitJob:
             json.dump(report, file)
 
     def clean(self, name: str) -> None:
-        """Clean a part, and save the pairs that pass all rules, with their fingerprints."""
+        """Clean the part of the report ``name``; save the pairs that pass all rules.
+
+        Their fingerprints are saved, too.
+        """
         options, part = self.options, self.parts[_number(name)]
         encode = Encode(text_pipeline(options), rules_of(options), words=True)
         hashes = [bytearray() for _ in range(PAIR + 1)]
@@ -170,11 +173,17 @@ class SplitJob:
         self._finish(name, prints.astype(np.uint64), report)
 
     def _fingerprints(self, clean: str) -> np.ndarray:
-        """Read the fingerprints of a part's sources, targets and pairs, ``[3, N]``."""
+        """Read the fingerprints of the sources, targets and pairs of a part, ``[3, N]``.
+
+        ``clean`` is the name of the part's report; the part has N pairs after cleaning.
+        """
         return np.load(self.beside(clean, "npy"), allow_pickle=False)
 
     def repeat(self, name: str) -> None:
-        """Find the pairs of all parts that repeat an earlier pair, in one range of fingerprints."""
+        """Find the pairs of all parts that repeat an earlier pair, in one range of fingerprints.
+
+        ``name`` is the name of the range's report.
+        """
         number = _number(name)
         places: list[np.ndarray] = []  # part and line of each pair in the range
         rows: tuple[list[np.ndarray], ...] = ([], [], [])
@@ -194,7 +203,11 @@ class SplitJob:
 
     @property
     def key(self) -> int:
-        """The key side, 0 for source or 1 for target; known once all repeats are counted."""
+        """The key side, 0 for source or 1 for target.
+
+        With ``--key auto`` it is the side with fewer distinct sentences, or else the source. The
+        numbers of distinct sentences are known once all ranges have been searched for repeats.
+        """
         if self.options.key != "auto":
             return SIDES.index(self.options.key)
         counts = [self.load(name)["distinct"] for name in self.repeat_names]
@@ -202,7 +215,10 @@ class SplitJob:
         return int(target < source)
 
     def hold(self, name: str) -> None:
-        """Choose key sentences for test and valid, and a pair for each; refuse too few of them."""
+        """Choose key sentences for test and valid, and a pair for each; write the report ``name``.
+
+        A corpus with too few distinct key sentences is refused.
+        """
         options, key = self.options, self.key
         held_count = options.valid + options.test
         smallest = np.empty(0, np.uint64)
@@ -235,7 +251,7 @@ class SplitJob:
     def hold_groups(self, name: str) -> None:
         """Draw groups of near-duplicates for test and valid, without repeated pairs.
 
-        A corpus with too few pairs is refused.
+        Write the report ``name``. A corpus with too few pairs is refused.
         """
         options = self.options
         kept = [self.load(clean)["kept"] for clean in self.clean_names]
@@ -273,11 +289,12 @@ class SplitJob:
         """Write every pair into the source and target file of its split, in the order of the texts.
 
         Returns:
-            Counts: pairs ``read``; pairs ``dropped`` by reason; pairs in each of the ``splits``;
-            ``words`` on both sides of each split; the ``key`` (the side by which pairs are split,
-            ``groups``, or None with ``--as``); ``leaks`` between splits or, with ``groups``, the
-            number of groups and the size of the largest; and for each of the ``texts`` the pairs
-            read and the lines in train.
+            A dict. ``read``: the number of pairs read. ``dropped``: the numbers of dropped pairs by
+            reason. ``splits``: the number of pairs in each split. ``words``: the numbers of words
+            on both sides of each split. ``key``: the side by which pairs are split, ``groups``, or
+            None with ``--as``. ``leaks``: the numbers of leaks between splits or, with the key
+            ``groups``, the number of groups and the size of the largest. ``texts``: for each text
+            the numbers of pairs read and of lines in train.
         """
         key, late = None, dict[int, str]()
         leaks: dict[str, int] = {}
@@ -324,6 +341,7 @@ class SplitJob:
         """Return the fate of each pair in part ``number``, and the number of leaks into train.
 
         A fate is the number of a split, or the reason to drop the pair, such as :data:`REPEATED`.
+        ``clean`` is the name of the part's report, and ``pair_count`` its number of pairs.
         """
         fates = np.zeros(pair_count, np.uint8)
         if self.options.as_split is not None:
@@ -345,7 +363,10 @@ class SplitJob:
         return fates, int(leaked.sum())
 
     def _repeated(self, number: int, pair_count: int) -> np.ndarray:
-        """Return a mask: True for each pair of a part that repeats an earlier pair of any part."""
+        """Return a mask: True for each pair of part ``number`` that repeats an earlier pair.
+
+        The earlier pair may be in any part. The part has ``pair_count`` pairs.
+        """
         repeated = np.zeros(pair_count, bool)
         for name in self.repeat_names:
             places = np.load(self.beside(name, "npy"), mmap_mode="r", allow_pickle=False)
@@ -357,6 +378,7 @@ class SplitJob:
         """Return how often each pair is written: its text's weight, rounded up or down at random.
 
         The pair's fingerprint is the random number. Pairs of valid and test are written once.
+        ``clean`` is the name of the part's report; ``fates`` come from :meth:`_fates`.
         """
         weight = self.texts[part.text].weight
         if weight == 1:
@@ -503,7 +525,10 @@ def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
 
 
 def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str]) -> None:
-    """Warn if the first line looks like a header, or a column has quoted text or no sentences."""
+    """Warn if the first line looks like a header, or a column has quoted text or no sentences.
+
+    ``top`` has the first rows of the text, each as a list of cells.
+    """
     columns = [[row[number - 1] for row in top if len(row) >= number] for number in text.columns]
     firsts = [plain(column[0]).lower() for column in columns if column]
     is_header = bool({*firsts} & {*HEADER_WORDS, *map(str.lower, languages)})

@@ -64,7 +64,10 @@ def _text(line: bytes) -> str | None:
 
 
 def _tagged(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield sentences, titles and descriptions of talks; drop addresses, numbers and keywords."""
+    """Yield the text in lines of IWSLT's training files, which have tags for facts about a talk.
+
+    Sentences, titles and descriptions of talks stay; addresses, numbers and keywords are dropped.
+    """
     for line in lines:
         if not any(tag in line for tag in ABOUT_THE_TALK):
             yield SPOKEN_TOO.sub(b"", line)
@@ -154,7 +157,7 @@ class Encode:
     ) -> Iterator[tuple[str, str]]:
         """Yield the tokens of the pairs that are kept, in order; count all pairs by fate.
 
-        The counts are added to ``tally``.
+        A pair's fate is ``kept``, or the reason to drop it. The counts are added to ``tally``.
         """
         for encoded in ordered_map(self._encode_chunk, _cut(pairs), workers):
             for fate, source, target in encoded:

@@ -105,7 +105,9 @@ class Answer:
 
 
 def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Answer]:
-    """Translate a text with each of the systems, which may split it into several sentences.
+    """Translate a sentence with each of the systems.
+
+    If ``sentence`` is in fact a text of several sentences, a system may split it.
 
     Raises:
         DataError: the sentence is empty or has over ``max_words`` words, or a word is too long.
@@ -160,8 +162,9 @@ def _answer_of(system: System, text: str) -> Answer:
 def _attention(name: str, tokens: str, best: Candidate) -> plots.Alignment | None:
     """Return the attention of a translation's words to the words of the sentence, for a heat map.
 
-    Return None if the model gives no attention, or if the task has cut the sentence, so that the
-    attention does not fit the words.
+    ``name`` is the system's name, for the title; ``tokens`` is the source, and ``best`` the best
+    translation. Return None if the model gives no attention, or if the task has cut the sentence,
+    so that the attention does not fit the words.
     """
     hypothesis = Hypothesis(best.tokens, best.score, soft=best.attention)
     with contextlib.suppress(DataError):  # no attention, or the task has cut the source

@@ -24,7 +24,7 @@ _PIECE = re.compile("[^ ]@@ ")
 class Undoing:
     """A converter of a model's output from tokens to words, and from words to text.
 
-    It undoes the steps that turned the training text into tokens, ``text_pipeline``.
+    It undoes the steps of ``text_pipeline``, which turned the training text into tokens.
     """
 
     def __init__(self, text_pipeline: Pipeline) -> None:

@@ -247,7 +247,10 @@ CASE_OF_FINNISH = (  # compiled and cached by regex at the first Finnish text
 
 
 def _text(words: list[str], language: str) -> Iterator[str]:
-    """Yield each word, after a space if it needs one; ``words`` begins with an empty string."""
+    """Yield detokenized text word by word, with a space before each word that needs one.
+
+    ``words`` are Moses' tokens after an empty string.
+    """
     space = " "
     quotes: defaultdict[str, int] = defaultdict(int)  # odd while a quotation of that kind is open
     joined = False  # whether this word has been yielded already, with the word before it
@@ -285,7 +288,11 @@ def _text(words: list[str], language: str) -> Iterator[str]:
 
 
 def _is_ending(words: list[str], language: str) -> bool:
-    """Return whether the last word is an English ``'s`` or ``'ll``, or decimals of Czech 3,5."""
+    """Return whether the last word continues the one before it, without a space.
+
+    It does if it is an English ``'s`` or ``'ll``, or the decimals of a Czech number: ``5`` after
+    ``3`` and ``,``. ``words`` are this word and up to two words before it.
+    """
     *before, word = words
     if language == "en":
         contracted = regex.match(r"'\p{Alphabetic}", word)

@@ -275,7 +275,8 @@ def cells(
 ) -> Iterator[tuple[str, str]]:
     """Yield the cleaned ``(source, target)`` of each line of a tab-separated file.
 
-    ``columns`` are the numbers, from 1, of the columns with source and target.
+    ``numbered`` has each line with its number; ``path`` names the file in messages. ``columns`` are
+    the numbers, from 1, of the columns with source and target.
     """
     for number, line in numbered:
         fields = line.split("\t") if line else [""] * max(columns)

@@ -111,9 +111,10 @@ class Merges:
 def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
     """Merge symbols like subword-nmt, but in time nearly linear in the number of symbols.
 
-    ``ranks`` has the pairs to merge. Each round merges all pairs of the lowest rank, from left to
-    right. Only then come the pairs with the merged symbol, even if their rank is lower. A merged
-    symbol takes the place of its left half; the place of its right half becomes empty.
+    Return the symbols that are left. ``ranks`` has the pairs to merge, each with its rank. Each
+    round merges all pairs of the lowest rank, from left to right. Only then come the pairs with the
+    merged symbol, even if their rank is lower. Until the end, a merged symbol has the place of its
+    left half, and the place of its right half is empty.
     """
     merged, count = list(symbols), len(symbols)
     left, right = list(range(-1, count - 1)), list(range(1, count + 1))

@@ -48,7 +48,10 @@ def explain(error: OSError, path: str | Path | None = None) -> str:
 
 
 def require_file(path: str | Path, description: str = "file") -> Path:
-    """Return ``path`` if it is a regular file that can be opened; otherwise raise DataError."""
+    """Return ``path`` if it is a regular file that can be opened; otherwise raise DataError.
+
+    ``description`` says in the message what the file is, such as "manifest".
+    """
     path = Path(path)
     try:
         mode = path.stat().st_mode

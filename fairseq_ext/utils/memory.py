@@ -20,8 +20,9 @@ def keep() -> bool:
     """Make the C library reuse freed memory instead of returning it; return whether it does.
 
     Training soon needs freed memory again, but the system would clear it each time. For example,
-    gradients of a large embedding are above the threshold, and each of their pages costs a page
-    fault in every update. Allocator settings in the environment take precedence.
+    glibc takes the gradients of a large embedding from the system and returns them, so each of
+    their pages costs a page fault in every update. Allocator settings in the environment take
+    precedence.
     """
     mallopt = _mallopt()
     if mallopt is None or any(name.startswith(CHOICES) for name in os.environ):
@@ -34,8 +35,9 @@ def keep() -> bool:
 def give_back() -> None:
     """Make this process return freed memory to the system; call this before it starts threads.
 
-    By default each thread has a heap, which keeps freed memory, and each large block that is freed
-    raises the threshold. Here threads share one heap, and the threshold is fixed.
+    By default each thread has a heap, which keeps freed memory. Blocks above a threshold are not in
+    the heap, but each of them that is freed raises the threshold. Here threads share one heap, and
+    the threshold is fixed.
     """
     mallopt = _mallopt()
     if mallopt is not None:

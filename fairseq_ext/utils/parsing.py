@@ -81,7 +81,8 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
 def advise(message: str, options: Iterable[str], command: str, example: str = "") -> str:
     """Reword argparse's message, and add what was probably meant, or where to find help.
 
-    ``options`` are all options of ``command``.
+    ``options`` are all options of ``command``. ``example`` shows its use in the message; it
+    is empty if there is none.
     """
     usage = f"Example: `{example}`." if example else f"`{command} --help` explains them."
     if choice := re.fullmatch(

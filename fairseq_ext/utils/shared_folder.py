@@ -27,7 +27,10 @@ PAUSE = 0.5  # seconds before looking again at files that others are making
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """A folder in which several workers do one job; ``head`` has the manifest's first entries."""
+    """A folder in which several workers do one job.
+
+    ``head`` has the entries at the top of the manifest: the ``format`` and its ``version``.
+    """
 
     path: Path
     head: Mapping[str, Any]
@@ -94,8 +97,8 @@ class SharedFolder:
     ) -> None:
         """Make the files ``names`` together with other workers, until none of them is missing.
 
-        ``do(name)`` writes a file, and before it all files that belong to it. ``spread`` is a
-        function like ``map`` that may use several processes.
+        ``do(name)`` writes the file ``name`` last, after any other files that it makes. ``spread``
+        is a function like ``map`` that may use several processes.
         """
         announced = False
         while missing := self.missing(names):
@@ -114,7 +117,10 @@ class SharedFolder:
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Flatten nested values into a dict with paths as keys, such as ``inputs 1 sha256``."""
+    """Flatten nested values into a dict with paths as keys, such as ``inputs 1 sha256``.
+
+    ``name`` is the path of ``value`` itself.
+    """
     if isinstance(value, (dict, list)):
         items = value.items() if isinstance(value, dict) else enumerate(value, start=1)
         pairs = [_flat(entry, f"{name} {key}".lstrip()) for key, entry in items]

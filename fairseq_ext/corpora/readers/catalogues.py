@@ -206,7 +206,11 @@ def _mo_messages(content: bytes, path: Path) -> Iterator[Message]:
 
 
 def _mo_charset(content: bytes, order: str, translations: int) -> str:
-    """Return the charset in a file's header, which is its first message; UTF-8 if there is none."""
+    """Return the charset in a ``.mo`` file's header; UTF-8 if there is none.
+
+    The header is the translation of the first message. ``order`` is the byte order, ``<`` or ``>``;
+    ``translations`` is where the table of translations starts.
+    """
     length, start = struct.unpack_from(f"{order}2I", content, translations)
     match = CHARSET.search(content[start : start + length])
     return match[1].decode() if match else "utf-8"

@@ -76,7 +76,10 @@ def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _line_ends(path: Path, comment: re.Match[str]) -> str:
-    """Return only the line ends of a comment, so that the lines after it keep their numbers."""
+    """Return only the line ends of a comment, so that the lines after it keep their numbers.
+
+    A comment that is not closed is refused; the message names the file ``path``.
+    """
     if not comment[1]:
         line = comment.string.count("\n", 0, comment.start()) + 1
         raise DataError(f"`{path}`, line {line}: this comment has no `-->`; repair it.")

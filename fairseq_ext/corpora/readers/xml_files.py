@@ -144,7 +144,11 @@ def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
 
 
 def _is_break(code: Element, codes: frozenset[str]) -> bool:
-    """Return whether an element stands for a line break, as its type or the code in it says."""
+    """Return whether the element ``code`` stands for a line break.
+
+    Its type says so, or the code in it, such as ``<br>``. ``codes`` are the tags of elements that
+    hold code of the original file.
+    """
     types = {code.get(name, "") for name in ("type", "ctype", "subType")}
     return bool(types & BREAK_TYPES) or (
         code.tag in codes and BREAK.match(code.text or "") is not None
