@@ -111,7 +111,10 @@ def obstacle(
     numbers: str = "fp32",
     shortlist: Shortlist | None = None,
 ) -> str | None:
-    """Return the reason why the engine cannot replace ``generator`` for ``models``, or None."""
+    """Return the reason why the engine cannot replace ``generator`` for ``models``, or None.
+
+    The arguments are those of :func:`with_engine`.
+    """
     if numbers != TORCH:
         if any(map(on_a_device, models)):
             return "the model is on a GPU, where only `--engine torch` runs our engine."
@@ -264,7 +267,8 @@ class NativeGenerator:
     def _hypothesis(self, candidate: Hypothesis, source: Tensor) -> dict[str, Tensor]:
         """Convert a hypothesis of the engine to a hypothesis of fairseq.
 
-        The attention ``[S, T]`` over ``source`` ``[S]`` is 0 on pads, and empty if not computed.
+        ``source`` ``[S]`` has the sentence's tokens; the hypothesis has T tokens. The
+        attention ``[S, T]`` is 0 on pads, and empty if not computed.
         """
         symbols, tokens = self._program.symbols, torch.from_numpy(candidate.tokens)
         attention = alignment = torch.empty(0)

@@ -78,12 +78,18 @@ def decode(
 
 
 def rotated(weight: np.ndarray, first: int, program: Writer) -> np.ndarray:
-    """Return a matrix with its first ``first`` columns moved behind the others."""
+    """Return a matrix with its left columns, ``first`` in number, moved behind the others.
+
+    ``program`` records how the result is made from the model's weights.
+    """
     return program.derive("beside", *reversed(split_columns(weight, first, program)))
 
 
 def split_columns(weight: np.ndarray, first: int, program: Writer) -> list[np.ndarray]:
-    """Split a matrix into two: its first ``first`` columns, and its other columns."""
+    """Split a matrix into two: its left columns, ``first`` in number, and its other columns.
+
+    ``program`` records how the results are made from the model's weights.
+    """
     ends = (0, first), (first, weight.shape[1])
     return [program.derive("columns", weight, *end) for end in ends]
 

@@ -19,8 +19,9 @@ Parameters = Mapping[str, Tensor]
 def gru(p: Parameters, x: Tensor, s: Tensor, layer: str = "gru.{}_l0") -> Tensor:
     """Compute a GRU's next state ``[H]`` from its state ``s`` ``[H]`` and the input ``x``.
 
-    This is torch's variant of the GRU in section 3.1. ``layer`` is the pattern of the names of its
-    parameters in ``p``.
+    This is torch's variant of the GRU in section 3.1. ``p`` has parameters by name.
+    ``layer`` is the name of this GRU's parameters, where ``{}`` stands for ``weight_ih``,
+    ``weight_hh``, ``bias_ih`` or ``bias_hh``.
     """
     of_x = p[layer.format("weight_ih")] @ x + p[layer.format("bias_ih")]
     of_s = p[layer.format("weight_hh")] @ s + p[layer.format("bias_hh")]
@@ -60,8 +61,9 @@ def decode(
     Features are the input of the output layer.
 
     Args:
-        p: parameters by name; with ``combine.weight``, the order is Luong's.
-        words: embeddings ``[T, E]`` of the target words, each before the word to predict.
+        p: parameters by name. If ``combine.weight`` is among them, the decoder is Luong's, which
+            attends after the GRU's step; otherwise it is Bahdanau's, which attends before.
+        words: ``[T, E]``, for each step the embedding of the previous target word.
         s: the first state, ``[H]``.
         annotations: ``[S, C]``.
         input_feeding: whether the GRU also reads the context (Luong: the attentional vector).

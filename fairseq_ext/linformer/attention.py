@@ -136,7 +136,10 @@ class LinformerAttention(nn.Module):
         return self.out_proj(heads.reshape(length, rows, self.embed_dim))
 
     def forward(self, query: Tensor, source: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Attend from ``query`` ``[T, B, C]`` to ``source`` ``[S, B, C]``; return ``[T, B, C]``."""
+        """Attend from ``query`` ``[T, B, C]`` to ``source`` ``[S, B, C]``; return ``[T, B, C]``.
+
+        ``padding_mask`` is as for :meth:`compress`.
+        """
         return self.attend(query, *self.compress(source, padding_mask))
 
     def _heads(self, slots: Tensor) -> Tensor:

@@ -269,7 +269,10 @@ class LinformerModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that has no effect, because of other options."""
+        """Yield ``(option, need)`` for each option that has no effect, because of other options.
+
+        The need says what would give it an effect, such as `--linformer-projection learned`.
+        """
         yield from super().without_effect(cfg)
         yield from without_effect(cfg)
 

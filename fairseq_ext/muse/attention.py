@@ -44,8 +44,9 @@ def additive_mask(padding_mask: Tensor, heads: int, like: Tensor) -> Tensor:
 def attention_weights(queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
     """Compute the attention weights ``softmax(Q K^T / √D + mask)`` ``[N, M, S]``, equation (4).
 
-    Queries are ``[N, M, D]``, keys ``[N, S, D]``; the mask is broadcast to ``[N, M, S]``. The
-    softmax is computed at least in fp32, and the result has the type of the scores.
+    The M queries are ``[N, M, D]``, the S keys ``[N, S, D]``; N counts the heads of all sentences.
+    The mask, added to the scores, is broadcast to ``[N, M, S]``; None adds nothing. The softmax is
+    computed at least in fp32, and the result has the type of the scores.
     """
     absent = 1 if mask is not None else 0
     added = mask if mask is not None else queries.new_zeros(1)
@@ -99,7 +100,8 @@ class MultiScaleAttention(nn.Module):
         """Attend and convolve; return ``[T, B, C]``, or ``[T, B, 2C]`` if there is a convolution.
 
         Args:
-            projected: q, k, v ``[T, B, 3C]``; if separate, more values at the end ``[T, B, 4C]``.
+            projected: q, k and v ``[T, B, 3C]``; if separate, also the convolution's values:
+                ``[T, B, 4C]``.
             padding_mask: ``[B, T]``, true on pads. Pads get no attention, and the convolution reads
                 0 instead of their values.
             attention_mask: ``[T, T]``, added to the scores of the attention.
@@ -131,7 +133,10 @@ class MultiScaleAttention(nn.Module):
     ) -> Tensor:
         """Attend and convolve, by a single matrix product where that is faster.
 
-        Return ``[N, 2T, D]``: the results of the attention, then the results of the convolution.
+        ``weights`` ``[N, T, S]`` are attention weights, ``kernels`` ``[N, T, K]`` have a kernel for
+        each position. The first of ``values``, ``[N, S, D]`` each, is for the attention, the last
+        for the convolution; they may be the same. Return ``[N, 2T, D]``: the results of the
+        attention, then the results of the convolution.
         """
         if weights.size(1) < weights.size(2):  # one position; the kernel's last tap reads it
             taps = min(kernels.size(-1), weights.size(2))

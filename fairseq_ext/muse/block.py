@@ -132,7 +132,8 @@ class ParallelBlock(nn.Module):
     def _sum(self, x: Tensor, parts: Sequence[Tensor], local: Tensor | None) -> Tensor:
         """Apply the branches' last matrices to ``parts``, add all to the residual ``x``, normalize.
 
-        ``local`` is the output of an ordinary convolution, or None.
+        ``parts`` has what each branch has computed before its last matrix. ``local`` is the output
+        of an ordinary convolution, or None.
         """
         if isinstance(self.projections, projections.FusedProjections) and not active_rate(
             self.dropout

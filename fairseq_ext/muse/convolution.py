@@ -29,13 +29,19 @@ Past = dict[str, Tensor]
 
 
 def extend(past: Past, name: str, newest: Tensor) -> Tensor:
-    """Append the newest position ``[rows, 1, …]`` to ``past[name]``; return the extended tensor."""
+    """Append the newest position ``[rows, 1, …]`` to ``past[name]``; return the extended tensor.
+
+    ``past`` keeps the earlier positions in incremental decoding.
+    """
     past[name] = torch.cat([past[name], newest], dim=1) if name in past else newest
     return past[name]
 
 
 def taps_to_the_left(kernel_size: int, causal: bool) -> int:
-    """Return the number of taps left of a position: all but one if causal, else half (6)."""
+    """Return how many of a kernel's taps lie left of its position, by equation (6).
+
+    These are all taps but one if ``causal``, else half of them, rounded down.
+    """
     return kernel_size - 1 if causal else kernel_size // 2
 
 
@@ -107,9 +113,12 @@ def _zeros(x: Tensor) -> Tensor:
 
 
 def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:
-    """Return a tuple for each tap: its weights ``[N, t, 1]``, positions written to, positions read.
+    """Return a tuple ``(weight, written, read)`` for each tap of the kernels ``[N, T, K]``.
 
-    ``t`` is the number of these positions. Taps that always lie outside the sentence are left out.
+    The tap multiplies the values of the positions ``read`` by ``weight`` ``[N, t, 1]``, a view of
+    ``weights``, and adds the products to the results of the positions ``written``. Both slices have
+    t positions. ``left`` is the number of taps to the left of a position. Taps that always lie
+    outside the sentence are left out.
     """
     length, taps = weights.size(1), []
     for tap in range(weights.size(2)):

@@ -77,7 +77,10 @@ def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: 
 
 
 def can_fuse(layer: ParallelBlock) -> bool:
-    """Return whether the branches' matrices can be joined: not if layers are binary."""
+    """Return whether the matrices of a block's branches are fused, or can be.
+
+    They cannot be fused if one of their layers is binary.
+    """
     projections = layer.projections
     return isinstance(projections, FusedProjections) or all(
         type(module) is nn.Linear for module in projections.children()

@@ -262,7 +262,10 @@ class MuseModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that has no effect, because of other options."""
+        """Yield ``(option, need)`` for each option that has no effect, because of other options.
+
+        The need says what would give it an effect, such as “dynamic convolutions”.
+        """
         yield from super().without_effect(cfg)
         if cfg.muse_kernels == "none":
             yield "muse_convolution", "convolutions (`--muse-kernels`)"

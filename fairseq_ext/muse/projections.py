@@ -122,7 +122,10 @@ class SeparateProjections(nn.Module):
         return [getattr(self, name)(x) for name, x in zip(self.inward, inputs, strict=True)]
 
     def write(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Apply each branch's last matrix to its item of ``parts``; return outputs ``[..., C]``."""
+        """Apply each branch's last matrix; return each branch's output ``[..., C]``.
+
+        ``parts`` has what each branch has computed before, in the order of :func:`names`.
+        """
         return [getattr(self, name)(part) for name, part in zip(self.outward, parts, strict=True)]
 
 
@@ -164,7 +167,10 @@ class FusedProjections(nn.Module):
         self._linear_in.enabled = self._linear_out.enabled = True
 
     def write_sum(self, parts: Sequence[Tensor]) -> Tensor:
-        """Apply ``W_Dec`` to all ``parts`` at once; return the sum of the outputs ``[..., C]``."""
+        """Apply ``W_Dec`` to all ``parts`` at once; return the sum of the outputs ``[..., C]``.
+
+        ``parts`` are as in :meth:`SeparateProjections.write`.
+        """
         joined = torch.cat(list(parts), dim=-1)
         return self._linear_out(joined, self.weight_out, self.biases_out.sum(0))
 

@@ -22,7 +22,8 @@ def check_single_fairseq() -> None:
     """Refuse an environment in which two distributions have written into one ``fairseq`` folder.
 
     Raises:
-        EnvironmentProblem: both are installed; the message has the command that reinstalls one.
+        EnvironmentProblem: two are installed; the message has the command that replaces them by
+            the tested one.
     """
     names = fairseq_distributions()
     if len(names) > 1:

@@ -99,7 +99,7 @@ def by_target() -> dict[str, list[Patch]]:
 
 
 def as_text() -> str:
-    """Return a text that lists the patches of each function, outermost first, and all reasons."""
+    """List the patches of each function, outermost first, and the reason of each patch, as text."""
     lines = ["Functions of fairseq, and the patches around each in the order they are called:", ""]
     targets = by_target()
     for target, layers in targets.items():

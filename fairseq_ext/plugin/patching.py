@@ -43,16 +43,18 @@ class Layer:
 def replacing(*targets: str, patch: str) -> Callable[[Callable], Layer]:
     """Decorate a function that takes fairseq's original function or value, and returns another.
 
-    The function becomes a layer of ``patch``, and is called once for each of
-    :attr:`Layer.targets`.
+    A target is a name such as ``fairseq.trainer:Trainer.train_step``. The decorated function
+    becomes a layer of the patch named ``patch``, and is called once for each target.
     """
     return lambda wrapper: Layer(targets, wrapper, patch)
 
 
 def around(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Decorate a function that fairseq is to call instead of each of :attr:`Layer.targets`.
+    """Decorate a function that fairseq is to call instead of each target.
 
-    The function gets the original target first, then the arguments of the call.
+    A target is a name such as ``fairseq.trainer:Trainer.train_step``. The decorated function gets
+    the original target first, then the arguments of the call. It becomes a layer of the patch named
+    ``patch``.
     """
 
     def layer(function: Callable) -> Layer:
@@ -138,6 +140,7 @@ def apply(patch: Patch, start: str = "") -> None:
 def owners(target: str) -> Iterator[tuple[Any, str]]:
     """Yield each module or class that holds ``target``, and the name of the attribute in it.
 
+    For ``fairseq.trainer:Trainer.train_step`` these are the class ``Trainer`` and ``train_step``.
     If a module also runs as ``__main__``, both copies of the module are yielded. The module of a
     command is left out if it is not loaded, because importing it would set up its logging.
     """

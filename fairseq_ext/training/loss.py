@@ -141,7 +141,10 @@ def distilled_nll(
 
 
 def _counted(target: Tensor, padding_idx: int | None) -> tuple[Tensor | slice, Tensor]:
-    """Return which words are not pads, as indices or a slice of all, and their targets ``[N]``."""
+    """Return which words are not pads, and their targets ``[N]``.
+
+    The words are indices ``[N]``, or a slice that selects all words if none is a pad.
+    """
     target = target.reshape(-1)
     if padding_idx is None or (counted := target.ne(padding_idx)).all():
         return slice(None), target

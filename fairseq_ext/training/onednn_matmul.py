@@ -42,7 +42,10 @@ an update needs thirty. With the default of 1,024 for each, a training would fil
 
 @functools.cache
 def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether MKL is slow on this processor (AVX-512, but not Intel) and oneDNN can help."""
+    """Return whether MKL is slow on this processor (AVX-512, but not Intel) and oneDNN can help.
+
+    ``processors`` is the file in which Linux describes the machine's processors.
+    """
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():
         return False
     try:
@@ -82,7 +85,7 @@ def by_onednn(bf16: bool = False) -> Iterator[None]:
 
 
 def mm(product: Product, a: Tensor, b: Tensor) -> Tensor:
-    """Compute ``A B``, by ``product`` if the matrices are large and fp32, else by torch."""
+    """Compute ``A B`` by the function ``product`` if A and B are large and fp32, else by torch."""
     if _is_large(a, b):
         return product(a, b, None)
     return torch.mm(a, b, out=a.new_empty(a.size(0), b.size(1)))  # torch's own kernel
@@ -91,7 +94,10 @@ def mm(product: Product, a: Tensor, b: Tensor) -> Tensor:
 def addmm(
     product: Product, added: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    """Compute ``β added + α A B``, by ``product`` in the same cases as :func:`mm`."""
+    """Compute ``β added + α A B``, by the function ``product`` or by torch.
+
+    ``product`` serves in the cases of :func:`mm`, if ``added`` is a bias ``[N]`` and ``β = α = 1``.
+    """
     is_bias = added.dim() == 1 and added.size(0) == b.size(1) and added.is_contiguous()
     if is_bias and beta == alpha == 1 and added.dtype == a.dtype and _is_large(a, b):
         return product(a, b, added)
@@ -102,7 +108,10 @@ def addmm(
 def addmm_(
     product: Product, sums: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    """Compute ``β sums + α A B`` in place of ``sums``, as :func:`addmm` does."""
+    """Compute ``β sums + α A B`` in place of ``sums``, by the function ``product`` or by torch.
+
+    ``product`` serves in the cases of :func:`mm`, if ``β = α = 1``.
+    """
     if beta == alpha == 1 and sums.dtype == a.dtype and _is_large(a, b):
         return sums.add_(product(a, b, None))
     return torch.addmm(sums, a, b, beta=beta, alpha=alpha, out=sums)

@@ -129,7 +129,10 @@ def shares(kernel_sizes: tuple[int, ...], gate: Tensor | None) -> Shares:
 
 
 def draw(gates: Gates, output: str | Path) -> list[Path]:
-    """Plot the share of each kernel size in each layer; return the files that were written."""
+    """Plot the share of each kernel size in each layer; return the files that were written.
+
+    ``output`` is the picture; a JSON file of the same name gets the shares.
+    """
     from fairseq_ext.evaluation import plots
 
     with plots.new_figure(9.6, 4.2) as figure:
@@ -147,7 +150,10 @@ def draw(gates: Gates, output: str | Path) -> list[Path]:
 
 
 def _draw_side(axes: Axes, layers: tuple[Mapping[int, float], ...], sizes: list[int]) -> None:
-    """Draw a line for each kernel size over the layers of one side, and a line at equal shares."""
+    """Draw a line for each kernel size over the layers of encoder or decoder.
+
+    A dashed line marks equal shares of all kernels, with which training begins.
+    """
     from fairseq_ext.evaluation.plots import PALETTE
 
     numbers = range(1, len(layers) + 1)

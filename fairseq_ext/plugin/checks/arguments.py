@@ -203,7 +203,13 @@ def _error(parser: ArgumentParser, message: str) -> NoReturn:
 
 @around("fairseq.dataclass.utils:compose", patch="command lines")
 def _compose(original: Callable, *arguments: Any, overrides: list[str], **options: Any) -> Any:
-    """Raise :class:`ConfigError` for an option that is missing, or has a value of a wrong type."""
+    """Compose fairseq's configuration, with an error of one line if an option is wrong.
+
+    ``overrides`` are the options, such as ``dataset.max_tokens=4000``.
+
+    Raises:
+        ConfigError: an option is missing, or has a value of a wrong type.
+    """
     from hydra.errors import ConfigCompositionException
 
     try:
@@ -243,6 +249,8 @@ def ignored(command: str) -> frozenset[str]:
 
 def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
     """Print one line for each option of this process's command line that has no effect.
+
+    ``args`` are the options as ``parser`` has read them.
 
     Raises:
         ConfigError: an option is in :data:`REFUSED`: the command cannot work with it.

@@ -136,7 +136,10 @@ def _trainer_load_checkpoint(
 
 
 def _require_scheduler(cfg: Any, filename: str) -> None:
-    """Refuse to resume with a new `--lr-scheduler`, which would get the old scheduler's state."""
+    """Refuse to resume with a new `--lr-scheduler`, which would get the old scheduler's state.
+
+    ``filename`` is the checkpoint from which the run resumes.
+    """
     if not storage.is_checkpoint(filename):
         return
     state = storage.peek(filename)

@@ -53,7 +53,10 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 
 @around("fairseq.trainer:Trainer.__init__", patch="options that do not work")
 def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
-    """Check the options of each trainer: processes of `fairseq-hydra-train` skip `call_main`."""
+    """Check the options of a training before its trainer is made.
+
+    `fairseq-train` checks them in `call_main`, which processes of `fairseq-hydra-train` skip.
+    """
     _refuse_broken(cfg, "fairseq_cli.train")
     if cfg.optimization.use_bmuf and cfg.distributed_training.distributed_world_size == 1:
         raise ConfigError(
@@ -155,7 +158,10 @@ def _search(original: Callable, self: Any, models: list[Any], sample: Any, **opt
     patch="options that do not work",
 )
 def _add_symbols(original: Callable, dictionary: Any, model: Any, languages: Any) -> None:
-    """Refuse a model if online back-translation cannot add symbols to its output layer."""
+    """Refuse a model if online back-translation cannot add symbols to its output layer.
+
+    fairseq adds a symbol for each of ``languages`` to ``dictionary`` and to the model's layers.
+    """
     weight = getattr(getattr(model.decoder, "output_projection", None), "weight", None)
     if weight is None or weight.size(1) != model.encoder.embed_tokens.embedding_dim:
         raise ConfigError(
@@ -167,7 +173,10 @@ def _add_symbols(original: Callable, dictionary: Any, model: Any, languages: Any
 
 
 def _check_input(path: str) -> None:
-    """Check the file to translate before models are loaded; make standard input strict UTF-8."""
+    """Check the file to translate before models are loaded; make standard input strict UTF-8.
+
+    ``path`` is ``-`` for standard input.
+    """
     if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
         # Refuse invalid UTF-8, as in files: in some locales it would become unknown words.
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
@@ -178,7 +187,9 @@ def _check_input(path: str) -> None:
 
 @around("fairseq_cli.interactive:buffered_read", patch="control symbols as words")
 def _buffered_read(original: Callable, path: str, size: int) -> Iterator[list[str]]:
-    """Refuse `<s>`, `</s>` and `<pad>` as words of a text to translate, also in pipes.
+    """Refuse `<s>`, `</s>` and `<pad>` as words of a text, while it is read for translation.
+
+    Files are also checked in advance (:func:`_check_input`); pipes and standard input are not.
 
     Problem: fairseq-interactive takes `<s>`, `</s>` and `<pad>` in a text for the beginning, the
     end and the padding of a sentence.
@@ -295,7 +306,10 @@ def _preprocess(original: Callable, args: Namespace) -> None:
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.build_dictionary", patch="complete result files")
 def _build_dictionary(original: Callable, cls: type, filenames: Any, **options: Any) -> Any:
-    """Refuse to make a dictionary that has only fairseq's own symbols, all of which count 0."""
+    """Refuse to make a dictionary that has no word of the text.
+
+    It would have only symbols that fairseq adds itself, all of which count 0.
+    """
     dictionary = original(cls, filenames, **options)
     if not any(dictionary.count[dictionary.nspecial :]):
         raise ConfigError(
@@ -306,9 +320,11 @@ def _build_dictionary(original: Callable, cls: type, filenames: Any, **options: 
 
 
 def _keep_pipeline(args: Namespace, stage: Path) -> None:
-    """Copy the ``text.json`` of the first text into the new data folder ``stage``.
+    """Copy the ``text.json`` beside the first text to binarize into the new data folder ``stage``.
 
-    The file says how text became tokens. A different ``text.json`` in ``--destdir`` is an error.
+    The first text is that of ``--trainpref``; without this option, of ``--validpref`` or
+    ``--testpref``. ``text.json`` says how text became tokens. A different ``text.json`` in
+    ``--destdir`` is an error.
     """
     prefix = (args.trainpref or args.validpref or args.testpref or "").split(",")[0]
     pipe = pipeline.load(Path(prefix).parent) if prefix else None

@@ -2,7 +2,7 @@
 
 The first process of ``fairseq-train`` holds a lock on ``--save-dir``; commands that only read the
 folder ignore the lock. A killed process cannot print anything, so the other processes report its
-end: they notice a closed connection, or miss a message until torch's process group times out.
+end: they notice a closed connection, or wait for a message until torch's process group times out.
 """
 
 import contextlib

@@ -179,7 +179,10 @@ def _packages(cfg: Any) -> Iterator[str]:
 
 
 def _sharding(cfg: Any) -> Iterator[str]:
-    """Yield errors about options that rule out ``--zero-sharding os``: it needs whole tensors."""
+    """Yield errors about options that do not go with ``--zero-sharding os``.
+
+    It gives whole tensors to the processes, so the weights must not be joined into a single tensor.
+    """
     common = cfg.common
     if cfg.distributed_training.zero_sharding != "os":
         return
@@ -250,7 +253,10 @@ def _bleu(cfg: Any) -> Iterator[str]:
 
 
 def _bleu_search(values: dict[str, Any]) -> Iterator[str]:
-    """Yield errors about names and types in `--eval-bleu-args`; fairseq ignores unknown names."""
+    """Yield errors about names and types in ``values``, the dictionary of `--eval-bleu-args`.
+
+    fairseq ignores unknown names.
+    """
     from fairseq.dataclass.configs import GenerationConfig
 
     for name, value in values.items():

@@ -61,7 +61,11 @@ def require_one_job(training: Any) -> None:
 
 
 def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> None:
-    """Register this plugin in a spawned process, then run its part of the training."""
+    """Register this plugin in a spawned process, then run its part of the training.
+
+    ``index`` is the number of the process on this machine. ``main`` is the command's function,
+    called with ``cfg`` and ``kwargs``.
+    """
     from fairseq_ext.plugin import register
 
     register()

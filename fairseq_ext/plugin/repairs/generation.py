@@ -152,7 +152,7 @@ def set_args(original: Callable, self: Any, args: Any, *dictionaries: Any) -> No
 def build_as_other_tasks(
     original: Callable, self: Any, models: list[Any], args: Any, **options: Any
 ) -> Any:
-    """Build the generator of other tasks, with the target language's symbol as end symbol."""
+    """Build mBART's generator as in other tasks; its end symbol is the target language's symbol."""
     from fairseq.tasks.fairseq_task import FairseqTask
 
     end = self.tgt_dict.index(f"[{self.args.target_lang}]")

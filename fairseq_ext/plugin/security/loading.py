@@ -182,7 +182,8 @@ def _require_memory(path: str, weights: dict[str, Any]) -> None:
 def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
     """Require `--source-bos` if the model was trained with it, and refuse the option otherwise.
 
-    fairseq-generate takes it from the command line, not from the checkpoint.
+    fairseq-generate takes the option from the command line, not from the checkpoint. ``name`` is
+    the checkpoint's file, ``cfg`` its configuration, and ``task`` the task of this run.
     """
     trained, requested = (
         bool(getattr(getattr(owner, attribute, None), "source_bos", False))
@@ -198,7 +199,7 @@ def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
 
 @around("fairseq_cli.validate:main", patch="checkpoints are checked before models are built")
 def _validated(original: Callable, cfg: Any, *rest: Any, **options: Any) -> Any:
-    """Name the file in errors about its criterion, which `fairseq-validate` builds."""
+    """Name the checkpoint in errors about its criterion, which `fairseq-validate` builds."""
     with about(getattr(cfg, "common_eval", cfg).path):  # callers may pass fairseq's flat options
         return original(cfg, *rest, **options)
 
