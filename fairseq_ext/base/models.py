@@ -30,8 +30,7 @@ Model = TypeVar("Model", bound=type)
 def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Model], Model]:
     """Return a class decorator that registers a model with fairseq under the name ``name``.
 
-    ``dataclass`` declares the model's options. The decorator also stores it as ``Config`` in the
-    class.
+    ``dataclass`` declares the model's options, and becomes the class's ``Config``.
 
     Raises:
         EnvironmentProblem: another model or architecture has this name.

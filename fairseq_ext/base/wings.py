@@ -25,8 +25,7 @@ def names(with_module: str = "model") -> tuple[str, ...]:
 def declared(attribute: str) -> Iterator[tuple[str, Any]]:
     """Yield ``(package, value)`` for each wing whose ``__init__.py`` defines ``attribute``.
 
-    ``package`` is the name of the wing's package, such as ``fairseq_ext.gru``, and ``value`` the
-    attribute's value.
+    ``package`` is the full name of the wing's package, such as ``fairseq_ext.gru``.
     """
     for wing in names():
         package = importlib.import_module(f"fairseq_ext.{wing}")

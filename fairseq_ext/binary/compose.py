@@ -21,7 +21,8 @@ from fairseq_ext.binary.binarize import TERNARY, Binarizer
 from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 
-# The product that a layer computes, by the layer's name in all architectures. Others stay float.
+# The product that a layer computes, by the layer's name in all architectures. Other layers stay
+# float.
 LAYER_NAMES = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv"),
     **dict.fromkeys(("in_proj", "cross_query", "cross_key_value"), "qkv"),

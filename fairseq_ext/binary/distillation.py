@@ -60,9 +60,6 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
     The training loss is ``teacher_weight`` times :func:`distillation_loss`, plus
     ``1 - teacher_weight`` times the references' cross-entropy. The teacher is in evaluation mode
     and has no gradient. It is not a submodule, so neither checkpoints nor the optimizer contain it.
-
-    Raises:
-        ConfigError: ``temperature``, ``teacher_weight`` or ``teacher`` is wrong.
     """
 
     def __init__(

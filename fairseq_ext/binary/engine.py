@@ -113,8 +113,8 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str
         stage, reason = getattr(model, "binary_stage", None), "has no binary weights."
         if stage is not None and stage.index == 0 and stage.stages:
             reason = (
-                "is in the float stage of its training (`--stage-updates`); train on until its "
-                "weights are binary."
+                "is in the float stage of its training (`--stage-updates`); continue the training "
+                "until its weights are binary."
             )
         raise CheckpointError(f"{reason} Only binary weights can be stored in bits.")
     ways = {(layer.weight_binarizer.kind, layer.granularity) for layer in layers.values()}

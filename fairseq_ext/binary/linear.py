@@ -130,10 +130,7 @@ class BinaryLinear(nn.Linear):
 
     @classmethod
     def of(cls, linear: nn.Linear, **options: Any) -> "BinaryLinear":
-        """Make a binary layer that shares the parameters of ``linear``.
-
-        ``options`` are further arguments of this class.
-        """
+        """Make a layer that shares the parameters of ``linear``, with arguments ``options``."""
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced
             binary = cls(linear.in_features, linear.out_features, **options)
         binary.weight, binary.bias = linear.weight, linear.bias

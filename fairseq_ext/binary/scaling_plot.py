@@ -45,10 +45,7 @@ def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model
 
 
 def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> list[list[float]]:
-    """Return points ``[parameters, loss]`` of a group's law, for drawing the line of an arm.
-
-    They run from the smallest to the largest model in this arm (:func:`arms`).
-    """
+    """Return points ``[parameters, loss]`` of a group's law over the sizes of an arm's models."""
     members = arms(group.models, base)[arm]
     fixed = np.full(points, float(base[1] if arm == ENCODER else base[0]))
     sizes = [m.encoder_parameters if arm == ENCODER else m.decoder_parameters for m in members]

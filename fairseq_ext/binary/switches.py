@@ -63,8 +63,7 @@ def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]
     """Parse a comma-separated list of products; ``none`` and an empty text mean no products.
 
     Raises:
-        ConfigError: the list has a product that is not among ``allowed``. The message names
-            ``option``.
+        ConfigError: a product is not among ``allowed``; the message names ``option``.
     """
     names = frozenset(text.split(",")) - {"", "none"}
     if names - set(allowed):

@@ -141,8 +141,7 @@ def attend(
 def output(decoder: GRUAttentionDecoder, features: Columns, program: Writer) -> None:
     """Compile the logits ``W_o features + b_o``.
 
-    If ``W_o`` is tied to the embeddings, the features are first projected to the size of an
-    embedding.
+    If ``W_o`` is the embedding table, features are first projected to an embedding's size.
     """
     if decoder.to_embedding is not None:
         features = linear(decoder.to_embedding, features, program)

@@ -3,8 +3,7 @@
 With autograd, a loop of GRU steps adds up T small gradients for each weight. Here the gradient of
 each of the decoder's weights is a single product over all steps, which is faster.
 
-Letters are those of :mod:`fairseq_ext.gru.attention`, with ``T`` steps; time is the first
-dimension.
+Letters: see :mod:`fairseq_ext.gru.attention`; also ``T`` steps. Time is the first dimension.
 """
 
 from typing import Any

@@ -200,7 +200,8 @@ class LengthProjection(nn.Module):
     ) -> None:
         super().__init__()
         if not 1 <= slots <= max_len:
-            raise wrong_value("linformer_k", f"from 1 to `linformer_max_len` ({max_len})", slots)
+            wish = f"from 1 to `--linformer-max-len` ({max_len})"
+            raise wrong_value("--linformer-k", wish, slots)
         self.slots, self.max_len = slots, max_len  # K, N
         self.kind, self.init = kind, init
         self.matrices = 1 if shared else 2
@@ -237,7 +238,7 @@ class LengthProjection(nn.Module):
             raise DataError(
                 f"a source of {length} tokens is longer than `--linformer-max-len` "
                 f"({self.max_len}), the number of columns of the model's projections. Cut the "
-                "source, leave it out, or train the model on with a larger `linformer_max_len`."
+                "source, leave it out, or continue the training with a larger `linformer_max_len`."
             )
         if self.kind == "learned":
             return self.weight[:, :, :length]

@@ -76,10 +76,7 @@ class TransformerClassifier(FairseqEncoderModel):
 
     @classmethod
     def build_model(cls, cfg: FairseqDataclass, task: FairseqTask) -> "TransformerClassifier":
-        """Build the model for a task's dictionary, without heads.
-
-        The task then adds its head by :meth:`register_classification_head`.
-        """
+        """Build the model for a task's dictionary, without a head, which the task then adds."""
         cfg = configuration.with_defaults(cfg, cls.Config, task)
         cfg = configuration.namespace(cfg, max_source_positions=cfg.max_positions)
         config = configuration.transformer_config(cfg)

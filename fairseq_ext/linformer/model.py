@@ -65,10 +65,7 @@ class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield ``(option, need)`` for each Linformer option that other options turn off.
-
-    The need is a phrase that says what would turn it on.
-    """
+    """Yield each Linformer option without effect, and a phrase that says what the option needs."""
     if cfg.linformer_projection != "learned":
         yield "linformer_init", "`--linformer-projection learned`"
 
@@ -116,8 +113,7 @@ def replace_attentions(
     attentions share one matrix, which is E and F.
 
     Raises:
-        ConfigError: encoder and decoder have different embedding dimensions, or ``--linformer-k``
-            is wrong (:func:`slots_of_layers`).
+        ConfigError: embedding dimensions differ, or ``--linformer-k`` is wrong.
     """
     layers = [("encoder", "self_attn", layer) for layer in encoder.layers]
     if decoder is not None:
@@ -259,7 +255,7 @@ class LinformerModel(models.TranslationTransformer):
     """A Transformer with Linformer attention in the encoder and over the encoder's output."""
 
     encoder_class = LinformerEncoder
-    # The reason in the message that refuses options which need alignments of tokens.
+    # Why options that need alignments of tokens are refused: a part of the message.
     no_alignment = "a Linformer attends to mixtures of source tokens, so no token has a weight"
 
     @classmethod

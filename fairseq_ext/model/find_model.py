@@ -53,11 +53,7 @@ def resolved(path: Path, folder: Path = SHIPPED) -> Path:
 
 
 def require(path: Path) -> Path:
-    """Return ``path`` if it exists.
-
-    Raises:
-        CheckpointError: it does not exist; the message lists the shipped models.
-    """
+    """Return ``path`` if it exists; else raise :class:`CheckpointError` with the shipped models."""
     if not path.exists():
         names = ", ".join(shipped()) or "none"
         raise CheckpointError(f"{path} does not exist; the plugin's own models are {names}.")
@@ -213,10 +209,7 @@ def _listed_files(repo: str) -> Collection[str]:
 
 @contextmanager
 def _one_line(repo: str, revision: str | None = None) -> Iterator[None]:
-    """Turn errors of huggingface_hub in the ``with`` block into one-line errors of this package.
-
-    Also silence the library's warnings.
-    """
+    """Turn huggingface_hub's errors into one-line errors of this package; silence its warnings."""
     from huggingface_hub import constants, errors
     from huggingface_hub.utils import logging as reports
 

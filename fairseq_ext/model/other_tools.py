@@ -134,11 +134,7 @@ def _foreign_feature(model: Any, task: TranslationTask, architecture: str) -> st
 
 
 def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
-    """Write ``model.bin`` and the files that belong to it, with CTranslate2's own writer.
-
-    Raises:
-        ConfigError: encoder and decoder have different numbers of heads.
-    """
+    """Write ``model.bin`` and the files that belong to it, with CTranslate2's own writer."""
     extras.need("ctranslate2")
     from ctranslate2.converters.fairseq import set_transformer_decoder, set_transformer_encoder
     from ctranslate2.specs import common_spec, transformer_spec
@@ -196,11 +192,7 @@ CLASSES = {
 
 
 def model_class(stock: StockTransformer) -> ModelClass:
-    """Return the class of the library transformers that computes the same as the model.
-
-    Raises:
-        ConfigError: there is no such class.
-    """
+    """Return the class of transformers that computes the model, or raise :class:`ConfigError`."""
     features = (stock.pre_norm, stock.learned_positions, stock.normalizes_embeddings)
     kind = CLASSES.get(features)
     words = (
@@ -228,9 +220,6 @@ def write_huggingface(stock: StockTransformer, folder: Path) -> None:
     """Write a folder that transformers reads: weights, configuration, search defaults, tokenizers.
 
     The library transformers itself need not be installed.
-
-    Raises:
-        ConfigError: no class of transformers computes the model.
     """
     extras.need("tokenizers")
     kind = model_class(stock)

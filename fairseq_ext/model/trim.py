@@ -104,11 +104,8 @@ def _tokens(
 ) -> list[set[str]]:
     """Return the source tokens and the target tokens that occur in the texts.
 
-    ``symbols`` are the symbols of both dictionaries; tokens that they lack are left out.
-
-    Raises:
-        ConfigError: a text is not named by its language, or a language has no text.
-        DataError: a text has no token of its dictionary.
+    ``symbols`` are the symbols of both dictionaries; tokens that they lack are left out. For the
+    errors see :func:`trim`.
     """
     languages = (text.src, text.tgt)
     tokens: list[set[str]] = [set(), set()]
@@ -141,10 +138,9 @@ def _write_shortlist(
     before: Sequence[Sequence[str]],
     after: Sequence[Collection[str]],
 ) -> None:
-    """Write a shortlist without the symbols that were left out.
+    """Write a shortlist without the symbols that were left out of the dictionaries.
 
-    ``before`` and ``after`` are the symbols of the source and the target dictionary, before and
-    after trimming.
+    ``before`` and ``after`` are the source and target symbols before and after trimming.
     """
     sources, targets = map(set, after)
     lists = {}

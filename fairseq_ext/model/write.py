@@ -62,8 +62,7 @@ def write(
     Args:
         checkpoint: a checkpoint or bundle of any architecture.
         data: folder with the model's dictionaries.
-        output: a new or empty folder, or a new archive, whose name ends in ``.zip`` or
-            ``.tar.zst``.
+        output: a new or empty folder, or a new archive with the ending ``.zip`` or ``.tar.zst``.
         numbers: format of the weights, one of :data:`bundle.KINDS`.
         search: search options that become the bundle's defaults, such as ``{"beam": 4}``.
         shortlist: file of `fairseq-ext shortlist`; None keeps the shortlist of a bundle.
@@ -150,11 +149,7 @@ def card_of(source: bundle.Bundle) -> Card:
 
 @contextmanager
 def _becoming(output: Path) -> Iterator[Path]:
-    """Yield a folder to fill; at the end of the ``with`` block, move or pack it to ``output``.
-
-    Raises:
-        ConfigError: ``output`` exists and is not an empty folder.
-    """
+    """Yield a folder to fill; at the end of the ``with`` block, move or pack it to ``output``."""
     kind = bundle.suffix(output)
     if output.exists() and (kind or not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already; choose another name for the bundle.")
@@ -200,12 +195,7 @@ def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
 def _write_model(
     model: models.BaseFairseqModel, cfg: Any, task: TranslationTask, folder: Path, numbers: str
 ) -> None:
-    """Write a bundle's options and weights, and a program if the engine supports the model.
-
-    Raises:
-        CheckpointError: the model has no weights to store in bits. The caller puts the checkpoint's
-            name before the message.
-    """
+    """Write a bundle's options and weights, and a program if the engine supports the model."""
     legacy = not OmegaConf.is_config(cfg.model)
     options = _model_settings(cfg.model)
     if legacy:  # a legacy model's options are those of its whole training, paths included
@@ -276,10 +266,7 @@ def compiled(model: models.BaseFairseqModel, task: TranslationTask) -> tuple[Pro
 
 
 def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
-    """Return the ids of the symbols that a task puts around sentences.
-
-    The result becomes :attr:`~fairseq_ext.engine.engine_model.EngineModel.affixes`.
-    """
+    """Return the ids of symbols that a task puts around sentences: ``EngineModel.affixes``."""
     if not isinstance(task, TranslationExtTask):
         return NO_AFFIXES
     return tuple(() if number is None else (number,) for number in task.affixes[:3])
