@@ -193,7 +193,10 @@ def _rules(search: Search, constraints: str | None, vocabulary: int) -> Rules:
 
 
 def _batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Yield indices of sentences for each batch: similar lengths, at most ``max_tokens`` in all."""
+    """Yield the indices of each batch's sentences, which have similar ``lengths``.
+
+    A batch has at most ``max_tokens`` source tokens, unless it is a single sentence.
+    """
     batch: list[int] = []
     tokens = 0
     for place in sorted(range(len(lengths)), key=lengths.__getitem__):

@@ -120,7 +120,8 @@ def require_readers(
 ) -> None:
     """Refuse ``data``, a folder with dictionaries, if none of the models would read it.
 
-    The message names the option ``name``. ``engine`` and ``fp16`` are options of the search.
+    The message names the option ``name``. ``engine`` and ``fp16`` are options of the search, which
+    also decide whether the engine runs a bundle.
 
     Raises:
         ConfigError: ``data`` is not None, but all models are bundles that the engine runs.

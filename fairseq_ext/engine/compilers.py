@@ -329,7 +329,8 @@ def feed_forward(
 ) -> Columns:
     """Compile a feed-forward network with its residual and layer norm: ``LN(x + FFN(x))``.
 
-    With ``normalize_before``, it is ``x + FFN(LN(x))``. ``after`` is the layer norm LN.
+    If ``layer``, whose ``fc1`` and ``fc2`` are the network, has ``normalize_before``, it is
+    ``x + FFN(LN(x))``. ``after`` is the layer norm LN.
     """
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
@@ -394,8 +395,8 @@ def lightconv_layer(
 def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) -> Columns:
     """Compile a convolution with its projections, ``LN(x + W_2 Conv(GLU(W_1 x + b_1)) + b_2)``.
 
-    ``after`` is the layer norm LN. With ``normalize_before``, LN is applied to the input of W_1
-    instead. The GLU is left out if the layer was built without it (``--encoder-glu``,
+    ``after`` is the layer norm LN. If ``layer`` has ``normalize_before``, LN is applied to the
+    input of W_1 instead. The GLU is left out if the layer was built without it (``--encoder-glu``,
     ``--decoder-glu``).
     """
     before = layer.normalize_before

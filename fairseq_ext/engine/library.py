@@ -224,7 +224,11 @@ class Worker:
     def _together(
         self, sentences: Rows, rules: Rules, numbers: Sequence[int], *rows: Sequence[Any] | None
     ) -> list[list[Hypothesis]]:
-        """Translate in one C call; ``rows``: prefixes, constraints, listed tokens (None: none)."""
+        """Translate sentences by a single call of the C library.
+
+        ``rows`` are, in this order, the sentences' prefixes, constraints and listed target tokens;
+        each may be None.
+        """
         words, begins = joined(sentences)
         program = self._machine.program
         check_sentences(words, begins, program, self._machine.source_vocabulary)

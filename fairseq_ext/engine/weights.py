@@ -137,7 +137,10 @@ def _pack_signs(matrix: Signs, numbers: str, pool: Pool) -> Packed:
 
 
 def _padded(bits: np.ndarray, inputs: int) -> np.ndarray:
-    """Pad each row of bits ``[N, K / 8]`` to a multiple of 64 bits; clear bits after ``inputs``."""
+    """Pad each row of bits ``[N, K / 8]`` with zeros to a multiple of 64 bits.
+
+    ``inputs`` is K; bits of a row after the first K are set to 0.
+    """
     size, rest = divmod(inputs, 8)
     padded = np.zeros((len(bits), -(-inputs // 64) * 8), np.uint8)
     padded[:, : -(-inputs // 8)] = bits[:, : -(-inputs // 8)]

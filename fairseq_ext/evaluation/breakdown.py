@@ -84,7 +84,7 @@ def break_down(
 def _faults(
     runs: Sequence[Sequence[str]], references: Sequence[str], sources: Sequence[str] | None
 ) -> dict[str, int]:
-    """Count a system's faulty translations in all runs, by fault.
+    """Count a system's faulty translations in all runs; return the counts by the fault's name.
 
     Copies of the source are counted only if ``sources`` are given.
     """

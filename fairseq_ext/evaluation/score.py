@@ -130,8 +130,9 @@ def build_metrics(
 ) -> dict[str, Any]:
     """Build sacrebleu's BLEU (mixed case), chrF2 and further metrics, by their names in tables.
 
-    ``extra_metrics`` names the further metrics by keys of :data:`TEXT_METRICS`. A metric already
-    has the references: call ``metric.corpus_score(translations, None)``.
+    ``tokenizer`` is sacrebleu's tokenizer for BLEU. ``extra_metrics`` names the further metrics by
+    keys of :data:`TEXT_METRICS`. A metric already has the references: call
+    ``metric.corpus_score(translations, None)``.
     """
     from sacrebleu.metrics import CHRF, TER
 

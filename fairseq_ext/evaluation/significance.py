@@ -292,9 +292,12 @@ def bootstrap(
 ) -> Comparison:
     """Compare systems with a baseline by BLEU, chrF2 and further metrics.
 
-    ``systems[system]`` has the detokenized translations of each run. For a neural metric,
-    ``segments[metric][system]`` has the scores of each run's segments; their mean is the score of
-    the run. ``SACREBLEU_SEED`` seeds the samples, as for the command ``sacrebleu --paired-bs``.
+    ``systems[system]`` has the detokenized translations of each run, and ``baseline`` names one of
+    the systems. ``samples`` is the number of samples of the bootstrap. ``tokenizer`` and
+    ``extra_metrics`` are as for :func:`~fairseq_ext.evaluation.score.build_metrics`. For a neural
+    metric, ``segments[metric][system]`` has the scores of each run's segments; their mean is the
+    score of the run. ``SACREBLEU_SEED`` seeds the samples, as for the command
+    ``sacrebleu --paired-bs``.
     """
     seed = chosen_seed()
     draw = np.random.default_rng(None if seed == "none" else int(seed))

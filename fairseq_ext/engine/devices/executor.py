@@ -137,7 +137,10 @@ def empty(state: dict[str, Tensor]) -> None:
 
 
 def fill(state: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
-    """Copy tensors to the beginning of the state's tensors of equal names, which may be larger."""
+    """Copy tensors, ``parts``, to the beginning of the tensors with the same names in ``state``.
+
+    The tensors in ``state`` may be larger.
+    """
     for name, part in parts.items():
         state[name][tuple(map(slice, part.shape))].copy_(part)
 
@@ -161,7 +164,8 @@ def advance(
 ) -> None:
     """Choose the next tokens by beam search, like ``native/search.c``; update the state in place.
 
-    ``logits`` are each model's logits for the next tokens, ``[B, W, V]``. There is no sampling.
+    ``logits`` are each model's logits for the next tokens, ``[B, W, V]``. ``symbols`` has the ids
+    of the special symbols. There is no sampling.
     """
     step, beam, ancestors = state["step"], rules.beam, state["ancestors"]
     totals = state["totals"].index_select(1, step).squeeze(1)
