@@ -256,10 +256,10 @@ def fit_checkpoint(
 ) -> None:
     """Fit the saved E and F in ``state_dict`` to the module's ``N``.
 
-    torch calls this hook before it compares shapes. If the module's ``N`` is smaller than the saved
-    ``N``, columns are cut off. If it is larger, columns of zeros are added: the results for sources
-    up to the saved ``N`` do not change, and tokens beyond it are ignored until the new columns are
-    trained.
+    The module's names in ``state_dict`` begin with ``prefix``. torch calls this hook before it
+    compares shapes. If the module's ``N`` is smaller than the saved ``N``, columns are cut off. If
+    it is larger, columns of zeros are added: the results for sources up to the saved ``N`` do not
+    change, and tokens beyond it are ignored until the new columns are trained.
 
     Raises:
         CheckpointError: a size other than ``N``, or the window of a convolution, differs from the
