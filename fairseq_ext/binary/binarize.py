@@ -22,7 +22,10 @@ TERNARY = "ternary"
 
 
 class _Quantized(torch.autograd.Function):
-    """The signs of ``x``, multiplied by ``level`` if given; ``levels`` define the gradient."""
+    """The signs of ``x`` by :class:`Levels`, which also define the gradient.
+
+    The signs are multiplied by the tensor ``level`` unless it is None.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, levels: "Levels", level: Tensor | None) -> Tensor:

@@ -34,8 +34,11 @@ LAYER_NAMES = {
 def layer_options(cfg: Any, selection: switches.Switches, product: str) -> dict[str, Any]:
     """Return the arguments of :class:`BinaryLinear` for layers of a product, such as ``qkv``.
 
+    ``cfg`` has the options of binarization, ``selection`` the products to binarize.
+
     Raises:
-        ConfigError: a bound is no number, or ternary weights exclude another option.
+        ConfigError: a bound is neither a word such as ``channel`` nor a number above 0, or
+            ``--binary-weight-bound`` or ``--binary-gradient`` does not go with ternary weights.
     """
     of_weights, of_inputs = cfg.binary_weight_bound, cfg.binary_activation_bound
     how = {"kind": selection.binarizer, "mask": str(cfg.binary_gradient)}
@@ -79,7 +82,12 @@ def attention_options(cfg: Any, selection: switches.Switches) -> dict[str, Any]:
 
 
 def stages_of(cfg: Any, selection: switches.Switches) -> list[int]:
-    """Return the numbers of updates of the stages, from ``--stage-updates``; [] if it is empty."""
+    """Return the number of updates of each stage, from ``--stage-updates``; [] if it is empty.
+
+    Raises:
+        ConfigError: the option is wrong, or has fewer stages than the products of ``selection``
+            need (:func:`stages.lengths`).
+    """
     fewest = 3 if selection.activations else 2 if selection.weights else 1
     return stages.lengths(cfg.stage_updates, fewest)
 
@@ -96,7 +104,8 @@ def staged_layers(model: nn.Module) -> Iterator[nn.Module]:
 def binarize_model(model: BaseFairseqModel, cfg: configuration.BinaryOptions) -> None:
     """Replace layers of a model by binary ones, as the options of binarization say.
 
-    A model that already has a ``binary_stage`` was built with binary layers and stays as it is.
+    A model with the module ``binary_stage``, a :class:`stages.Stage`, has binary layers already and
+    stays as it is. Other models get this module, unless the options select no products.
 
     Raises:
         ConfigError: the options name a product that the model does not compute or cannot binarize,

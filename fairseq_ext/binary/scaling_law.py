@@ -194,7 +194,7 @@ def _jacobian(theta: Array, x: Array, y: Array) -> Array:
     return np.stack([reducible, reducible * x, reducible * y, np.ones_like(x)], axis=1)
 
 
-def _starts(x: Array, y: Array, target: Array) -> list[Array]:
+def _starts(x: Array, y: Array, losses: Array) -> list[Array]:
     """Return starting points θ of the search, one for each of several values of L∞.
 
     With a fixed L∞, ``log(L - L∞)`` is linear in x and y, so linear regression gives the rest.
@@ -202,26 +202,26 @@ def _starts(x: Array, y: Array, target: Array) -> list[Array]:
     columns = np.stack([np.ones_like(x), x, y], axis=1)
     starts = []
     for fraction in _STARTS:
-        floor = fraction * float(target.min())
-        solution = np.linalg.lstsq(columns, np.log(target - floor), rcond=None)[0]
+        floor = fraction * float(losses.min())
+        solution = np.linalg.lstsq(columns, np.log(losses - floor), rcond=None)[0]
         solution[1:] = np.clip(solution[1:], 0.01, STEEPEST - 0.01)  # the search starts inside
-        starts.append(np.array([*solution, max(floor, 1e-3 * float(target.min()))]))
+        starts.append(np.array([*solution, max(floor, 1e-3 * float(losses.min()))]))
     return starts
 
 
-def _bounds(target: Array) -> tuple[Array, Array]:
+def _bounds(losses: Array) -> tuple[Array, Array]:
     """Return the lower and upper bounds of θ in the search; L∞ stays below all losses."""
-    upper = np.array([np.inf, STEEPEST, STEEPEST, _BELOW * float(target.min())])
+    upper = np.array([np.inf, STEEPEST, STEEPEST, _BELOW * float(losses.min())])
     return np.array([-np.inf, 0.0, 0.0, 0.0]), upper
 
 
-def _search(x: Array, y: Array, target: Array, start: Array) -> OptimizeResult:
-    """Search for the least-squares θ within the bounds, starting from ``start``."""
+def _search(x: Array, y: Array, losses: Array, start: Array) -> OptimizeResult:
+    """Search for the θ that fits ``losses`` by least squares within the bounds, from ``start``."""
     return least_squares(
-        lambda theta: _predict(theta, x, y) - target,
+        lambda theta: _predict(theta, x, y) - losses,
         start,
         jac=lambda theta: _jacobian(theta, x, y),
-        bounds=_bounds(target),
+        bounds=_bounds(losses),
         x_scale="jac",
         ftol=1e-15,
         xtol=1e-15,

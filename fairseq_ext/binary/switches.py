@@ -77,11 +77,12 @@ def selected(cfg: Any) -> Switches:
 
     Only the model ``bmt`` has presets, the rows of Table 1. Unless they are empty,
     ``--binary-weights`` and ``--binary-activations`` replace the preset's products; ``none`` stands
-    for no products. All other options replace a part of the preset unless their value is
-    ``preset``.
+    for no products. ``--bmt-ffn``, ``--bmt-attention-output`` and ``--binarizer`` each replace
+    a field of the preset unless their value is ``preset``.
 
     Raises:
-        ConfigError: a list has an unknown product, or ternary weights exclude another option.
+        ConfigError: a list has an unknown product, ``--binary-weights`` names no weights to make
+            ternary, or ternary weights leave ``--binarizer`` without effect.
     """
     switches = PRESETS[str(cfg.bmt_preset)] if hasattr(cfg, "bmt_preset") else Switches()
     if cfg.binary_weights:

@@ -308,7 +308,11 @@ def load(path: str | Path) -> dict[str, Any]:
 
 
 def _weights(path: Path, binary: Any) -> dict[str, Any]:
-    """Read the state dict in fp32; binary and ternary weights become :func:`latent_weights`."""
+    """Read the state dict in fp32; binary and ternary weights become :func:`latent_weights`.
+
+    ``path`` is the file of weights. ``binary`` is the entry ``binary`` of ``config.json``; None if
+    the bundle has no such weights.
+    """
     import torch
 
     tensors = Tensors(path)

@@ -132,7 +132,7 @@ def before_training() -> dict[str, Any]:
 
 
 def without_weights(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a checkpoint without its weights, averages and optimizer state.
+    """Copy a checkpoint without its weights, their moving average and the optimizer's state.
 
     The optimizer's state becomes an empty dictionary, or stays None if there is none.
     """

@@ -197,7 +197,12 @@ def _model_in(folder: Path) -> Path:
 def _prepared(
     folder: Path, voters: Sequence[Path], path: Path, languages: tuple[str | None, str | None]
 ) -> list[Path]:
-    """Make a model's folder in the cache unless it exists; return the links to its checkpoints."""
+    """Make a model's folder in the cache unless it exists; return the links to its checkpoints.
+
+    ``folder`` has the published files, ``voters`` are the checkpoints in it, and ``path`` is the
+    archive, folder or checkpoint that :func:`prepare` was called for. ``languages`` are source and
+    target; None for the language of the training.
+    """
     content = [(entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
                for entry in sorted(folder.iterdir()) if entry.is_file()]  # fmt: skip
     names = [voter.name for voter in voters]
@@ -251,7 +256,11 @@ def _prepared(
 
 
 def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline, str]:
-    """Return the text steps of a published model, and the origin of these steps for a message."""
+    """Return the text steps of a published model, and the origin of these steps for a message.
+
+    If ``path`` or ``folder`` is named after a model for which :func:`hub_models` has the steps,
+    these are used. Otherwise the files of subwords in ``folder`` decide.
+    """
     kind, used = _subwords(folder)
     moses, origin = kind in ("fastbpe", "subword-nmt"), "its files"
     name = _name(path) or _name(folder)
@@ -412,7 +421,9 @@ def _tokens(
 ) -> tuple[list[str], dict[str, Any]]:
     """Return symbols that ``translation_multi_simple_epoch`` adds to dictionaries, and options.
 
-    The options ``source_prefix`` and ``target_prefix`` hold the language tokens of ``pair``.
+    ``codes`` are all languages of the model. ``pair`` has the source language as ``src`` and the
+    target language as ``tgt``. The options ``source_prefix`` and ``target_prefix`` hold the
+    language tokens of ``pair``.
     """
     if settings.get("lang_tok_replacing_bos_eos"):
         raise CheckpointError(
@@ -474,7 +485,11 @@ def _split(value: Any) -> list[str]:
 
 
 def _require_language(folder: Path, option: str, code: str | None, codes: Sequence[str]) -> None:
-    """Refuse a language that the model lacks, or a missing language that the model needs."""
+    """Refuse a language that the model lacks, or a missing language that the model needs.
+
+    ``code`` is the language, ``codes`` are the model's languages, if known. ``folder`` and
+    ``option`` (``--src`` or ``--tgt``) are for the message.
+    """
     if code in codes or (code is not None and not codes):
         return
     near = near_names(code, codes) if code else []

@@ -320,7 +320,11 @@ def _to_bytes(text: str, encoding: str) -> bytes:
 
 
 def _with_attributes(function: Any, *arguments: Any) -> Tensor:
-    """Rebuild a tensor that was pickled with attributes, if ``function`` is in ``_REBUILD``."""
+    """Rebuild a tensor that was pickled with attributes.
+
+    ``function`` rebuilds the tensor itself. It is refused unless it is in ``_REBUILD``, the list of
+    torch's functions for this.
+    """
     if function not in _REBUILD:
         raise _unsupported("torch._tensor._rebuild_from_type_v2")
     return torch._tensor._rebuild_from_type_v2(function, *arguments)

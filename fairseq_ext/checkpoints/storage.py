@@ -70,7 +70,8 @@ def load(path: str | Path) -> dict[str, Any]:
 def export(path: Path, output: Path) -> tuple[int, str]:
     """Write a bundle as a checkpoint without optimizer state to ``output``, atomically.
 
-    Return the number of tensors, and the text in :data:`EXACTNESS` about this bundle.
+    Return the number of tensors, and a phrase of :data:`EXACTNESS` that says how close they are to
+    the weights of the trained checkpoint.
     """
     checkpoint = load(path)
     save(checkpoint, output)

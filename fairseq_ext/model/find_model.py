@@ -38,14 +38,15 @@ logger = logging.getLogger(__name__)
 
 
 def shipped(folder: Path = SHIPPED) -> list[str]:
-    """List the names of the models that come with the plugin, in alphabetical order."""
+    """List the names of the shipped bundles, which are in ``folder``, in alphabetical order."""
     return sorted(path.name for path in folder.glob("*") if bundle.is_bundle(path))
 
 
 def resolved(path: Path, folder: Path = SHIPPED) -> Path:
-    """Return the folder of the bundle with this name, shipped or fetched from the Hub.
+    """Return the folder of the bundle that ``path`` names, shipped or fetched from the Hub.
 
-    A path that is no such name is returned as it is, whether it exists or not.
+    ``folder`` has the shipped bundles. A path that is not the name of a bundle is returned as it
+    is, whether it exists or not.
     """
     if not path.exists() and str(path) == path.name and path.name in shipped(folder):
         return folder / path.name
@@ -152,7 +153,10 @@ def _has_network() -> bool:
 
 
 def _download(repo: str, revision: str | None, **options: Any) -> Path:
-    """Download a bundle's files, all from the same commit; return their folder in the cache."""
+    """Download a bundle's files, all from the same commit; return their folder in the cache.
+
+    ``options`` are arguments of ``huggingface_hub.hf_hub_download``.
+    """
     from huggingface_hub import hf_hub_download
 
     path = hf_hub_download(repo, bundle.MANIFEST, revision=revision, **options)

@@ -9,10 +9,17 @@ not need torch. The file is a JSON object with these entries:
 - ``program``, from :func:`~fairseq_ext.engine.program.encode_program`;
 - ``weights``, a list with an entry for each array of the program. The entry has the ``recipe`` by
   which the array is computed from the model's weights (:mod:`fairseq_ext.engine.recipes`), and says
-  whether the array is ``plain``, a vector or table that is read in fp32. The entry of a binary or
-  ternary weight has instead: the weight's name (``signs``), whether it is ``ternary``, the recipe
-  of its ``levels`` unless they are stored with the signs, its number of ``inputs``, and how the
-  inputs are binarized (``reading``).
+  whether the array is ``plain``, a vector or table that is read in fp32.
+
+An entry of ``weights`` for a binary or ternary weight ``[N, K]`` has these entries instead:
+
+- ``signs``, the weight's name;
+- ``levels``, the recipe of the magnitude of each row ``[N]``; null if the bundle stores the
+  magnitudes with the signs;
+- ``ternary``, true for a ternary weight; left out for a binary one;
+- ``inputs``, the number of columns ``K``;
+- ``reading``, how the inputs of the product are binarized
+  (:class:`~fairseq_ext.engine.program.Reading`).
 """
 
 import json
@@ -168,7 +175,11 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
 def _matrices(
     entries: list[dict[str, Any]], tensors: Tensors, numbers: str
 ) -> Iterator[Matrix | Signs]:
-    """Yield the arrays of a program in turn, so that memory holds a single unpacked array."""
+    """Yield the arrays of a program in turn, so that memory holds a single unpacked array.
+
+    ``entries`` are the ``weights`` of ``program.json``, ``tensors`` is the bundle's file of
+    weights, and ``numbers`` is the number format of the engine.
+    """
     evaluator = Evaluator(tensors.array, GROWTH * tensors.size + SPARE, tensors.int8)
     for entry in entries:
         if "signs" not in entry:

@@ -49,7 +49,8 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
     ``texts`` are files of raw text, whose names end in their language, such as ``train.es``.
 
     Raises:
-        ConfigError: a text has another name, a language has no text, or no symbol is left out.
+        ConfigError: no ending of a text's name is a language of the bundle, a language has no
+            text, or no symbol is left out.
         DataError: a text has no token of the dictionary.
     """
     languages = (source.src, source.tgt)
@@ -186,7 +187,10 @@ def with_symbols(
 
 
 def _dictionary(words: Dictionary, rows: torch.Tensor) -> Dictionary:
-    """Return a dictionary with only the symbols in ``rows``, after fairseq's special symbols."""
+    """Return a dictionary with only the symbols of ``words`` whose numbers are in ``rows``.
+
+    The first rows are those of fairseq's special symbols.
+    """
     smaller = Dictionary()
     for number in rows.tolist()[smaller.nspecial :]:
         smaller.add_symbol(words.symbols[number], n=words.count[number])
