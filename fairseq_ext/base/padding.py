@@ -78,8 +78,8 @@ def reorder_rows(
 ) -> dict[str, list[Tensor]]:
     """Return the encoder's output for the rows ``order`` ``[R']`` that beam search keeps.
 
-    In ``encoder_out``, the entry ``by_row`` has one item per row; all other entries have one item
-    per sentence, and keep the items of those sentences that keep rows.
+    A row is a hypothesis. In ``encoder_out``, the entry ``by_row`` has an item for each row. All
+    other entries have an item for each sentence; items of sentences without rows are dropped.
     """
     rows, count = encoder_out[by_row][0], encoder_out["encoder_out"][0].size(1)
     reordered = {**encoder_out, by_row: [rows.index_select(0, order)]}

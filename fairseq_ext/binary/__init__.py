@@ -15,12 +15,13 @@ Weights may be ternary instead, as in BitNet b1.58 (Ma et al. 2024, "The Era of 
     W_t = round(clip(W / γ, -1, 1)) γ                  γ = mean |W|, detached
 
 ``docs/bmt.md`` says which code computes which equation. ``reference.py`` has these equations in
-plain code; the tests compare the fast layers with it. ``binarize.py`` has (3.1) and its gradient,
-``linear.py`` the layer that replaces ``nn.Linear`` (3.3) and the second half of FFN (3.4),
-``attention.py`` the attention, ``switches.py`` the choice of the products to binarize (rows of the
-paper's Table 1), ``stages.py`` the stages of training and their learning rate, and
-``distillation.py`` the criterion. ``model.py`` has the model for fairseq; ``compose.py`` binarizes
-other architectures. ``scaling_law.py`` fits the paper's scaling law (section 4.2).
+plain code; the tests compare the fast layers with it. ``binarize.py`` has (3.1) and its gradient.
+``linear.py`` has two layers: one replaces ``nn.Linear`` (3.3), the other is the second half of FFN
+(3.4). Further modules are ``attention.py`` with the attention, ``switches.py`` the choice of the
+products to binarize (rows of the paper's Table 1), ``stages.py`` the stages of training and their
+learning rate, and ``distillation.py`` the criterion. ``model.py`` has the model for fairseq;
+``compose.py`` binarizes other architectures. ``scaling_law.py`` fits the paper's scaling law
+(section 4.2).
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch bmt_base --bmt-preset bmt-1 --stage-updates
 50000,88339 --lr-scheduler staged_cosine``.

@@ -167,7 +167,10 @@ class BinaryLinear(nn.Linear):
         return _Product.apply(x, self.weight, self.bias, self._levels(), inputs, mask, scale)
 
     def _read(self, x: Tensor, dropout: nn.Module | None) -> Tensor:
-        """Return the product's left operand in floats: ``A``, or ``A_b / s``, after dropout."""
+        """Return the product's left operand in floats: ``A``, or ``A_b / s`` for binary inputs.
+
+        ``dropout``, if any, is applied to it.
+        """
         if self.binary_inputs:
             x = self.input_binarizer(x)
             x = x if self.scale == 1 else x / self.scale

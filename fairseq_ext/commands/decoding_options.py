@@ -212,7 +212,7 @@ def chosen_codec(
     source, separated by tabs.
 
     Raises:
-        ConfigError: an option has no effect without another one, such as ``--tokenize``.
+        ConfigError: an option has no effect, because the option that it needs is missing.
     """
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text import pipeline

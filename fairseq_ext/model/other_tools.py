@@ -265,9 +265,9 @@ def _configuration(stock: StockTransformer, kind: ModelClass) -> dict[str, Any]:
 
 
 def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
-    """Return the state dict that a class of transformers reads.
+    """Return the state dict that a class of the library ``transformers`` reads.
 
-    Tied tensors are copied, because the file format does not allow them.
+    Tied tensors are copied, because safetensors files cannot store a tensor twice.
     """
     weights: dict[str, Tensor] = {}
     longest = max(stock.longest)

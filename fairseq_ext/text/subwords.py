@@ -37,8 +37,8 @@ class Subwords(NamedTuple):
     """The functions of one kind of subwords: ``encode`` from words to pieces, ``decode`` back.
 
     ``mark`` is SentencePiece's ``▁`` if ``decode`` turns it into a space; otherwise it is empty.
-    A model's output without any ``▁`` then consists of words already. If the text itself has a
-    ``▁``, its pieces have :data:`STAND_IN` instead.
+    With the mark ``▁``, output of a model that has no ``▁`` at all consists of words, not of
+    pieces. A ``▁`` of the text itself becomes :data:`STAND_IN` in the pieces.
     """
 
     encode: Step  # turns words into pieces

@@ -62,7 +62,7 @@ def smoothed_nll(
         ∂L/∂z = p - (1 - ε - ε') · onehot(t) - ε'
 
     Args:
-        output: the output layer of the words ``[...]``.
+        output: the features of the words ``[..., C]``, and the matrix that yields their logits.
         target: the correct words' numbers in the vocabulary, ``[...]``.
         epsilon: ε, the probability taken from the target and shared by all other words.
         padding_idx: words with this target do not count.

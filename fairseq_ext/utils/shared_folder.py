@@ -29,7 +29,8 @@ PAUSE = 0.5  # seconds before looking again at files that others are making
 class SharedFolder:
     """A folder in which several workers do one job.
 
-    ``head`` has the entries at the top of the manifest: the ``format`` and its ``version``.
+    The folder's manifest is a JSON file that describes the job. ``head`` has its first entries: the
+    ``format`` and its ``version``.
     """
 
     path: Path

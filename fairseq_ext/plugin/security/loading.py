@@ -57,7 +57,7 @@ def _without_eval(original: Callable, self: Any, module: ModuleType) -> None:
 
 @acting("no string is evaluated")
 def install() -> None:
-    """Replace ``eval`` in fairseq's imported modules, also in one that ``python -m`` runs."""
+    """Let ``eval`` read only literals in fairseq's imported modules, and in ``__main__``."""
     for name, module in list(sys.modules.items()):
         if name == "__main__":
             name = getattr(getattr(module, "__spec__", None), "name", None) or ""
