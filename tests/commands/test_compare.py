@@ -394,7 +394,7 @@ def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
         (["--system", "a=none"], "`none` does not exist"),
         (
             ["--system", "a=ref"],
-            "If it is plain text, give it to `score` as `--hyp`, to `compare` as ",
+            "If the file is plain text, give it to `score` as `--hyp`, to `compare` as ",
         ),
         (["--system", "a=good", "--ref", "blank"], "`blank` has no words; give the reference"),
         (["--system", "a=good", "--training", "empty"], "empty is empty; it needs at least"),
