@@ -96,7 +96,10 @@ class Stage(nn.Module):
             layer.set_stage(stage)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Enter the stage of update ``num_updates`` (from 0), unless it is an earlier stage."""
+        """Enter the stage of update ``num_updates`` (from 0), unless it is an earlier stage.
+
+        Log the change, or warn once that the options ask for an earlier stage.
+        """
         planned = stage_at(num_updates, self.stages)
         if planned > self.index:
             self.enter(planned)
