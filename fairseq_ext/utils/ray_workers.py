@@ -4,6 +4,7 @@ Ray places the workers and restarts killed ones. The workers agree among themsel
 part, by files in their shared folder (:mod:`fairseq_ext.utils.shared_folder`).
 """
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,7 +31,7 @@ def run(address: str, work: Callable[[Any, bool], object], request: Any, *, cpu:
     import ray
 
     try:
-        ray.init(address=address, log_to_driver=True, logging_level="ERROR")
+        ray.init(address=address, log_to_driver=True, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise EnvironmentProblem(f"`--ray {address}`: {reason}") from error
