@@ -15,6 +15,7 @@ from fairseq_ext.corpora import translation_files
 from fairseq_ext.corpora.markup import Rules
 from fairseq_ext.corpora.readers import (
     FORMAT_NAMES,
+    Reader,
     Segment,
     catalogues,
     is_language,
@@ -200,6 +201,24 @@ def test_both_versions_of_xliff(tmp_path: Path) -> None:
     segments = list(xml_files.xliff((second,), "en", "de"))
     assert segments[0] == Segment("Yes", "Ja", "f")
     assert segments[1].fault == "not translated"
+
+
+@pytest.mark.parametrize(
+    ("reader", "content"),
+    [
+        (
+            xml_files.xliff,
+            '<xliff version="2.0" srcLang="en" trgLang="de"><file id="f"><unit id="1"><ignorable>'
+            "<source> </source></ignorable></unit></file></xliff>",
+        ),
+        (xml_files.xliff, '<xliff><file source-language="en"><body/></file></xliff>'),
+        (xml_files.tmx, "<tmx><header/><body/></tmx>"),
+    ],
+)
+def test_a_file_without_segments_is_called_so(tmp_path: Path, reader: Reader, content: str) -> None:
+    path = write(tmp_path / "a.xml", content)
+    with pytest.raises(FairseqExtError, match=r"`.*a.xml` has no segments to read; export it"):
+        list(reader((path,), "en", "de"))
 
 
 def test_the_language_of_a_text_in_xliff_goes_before_that_of_its_file(tmp_path: Path) -> None:

@@ -73,6 +73,9 @@ def _attribute(surroundings: list[Element], *names: str) -> str:
 
 
 def _refuse(path: Path, languages: dict[str, None], src: str, tgt: str) -> None:
+    """Raise :class:`DataError` for a file without pairs of two languages; it has ``languages``."""
+    if not languages:
+        raise DataError(f"`{path}` has no segments to read; export it with texts, or leave it out.")
     present = ", ".join(filter(None, languages)) or "none"
     raise DataError(f"`{path}` has no pairs of {src} and {tgt}; its languages are: {present}.")
 
