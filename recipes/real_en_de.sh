@@ -25,7 +25,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/all_systems.sh"
 corpus=real src=en tgt=de average=1 schedule_kind=cosine
 flags+=(--no-epoch-checkpoints)
 systems="transformer muse bmt lightconv dynamicconv linformer-32 gru muse-simple transformer-12-1 \
-linformer-8 bmt-1 binary"
+transformer-12-1-prenorm linformer-8 bmt-1 binary"
 groups=("$systems" "${systems// /@2 }@2" "${systems// /@3 }@3" "transformer@4 muse@4 transformer@5 muse@5"
     "$(echo {ternary,binary-muse,ternary-muse}{,@2,@3})")
 system_rates=([gru]=0.004 [bmt]=0.004 [bmt-1]=0.001 [binary]=0.001 [ternary]=0.001

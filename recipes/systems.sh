@@ -16,6 +16,8 @@ declare -A matched=(
     [transformer]="transformer $tiny"
     [transformer-12-1]="transformer $tiny --encoder-layers 12 --decoder-layers 1 \
 --encoder-ffn-embed-dim 96"
+    [transformer-12-1-prenorm]="transformer $tiny --encoder-layers 12 --decoder-layers 1 \
+--encoder-ffn-embed-dim 96 --encoder-normalize-before --decoder-normalize-before"
     [lightconv]="${convolutions//FFN/320} --encoder-conv-type lightweight \
 --decoder-conv-type lightweight"
     [dynamicconv]="${convolutions//FFN/288} --encoder-conv-type dynamic --decoder-conv-type dynamic"

@@ -256,6 +256,8 @@ def test_the_groups_are_seeds(tmp_path: Path) -> None:
         system: 5 if system in ("transformer", "muse") else 3 for system in seeds
     }
     assert {"lightconv", "dynamicconv", "transformer-12-1", "linformer-8", "binary"} < set(seeds)
+    words = models["models/transformer-12-1-prenorm@3/rate-0.0005"]
+    assert {"--encoder-normalize-before", "--decoder-normalize-before"} < set(words)
 
 
 @pytest.fixture
