@@ -1,5 +1,6 @@
 """Options without effect are named; `test_option_effects.py` shows that all others have one."""
 
+import inspect
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -53,6 +54,13 @@ def test_what_is_named_is_an_option() -> None:
         ),
         ("train", "--tie-adaptive-w --adaptive-softmax-cutoff 10,20", {}),
         ("train", "--adaptive-input", {"adaptive-input": "in this task"}),
+        (
+            "train",
+            "--task translation_from_pretrained_bart --truncate-source --num-batch-buckets 4",
+            dict.fromkeys(("truncate-source", "num-batch-buckets"), "in this task"),
+        ),
+        ("train", "--task translation_lev --load-al", {"load-al": "in this task"}),
+        ("train", "--truncate-source --num-batch-buckets 4", {}),
         ("preprocess", "--seed 3 --fp16", {"fp16": "here"}),
         ("pytest", "--seed 3", {}),
     ],
@@ -64,6 +72,16 @@ def test_an_option_without_effect_is_named(command, words, ignored, monkeypatch,
     printed = [line for line in capsys.readouterr().err.splitlines() if "--seed" not in line]
     lines = [f"`--{name}` has no effect {why}." for name, why in ignored.items()]
     assert printed == [f"fairseq-{command}: {line}" for line in lines]
+
+
+@pytest.mark.parametrize("task", arguments.TASK_IGNORES)
+def test_a_task_does_not_read_what_is_named(task: str) -> None:
+    names = arguments.TASK_IGNORES[task]
+    stock, derived = (
+        inspect.getsource(tasks.TASK_REGISTRY[name].load_dataset) for name in ("translation", task)
+    )
+    assert all(name in stock for name in names)
+    assert not any(name in derived for name in names)
 
 
 @pytest.mark.parametrize(("schedule", "is_named"), [("fixed", True), ("cosine", False)])

@@ -3,8 +3,9 @@
 fairseq's parsers share groups of options, so a command also accepts options that it never reads:
 fairseq-generate takes `--save-interval`, and fairseq-preprocess `--fp16`. :func:`ignored` lists
 such options. Other options need another option (:data:`ONLY_WITH`), are turned off by another
-option (:data:`NOT_WITH`), or work only in some tasks (:data:`ONLY_TASKS`). For every option of the
-parsers, ``tests/commands/test_option_effects.py`` compares a run with the option and one without.
+option (:data:`NOT_WITH`), or work only in some tasks (:data:`ONLY_TASKS`, :data:`TASK_IGNORES`).
+For every option of the parsers, ``tests/commands/test_option_effects.py`` compares a run with the
+option and one without.
 """
 
 import functools
@@ -128,6 +129,15 @@ ONLY_TASKS: dict[str, str] = {
     for name in names.split()
 }
 """Options that translation tasks never read, each with a task that reads it."""
+TASK_IGNORES: dict[str, tuple[str, ...]] = {
+    "translation_from_pretrained_bart": (
+        *("truncate_source", "num_batch_buckets", "required_seq_len_multiple"),
+    ),
+    "translation_lev": (
+        *("truncate_source", "num_batch_buckets", "required_seq_len_multiple", "load_alignments"),
+    ),
+}
+"""Options of the task ``translation`` that tasks derived from it accept but never read."""
 
 
 @acting("command lines")
@@ -276,7 +286,9 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
         reason = f"without {missing[name]}" if name in missing else ""
         if name in ignored(command):
             reason = "here"
-        elif name in ONLY_TASKS and task.startswith("translation") and task != ONLY_TASKS[name]:
+        elif name in TASK_IGNORES.get(task, ()) or (
+            name in ONLY_TASKS and task.startswith("translation") and task != ONLY_TASKS[name]
+        ):
             reason = "in this task"
         elif conflicts:
             reason = f"with `{flag(conflicts[0])}`"
