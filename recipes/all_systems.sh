@@ -406,7 +406,8 @@ collect_results() {
             [[ ! -e "models/$name/$file" ]] || cp "models/$name/$file" "results/$name/"
         done
     done
-    dry || cp systems.md systems.json ./compare-*.* curves.* lengths.* results/
+    dry && return
+    cp systems.md systems.json ./compare-*.* curves.* lengths.* results/
     rm -f results/compare-*.html # contains the pictures once more
 }
 

@@ -431,6 +431,15 @@ def test_every_system_tries_three_rates_and_the_best_goes_on(tmp_path: Path) -> 
     assert sum(words[0] == "fairseq-generate" for words in word_lists) == 3 * 8
 
 
+def test_a_dry_run_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "results" / "compare-test.html"
+    page.parent.mkdir()
+    page.touch()
+    monkeypatch.chdir(tmp_path)
+    dry_run(ALL_SYSTEMS, tmp_path, "gru")
+    assert page.exists()
+
+
 def test_settings_are_the_literatures(tmp_path: Path) -> None:
     names = (*GROUP_1, "bmt-1", "binary", "bmt-6", "binary-linformer", "ternary")
     word_lists = dry_run(ALL_SYSTEMS, tmp_path, *names, "--rates", "0.002")
