@@ -133,6 +133,12 @@ def test_the_tests_and_wheels_are_made_on_every_supported_python() -> None:
     assert {"lint", "tests", "docs", "build", "wheels"} <= checks.keys()
 
 
+def test_the_workflow_checks_what_ci_run_checks() -> None:
+    checks = re.findall(r"^run python -m (.*) \|\|", TEXTS[".ci/run"], re.MULTILINE)
+    steps = [step.get("run") for job in jobs(WORKFLOWS[0]).values() for step in job["steps"]]
+    assert {"ruff check .", "mypy"} <= set(checks) <= set(steps)
+
+
 def test_the_tests_install_as_the_readme_does() -> None:
     """Line by line, but for the version of fairseq, which the constraints have, and the extra."""
     readme = (REPO / "README.md").read_text("utf-8").replace(f"=={TESTED_FAIRSEQ[1]}", "")
