@@ -15,7 +15,8 @@ from fairseq_ext.utils import extras
 from tests.support.harness import REPO, run
 
 tomllib = pytest.importorskip("tomllib")  # of Python 3.11
-PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text("utf-8"))["project"]
+SETTINGS = tomllib.loads((REPO / "pyproject.toml").read_text("utf-8"))
+PROJECT = SETTINGS["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 DISTRIBUTIONS = {  # where it is not the module's name
     name.replace("-", "_"): name
@@ -53,6 +54,14 @@ def test_every_library_names_the_extra_that_installs_it() -> None:
     for module, extra in extras.EXTRAS.items():
         assert DISTRIBUTIONS.get(module, module) in names(EXTRAS[extra]), module
         assert module not in names(PROJECT["dependencies"])
+
+
+def test_mypy_finds_the_same_whichever_extras_are_installed() -> None:
+    installed = names([*PROJECT["dependencies"], "fairseq-ext[train,dev]"])
+    libraries = [name for name in extras.EXTRAS if DISTRIBUTIONS.get(name, name) not in installed]
+    overrides = SETTINGS["tool"]["mypy"]["overrides"]
+    skipped = next(entry for entry in overrides if entry.get("follow_imports") == "skip")
+    assert skipped["module"] == sorted(f"{library}.*" for library in libraries)
 
 
 def test_the_page_on_installing_names_every_extra() -> None:
