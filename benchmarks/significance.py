@@ -27,7 +27,7 @@ import numpy as np
 from fairseq_ext.evaluation import tables
 from fairseq_ext.evaluation.score import build_metrics, plain_lines
 from fairseq_ext.evaluation.significance import LEVEL, Runs, Variances, student_quantile
-from fairseq_ext.text.generated import Undoing
+from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.utils import files
 
 RUNS = [(left, right) for left in range(1, 6) for right in range(1, left + 1) if left + right > 2]
@@ -111,7 +111,7 @@ def pseudo_rows(table: Path, reference: Path, spread: str, count: int) -> Iterat
     Yield a row for each. ``table`` has the translations, ``spread`` is ``normal`` or ``uniform``.
     """
     references = plain_lines(reference)
-    undo = Undoing.by_language(reference.suffix[1:])
+    undo = Postprocessor.by_language(reference.suffix[1:])
     systems = {name: columns.runs for name, columns in tables.read_table(table).items()}
     draw = np.random.default_rng(1)
     for label, metric in build_metrics(references).items():

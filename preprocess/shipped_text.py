@@ -164,7 +164,7 @@ def variants(pairs: Sequence[Pair], source: int) -> Iterator[Pair]:
             yield sides[0], sides[1]
 
 
-def whole_numbers(tokens: str) -> str:
+def joined_numbers(tokens: str) -> str:
     """Join clock times, dates and fractions that Moses has split: ``7 : 30`` becomes ``7:30``."""
     return BETWEEN_DIGITS.sub(r"\1", tokens)
 
@@ -179,7 +179,7 @@ def write_words(folder: Path, splits: dict[str, list[Pair]], src: str, tgt: str)
             with (folder / f"{split}.{language}").open("w", encoding="utf-8") as file:
                 for pair in pairs:
                     tokens = words(pair[side])
-                    file.write((whole_numbers(tokens) if language == tgt else tokens) + "\n")
+                    file.write((joined_numbers(tokens) if language == tgt else tokens) + "\n")
     pipeline.save(folder)
 
 

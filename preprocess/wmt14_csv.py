@@ -29,7 +29,7 @@ from fairseq_ext.text.byte_level import FILES, ByteBPE
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import table_rows
-from fairseq_ext.utils.archives import whole_archive
+from fairseq_ext.utils.archives import archive_errors
 from fairseq_ext.utils.errors import ConfigError, DataError, FairseqExtError
 from fairseq_ext.utils.files import sha256, staged_folder, write_all, writers
 
@@ -59,7 +59,7 @@ def locate(data: Path, name: str) -> tuple[Path, str | None]:
         raise DataError(f"the folder `{data}` has no file `{name}`; check the path.")
     if not (data.is_file() and zipfile.is_zipfile(data)):
         raise DataError(f"`{data}` must be a folder or a .zip with `{name}`, but is neither.")
-    with whole_archive(data), zipfile.ZipFile(data) as archive:
+    with archive_errors(data), zipfile.ZipFile(data) as archive:
         members = [member for member in archive.namelist() if Path(member).name == name]
     if len(members) != 1:
         listed = ", ".join(members)[:500] or "none"

@@ -21,7 +21,7 @@ from report import write
 from fairseq_ext.evaluation.score import TOKENIZED_BLEU, score_generated
 from fairseq_ext.evaluation.tables import aligned, markdown
 from fairseq_ext.evaluation.training_log import read_log, read_training
-from fairseq_ext.text.generated import Undoing
+from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.json_files import read_json
 
@@ -85,7 +85,7 @@ def scores(folder: Path, data: Path, test: str, tgt: str) -> list[Row]:
         folder / test / "generated.txt",
         data / "reference" / f"{test}.{tgt}",
         data / "text" / f"{test}.{tgt}",
-        Undoing.by_language(tgt),
+        Postprocessor.by_language(tgt),
     )
     return [score.as_dict() for score in results]
 

@@ -55,7 +55,7 @@ RUN = ("average.pt", "checkpoint_best.pt", "checkpoint_last.pt")
 """Checkpoints in the folder of a run; the first that exists is its model."""
 ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".tar", ".zip")
 CACHE = "published"  # a folder in the user's cache
-_VOTERS = re.compile(r"(\w+\.)?model\d*\.pt")
+_ENSEMBLE = re.compile(r"(\w+\.)?model\d*\.pt")
 _DICTIONARY = re.compile(r"dict\.([\w-]+)\.txt")
 
 KINDS = ("transformer", "lightconv", "dynamicconv", "conv")
@@ -118,10 +118,10 @@ def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[
         folder = path.parent if path.is_file() else path
         if path.is_file() and path.name.endswith(ARCHIVES):
             folder = unpacked_in_cache(path, f"{CACHE}/archives", _model_in)
-        voters = _voters(folder, path)
-        if not voters or (folder / pipeline.FILE).exists():
+        ensemble = _ensemble(folder, path)
+        if not ensemble or (folder / pipeline.FILE).exists():
             return []
-        return _prepared(folder, voters, path, (src, tgt))
+        return _prepared(folder, ensemble, path, (src, tgt))
     except OSError as error:
         raise EnvironmentProblem(files.explain(error)) from error
 
@@ -153,7 +153,7 @@ def downloaded(path: Path) -> Path:
     return downloads.fetch(models[name]["path"], cache, os.environ.get(MIRROR) or None)
 
 
-def _voters(folder: Path, path: Path) -> list[Path]:
+def _ensemble(folder: Path, path: Path) -> list[Path]:
     """Return the checkpoints of the published model in ``folder``; [] if there is no such model.
 
     If ``path`` is a checkpoint in ``folder``, return only ``path``. Otherwise return the models of
@@ -166,8 +166,8 @@ def _voters(folder: Path, path: Path) -> list[Path]:
         return []
     if path.is_file() and path.parent == folder:
         return [path] if path in checkpoints else []
-    voters = [path for path in checkpoints if _VOTERS.fullmatch(path.name)]
-    return voters or checkpoints[: len(checkpoints) == 1]
+    ensemble = [path for path in checkpoints if _ENSEMBLE.fullmatch(path.name)]
+    return ensemble or checkpoints[: len(checkpoints) == 1]
 
 
 def _dictionaries(folder: Path) -> dict[str, Path]:
@@ -189,30 +189,30 @@ def _model_in(folder: Path) -> Path:
     """
     folders = [folder, *(entry for entry in sorted(folder.iterdir()) if entry.is_dir())]
     for candidate in folders:
-        if _voters(candidate, candidate):
+        if _ensemble(candidate, candidate):
             return candidate
     raise CheckpointError("it has no model.pt with its dictionaries.")
 
 
 def _prepared(
-    folder: Path, voters: Sequence[Path], path: Path, languages: tuple[str | None, str | None]
+    folder: Path, ensemble: Sequence[Path], path: Path, languages: tuple[str | None, str | None]
 ) -> list[Path]:
     """Make a model's folder in the cache unless it exists; return the links to its checkpoints.
 
-    ``folder`` has the published files, ``voters`` are the checkpoints in it, and ``path`` is the
+    ``folder`` has the published files, ``ensemble`` lists its checkpoints, and ``path`` is the
     archive, folder or checkpoint that :func:`prepare` was called for. ``languages`` are source and
     target; None for the language of the training.
     """
     content = [(entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
                for entry in sorted(folder.iterdir()) if entry.is_file()]  # fmt: skip
-    names = [voter.name for voter in voters]
+    names = [member.name for member in ensemble]
     key = repr((str(folder.absolute()), names, path.name, languages, content))
     home = files.cache_folder() / CACHE / hashlib.sha256(key.encode()).hexdigest()[:24]
     home.mkdir(parents=True, exist_ok=True)
     links = [home / name for name in names]
-    for link, voter in zip(links, voters, strict=True):
+    for link, member in zip(links, ensemble, strict=True):
         with suppress(FileExistsError):
-            link.symlink_to(voter.absolute())
+            link.symlink_to(member.absolute())
     # Imported here because storage imports this module, and because bundles do not need torch.
     from fairseq_ext.checkpoints import safe_load, storage
 

@@ -19,7 +19,7 @@ from fairseq_ext.utils.errors import ConfigError, printable, wrong_value
 from fairseq_ext.utils.option_fields import Once, add_options, flag, option
 
 if TYPE_CHECKING:
-    from fairseq_ext.text.generated import Undoing
+    from fairseq_ext.text.generated import Postprocessor
     from fairseq_ext.text.pipeline import Pipeline
 
 
@@ -63,7 +63,7 @@ class TokenizerOptions:
     language_pair: str | None = None
 
     def choose(
-        self, undoing: Iterable[Undoing], references: Sequence[str], path: Path | None = None
+        self, undoing: Iterable[Postprocessor], references: Sequence[str], path: Path | None = None
     ) -> str:
         """Return the name of sacrebleu's tokenizer: ``--tokenize`` or, by default, by language.
 
@@ -190,7 +190,7 @@ class UndoingOptions:
         """Whether no option says how translations become text."""
         return self.detokenize is None and not self.keep_tokens and self.remove_bpe is None
 
-    def undoing(self, generated: Sequence[Path], subwords: str = "joined") -> Undoing:
+    def undoing(self, generated: Sequence[Path], subwords: str = "joined") -> Postprocessor:
         """Choose the steps that turn the translations of one system into text.
 
         ``generated`` has the system's outputs of fairseq-generate. ``subwords`` is the kind of
@@ -200,7 +200,7 @@ class UndoingOptions:
             ConfigError: the outputs become text in different ways, or options contradict each
                 other.
         """
-        from fairseq_ext.text.generated import Undoing, find
+        from fairseq_ext.text.generated import Postprocessor, find
         from fairseq_ext.text.pipeline import Pipeline
 
         if run := find(generated[0]):
@@ -219,8 +219,8 @@ class UndoingOptions:
                     f"options replace steps of {path} ({saved.describe()}): {steps.describe()}"
                 )
             print(printable(f"{generated[0]}: {message}"), file=sys.stderr)
-            return Undoing(steps)
-        return Undoing(self._override(Pipeline("", "", subwords=subwords)))
+            return Postprocessor(steps)
+        return Postprocessor(self._override(Pipeline("", "", subwords=subwords)))
 
     def _override(self, steps: Pipeline) -> Pipeline:
         overrides: dict[str, Any] = {}

@@ -27,7 +27,7 @@ from fairseq_ext.evaluation import neural, tables
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
 from fairseq_ext.evaluation.score import build_bleu, generated_sources, read_sources, shown
 from fairseq_ext.text.bleu_tokenizers import USUAL
-from fairseq_ext.text.generated import Undoing
+from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 Array = NDArray[np.float64]
@@ -188,7 +188,7 @@ class Decision:
 def read_candidates(
     paths: Sequence[str | Path],
     count: int,
-    undoing: Undoing,
+    undoing: Postprocessor,
     *,
     source: str | Path | None = None,
     reads_source: bool = False,

@@ -19,7 +19,7 @@ from fairseq_ext.decoding.stream import TextCodec, translations
 from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Hypothesis, Sentence
 from fairseq_ext.text import pipeline
-from fairseq_ext.text.generated import Undoing
+from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.text.placeholders import Keeper
 from fairseq_ext.text.sentences import SentenceSplitter, texts_to_translate
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -193,7 +193,7 @@ def example_sentences(data: Path, src: str, tgt: str, max_words: int) -> list[st
     dictionary = Dictionary.load(str(data / f"dict.{src}.txt"))
     saved = pipeline.load(data)
     turned = saved and saved.towards(tgt, src)
-    undo = Undoing(turned) if turned else Undoing.by_language(None)
+    undo = Postprocessor(turned) if turned else Postprocessor.by_language(None)
     for split in SPLITS:
         for pair in (f"{src}-{tgt}", f"{tgt}-{src}"):
             dataset = load_indexed_dataset(str(data / f"{split}.{pair}.{src}"), dictionary)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeGuard
 
 from fairseq_ext.engine import SPECIAL
-from fairseq_ext.engine.program import Program, merged, whole_number
+from fairseq_ext.engine.program import Program, int32, merged
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.weights import Packed
 from fairseq_ext.utils.errors import ConfigError
@@ -59,12 +59,12 @@ class EngineModel:
             ConfigError: a property is wrong; the message names it.
             DataError: an id or a length is not a whole number.
         """
-        cut = whole_number(self.cut)
+        cut = int32(self.cut)
         _require(type(self.begins) is bool and cut >= 0, "its `begins` or `cut` is wrong")
         sizes = len(self.source), len(self.source), len(self.target)
         _require(len(self.affixes) == 3, "its `affixes` are wrong")
         for numbers, size in zip(self.affixes, sizes, strict=True):
-            fits = all(0 <= whole_number(number) < size for number in numbers)
+            fits = all(0 <= int32(number) < size for number in numbers)
             _require(fits, "its `affixes` are wrong")
         rows = min(self.weights[number].outputs for number in self.program.source_tables)
         fits = len(SPECIAL) <= len(self.source) <= rows

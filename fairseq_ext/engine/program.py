@@ -316,21 +316,18 @@ def decode_program(encoded: dict[str, Any]) -> Program:
     Only types are checked, so :mod:`fairseq_ext.engine.verify` has to check the program. Wrong
     types raise DataError, LookupError, TypeError, ValueError or OverflowError.
     """
-    weight, bias = map(whole_number, encoded["output"])
-    fields: dict[str, Any] = {name: whole_number(encoded[name]) for name in LIMITS}
+    weight, bias = map(int32, encoded["output"])
+    fields: dict[str, Any] = {name: int32(encoded[name]) for name in LIMITS}
     fields |= {name: [_operation(*operation) for operation in encoded[name]] for name in LISTS}
     return Program(
-        symbols=Symbols(*map(whole_number, encoded["symbols"])),
+        symbols=Symbols(*map(int32, encoded["symbols"])),
         **fields,
-        shapes=[
-            Shape(whole_number(w), Phase[phase], whole_number(rows))
-            for w, phase, rows in encoded["shapes"]
-        ],
+        shapes=[Shape(int32(w), Phase[phase], int32(rows)) for w, phase, rows in encoded["shapes"]],
         outputs=[Output(_columns(encoded["result"]), weight, bias)],
     )
 
 
-def whole_number(value: Any) -> int:
+def int32(value: Any) -> int:
     """Return ``value``; raise DataError unless it is a whole number that fits into int32."""
     if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
         raise DataError("a number is not whole, or too large")
@@ -338,10 +335,10 @@ def whole_number(value: Any) -> int:
 
 
 def _operation(code: str, out: Any, inputs: Any, weights: Any, ints: Any, reals: Any) -> Operation:
-    weights, ints = (tuple(map(whole_number, values)) for values in (weights, ints))
+    weights, ints = (tuple(map(int32, values)) for values in (weights, ints))
     places = _columns(out), tuple(map(_columns, inputs))
     return Operation(Code[code], *places, weights, ints, tuple(map(float, reals)))
 
 
 def _columns(values: Any) -> Columns:
-    return Columns(*map(whole_number, values))
+    return Columns(*map(int32, values))

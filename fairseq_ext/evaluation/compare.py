@@ -29,7 +29,7 @@ from fairseq_ext.evaluation.significance import SENTENCES, TRAININGS, Estimate
 from fairseq_ext.evaluation.tables import TOKENS, Translations, read_system, read_table
 from fairseq_ext.evaluation.training_log import read_training
 from fairseq_ext.text.bleu_tokenizers import USUAL
-from fairseq_ext.text.generated import Undoing, require_text
+from fairseq_ext.text.generated import Postprocessor, require_text
 from fairseq_ext.text.reading import read_text
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
@@ -191,7 +191,7 @@ def compare(
     baseline: str | None = None,
     tokenized_reference: str | Path | None = None,
     samples: int = significance.SAMPLES,
-    undoing: Mapping[str, Undoing] | None = None,
+    undoing: Mapping[str, Postprocessor] | None = None,
     metrics: Mapping[str, NeuralMetric] | None = None,
     source: str | Path | None = None,
     tokenizer: str = USUAL,
@@ -252,7 +252,7 @@ def compare(
     seed = significance.chosen_seed()  # checked early, before any long work
     references = plain_lines(reference)
     undoing = (
-        {name: Undoing.by_language(None) for name in names}
+        {name: Postprocessor.by_language(None) for name in names}
         | undoing_of_tables(systems)
         | dict(undoing or {})
     )
@@ -329,14 +329,14 @@ def compare(
     )
 
 
-def undoing_of_tables(systems: Sequence[System]) -> dict[str, Undoing]:
+def undoing_of_tables(systems: Sequence[System]) -> dict[str, Postprocessor]:
     """Return how tokens become text, for each system whose table names the tokens' language."""
     languages = {system.name: system.table.language for system in systems if system.table}
-    return {name: Undoing.by_language(code) for name, code in languages.items() if code}
+    return {name: Postprocessor.by_language(code) for name, code in languages.items() if code}
 
 
 def _read(
-    system: System, undo: Undoing, references: Sequence[str], reference: str | Path
+    system: System, undo: Postprocessor, references: Sequence[str], reference: str | Path
 ) -> tuple[list[list[str]], list[list[str]] | None, list[str] | None]:
     """Read a system's translations, and check them against the references.
 
@@ -371,7 +371,7 @@ def _read(
 def _plain_sources(
     systems: Sequence[System],
     sentences: int,
-    undoing: Mapping[str, Undoing],
+    undoing: Mapping[str, Postprocessor],
     source: str | Path | None,
 ) -> list[str]:
     for system in systems:

@@ -14,7 +14,7 @@ from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Sentence, best_hypotheses, read_generated
 from fairseq_ext.evaluation.score import build_bleu, count_units, multi_bleu, plain_lines
 from fairseq_ext.text.bleu_tokenizers import USUAL, is_spaceless
-from fairseq_ext.text.generated import Undoing, require_text
+from fairseq_ext.text.generated import Postprocessor, require_text
 from fairseq_ext.utils.errors import DataError, wrong_value
 
 
@@ -85,7 +85,7 @@ def score_by_length(
     bounds: Sequence[int],
     *,
     tokenizer: str | None = USUAL,
-    undoing: Mapping[str, Undoing] | None = None,
+    undoing: Mapping[str, Postprocessor] | None = None,
 ) -> LengthScores:
     """Compute BLEU by the length of the source, from each system's output of fairseq-generate.
 
@@ -95,7 +95,7 @@ def score_by_length(
     """
     references = plain_lines(reference)
     outputs = {name: read_generated(path, len(references)) for name, path in systems.items()}
-    undo = dict.fromkeys(systems, Undoing.by_language(None)) | dict(undoing or {})
+    undo = dict.fromkeys(systems, Postprocessor.by_language(None)) | dict(undoing or {})
     lengths, unit = source_lengths(outputs, undo)
     hypotheses = {}
     for name, sentences in outputs.items():
@@ -125,7 +125,7 @@ def score_by_length(
 
 
 def source_lengths(
-    outputs: Mapping[str, Sequence[Sentence]], undoing: Mapping[str, Undoing]
+    outputs: Mapping[str, Sequence[Sentence]], undoing: Mapping[str, Postprocessor]
 ) -> tuple[list[int], str]:
     """Return the length of each source, and its unit: ``words``, or ``characters`` without spaces.
 

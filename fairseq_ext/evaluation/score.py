@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_ext.evaluation import outputs, tables
 from fairseq_ext.text import bleu_tokenizers, checks
 from fairseq_ext.text.bleu_tokenizers import USUAL
-from fairseq_ext.text.generated import Undoing, require_text
+from fairseq_ext.text.generated import Postprocessor, require_text
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem, wrong_value
 from fairseq_ext.utils.json_files import read_json
 from fairseq_ext.utils.parsing import nearest
@@ -215,7 +215,7 @@ def score_generated(
     generated: str | Path | Sequence[str | Path],
     reference: str | Path,
     tokenized_reference: str | Path | None = None,
-    undoing: Undoing | None = None,
+    undoing: Postprocessor | None = None,
     *,
     source: str | Path | None = None,
     **measures: Any,
@@ -240,7 +240,7 @@ def score_generated(
     """
     references = plain_lines(reference)
     sentences = outputs.read_generated(generated, expected=len(references))
-    undoing = undoing or Undoing.by_language(None)
+    undoing = undoing or Postprocessor.by_language(None)
     tokens = undoing.words(outputs.best_hypotheses(sentences))
     texts = undoing.text(tokens)
     require_text(texts, "the translations")
@@ -383,7 +383,7 @@ def read_sources(path: str | Path | None, expected: int) -> list[str]:
 
 
 def generated_sources(
-    sentences: Sequence[outputs.Sentence], undoing: Undoing, path: str | Path
+    sentences: Sequence[outputs.Sentence], undoing: Postprocessor, path: str | Path
 ) -> list[str]:
     """Turn the sources (S lines) of an output into text, as ``undoing`` does with translations.
 

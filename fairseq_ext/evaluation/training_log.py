@@ -55,7 +55,7 @@ def read_log(path: str | Path) -> Curves:
         DataError: the log has no losses.
     """
     kinds: dict[str, dict[str, Points]] = {"step": {}, "train": {}, "valid": {}}
-    for line in whole_lines(read_text(path)):
+    for line in complete_lines(read_text(path)):
         kind, stats = line_stats(line)
         target = kinds.get(kind)
         if target is None or "num_updates" not in stats:
@@ -72,7 +72,7 @@ def read_log(path: str | Path) -> Curves:
     return curves
 
 
-def whole_lines(log: str) -> list[str]:
+def complete_lines(log: str) -> list[str]:
     """Return the lines of a log, but drop a last line that may end in the middle of a number.
 
     A last line without a line feed is kept only if it ends in ``}``, as a complete JSON does.
@@ -146,7 +146,7 @@ def read_training(log: str) -> Training:
     parameters = PARAMETERS.search(log)
     epochs: dict[float, dict[str, float]] = {}
     before: float | None = None
-    for line in whole_lines(log):
+    for line in complete_lines(log):
         if not epochs and (loaded := _LOADED.search(line)):
             before = float(loaded[1])
         kind, stats = line_stats(line)

@@ -61,7 +61,7 @@ def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
     feature = _foreign_feature(model, task, architecture)
     if feature is not None:
         raise ConfigError(f"{path} cannot be expressed in {TOOLS[tool]}, which has no {feature}.")
-    with files.whole_folder(output) as folder:
+    with files.atomic_folder(output) as folder:
         write = write_ctranslate2 if tool == "ctranslate2" else write_huggingface
         write(StockTransformer(model, task), folder)
         if text := pipeline.find((bundle.home(path), data)):

@@ -42,7 +42,7 @@ from fairseq_ext.engine.program import (
     Signs,
     decode_program,
     encode_program,
-    whole_number,
+    int32,
 )
 from fairseq_ext.engine.recipes import Evaluator
 from fairseq_ext.engine.tensors import Tensors
@@ -196,7 +196,7 @@ def _matrices(
                 raise DataError("an array of a product is not a matrix")
             yield Matrix(matrix, plain)
             continue
-        inputs, (how, *sizes) = whole_number(entry["inputs"]), entry["reading"]
+        inputs, (how, *sizes) = int32(entry["inputs"]), entry["reading"]
         ternary = entry.get("ternary", False)
         signs = tensors.signs(entry["signs"], inputs)
         if signs is None:

@@ -155,7 +155,7 @@ def _becoming(output: Path) -> Iterator[Path]:
         raise ConfigError(f"{output} is there already; choose another name for the bundle.")
     if kind == ".tar.zst":
         extras.need("zstandard")
-    with (files.scratch_folder if kind else files.whole_folder)(output) as folder:
+    with (files.scratch_folder if kind else files.atomic_folder)(output) as folder:
         yield folder
         if kind:
             bundle.archive(folder, output)

@@ -21,7 +21,7 @@ _NOTE = re.compile(rb"^Text of (\S+) as in (.+) \(SHA-256 ([0-9a-f]{64})\)\r?$",
 _PIECE = re.compile("[^ ]@@ ")
 
 
-class Undoing:
+class Postprocessor:
     """A converter of a model's output from tokens to words, and from words to text.
 
     It undoes the steps of ``text_pipeline``, which turned the training text into tokens.
@@ -36,7 +36,7 @@ class Undoing:
         self._of_words = replace(text_pipeline, subwords="none", files=())
 
     @classmethod
-    def by_language(cls, language: str | None) -> "Undoing":
+    def by_language(cls, language: str | None) -> "Postprocessor":
         """Build a converter for output without a ``text.json``.
 
         It joins subword-nmt's pieces. If there is a ``language``, it also undoes Moses' tokens.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairseq_ext.text.cleaning import plain
-from fairseq_ext.utils.archives import decompressed, whole_archive
+from fairseq_ext.utils.archives import archive_errors, decompressed
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import head
 
@@ -85,7 +85,7 @@ def opened(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
     packing = compression(path) or ENDINGS.get(path.suffix.lower())
     if packing == ZSTD:  # the library for zstd would accept a truncated file
         raise DataError(f"{path} is compressed; give its text: {through(path, 'zstdcat')}")
-    with whole_archive(path), ExitStack() as stack:
+    with archive_errors(path), ExitStack() as stack:
         if packing == ZIP:
             archive = stack.enter_context(zipfile.ZipFile(path))
             file = stack.enter_context(archive.open(_member(archive, path, member)))

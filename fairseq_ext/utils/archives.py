@@ -60,7 +60,7 @@ def safe_extract(
             return safe_extract(archive, folder, max_bytes, file=opened)
     folder = Path(folder)
     try:
-        with whole_archive(archive), files.staged_folder(folder) as stage:
+        with archive_errors(archive), files.staged_folder(folder) as stage:
             unpack = _unzip if zipfile.is_zipfile(file) else _untar
             try:
                 unpack(file, stage, max_bytes)
@@ -103,7 +103,7 @@ def _unpacked(path: Path, former: files.Version, kind: str, find: Callable[[Path
         except (CheckpointError, DataError):
             shutil.rmtree(folder, ignore_errors=True)  # damaged since then: unpack again
     try:
-        with path.open("rb") as file, files.whole_folder(folder) as stage:
+        with path.open("rb") as file, files.atomic_folder(folder) as stage:
             max_bytes = MOST_TIMES * path.stat().st_size + SPARE
             safe_extract(path, stage, max_bytes, file=file)
             if {files.version(path), files.version(file.fileno())} != {former}:
@@ -123,7 +123,7 @@ def _unpacked(path: Path, former: files.Version, kind: str, find: Callable[[Path
 
 
 @contextmanager
-def whole_archive(path: str | Path) -> Iterator[None]:
+def archive_errors(path: str | Path) -> Iterator[None]:
     """Turn errors of damaged or unsafe content into a DataError that names the archive ``path``.
 
     All other errors, such as that of a full disk, pass through unchanged.

@@ -292,7 +292,7 @@ def scratch_folder(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_folder(folder: str | Path) -> Iterator[Path]:
+def atomic_folder(folder: str | Path) -> Iterator[Path]:
     """Yield an empty folder that becomes ``folder`` once the block has succeeded.
 
     The last step is a single rename: after an error or a kill before it, ``folder`` stays as it

@@ -34,7 +34,7 @@ from fairseq_ext.evaluation import (
     training_log,
 )
 from fairseq_ext.evaluation.significance import Variances, bootstrap, bootstrap_p
-from fairseq_ext.text.generated import Undoing
+from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support import models
@@ -115,7 +115,7 @@ def test_a_samples_source_is_text_where_its_language_is_known(tmp_path: Path) ->
     write_lines(tmp_path / "ref", ["Yes (no)."])
     write_lines(tmp_path / "out", ["S-0\tJa ( ne@@ in ) .", "H-0\t-1\tYes ( no ) ."])
     for src, expected in (("de", "Ja (nein)."), ("", "Ja ( nein ) .")):
-        undoing = Undoing(Pipeline(src, "en", tokenize=True, subwords="joined"))
+        undoing = Postprocessor(Pipeline(src, "en", tokenize=True, subwords="joined"))
         result = compared(tmp_path, "a=out", undoing={"a": undoing})
         assert result.samples[0].source == expected
         assert result.samples[0].translations == {"a": "Yes (no)."}

@@ -127,7 +127,7 @@ def files_of(numbers: Iterable[int]) -> list[str]:
     return [f"part-{number:06d}.{end}" for number in numbers for end in ("sha256", "txt")]
 
 
-def whole_is_plain(folder: Path) -> None:
+def require_plain_output(folder: Path) -> None:
     assert (folder / "whole").read_bytes() == (folder / "plain").read_bytes()
     # no locks, nothing half-written
     assert names(folder / "parts") == ["manifest.json", *files_of(range(60))]
@@ -140,7 +140,7 @@ def test_killed_again_and_again_no_line_is_lost(worker: list[str], tmp_path: Pat
         assert not (tmp_path / "whole").exists()
     assert len(parts_of(tmp_path)) > 8
     assert start(*worker).wait() == 0
-    whole_is_plain(tmp_path)
+    require_plain_output(tmp_path)
 
 
 def test_a_worker_does_the_part_of_a_killed_one(worker: list[str], tmp_path: Path) -> None:
@@ -159,13 +159,13 @@ def test_a_worker_does_the_part_of_a_killed_one(worker: list[str], tmp_path: Pat
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "plain").read_bytes()
     # Stopped between its part and the part's lock, the first held that lock until it was killed.
     assert start(*worker).wait(timeout=120) == 0
-    whole_is_plain(tmp_path)
+    require_plain_output(tmp_path)
 
 
 def test_two_side_by_side(worker: list[str], tmp_path: Path) -> None:
     processes = [start(*worker) for _ in range(2)]
     assert [process.wait(timeout=120) for process in processes] == [0, 0]
-    whole_is_plain(tmp_path)
+    require_plain_output(tmp_path)
 
 
 def test_a_shard_does_its_own_parts(worker: list[str], tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_the_whole_is_written_once(worker: list[str], tmp_path: Path) -> None:
     assert (tmp_path / "whole").stat().st_ino == written.st_ino
     (tmp_path / "whole").write_text("another file")
     command(*worker[1:])
-    whole_is_plain(tmp_path)
+    require_plain_output(tmp_path)
 
 
 def test_details_alone(worker: list[str], tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_killed_workers_of_a_ray_cluster(cluster: Any, worker: list[str], tmp_pa
         for pid in workers_of(cluster):
             os.kill(pid, signal.SIGKILL)
     assert process.wait(timeout=240) == 0
-    whole_is_plain(tmp_path)
+    require_plain_output(tmp_path)
 
 
 def test_workers_that_a_cluster_has_room_for() -> None:

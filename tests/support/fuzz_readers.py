@@ -13,7 +13,7 @@ from fairseq_ext.decoding import mbr
 from fairseq_ext.evaluation import compare, outputs, plots, training_log
 from fairseq_ext.text import byte_level, reading
 from fairseq_ext.text.checks import check_dictionary, check_text
-from fairseq_ext.text.generated import Undoing
+from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils import json_files
@@ -68,7 +68,7 @@ def read_generated(folder: Path) -> None:
 
 def read_samples(folder: Path) -> None:
     paths, text = (folder / "out", folder / "other"), folder / "source"
-    mbr.read_candidates(paths, 2, Undoing.by_language(None), source=text, reads_source=True)
+    mbr.read_candidates(paths, 2, Postprocessor.by_language(None), source=text, reads_source=True)
 
 
 def read_table(folder: Path) -> None:

@@ -15,7 +15,7 @@ from sacrebleu import CHRF
 from fairseq_ext.checkpoints import averaging, storage
 from fairseq_ext.evaluation import outputs, plots, score, training_log
 from fairseq_ext.evaluation.breakdown import break_down, kinds_of, most_different
-from fairseq_ext.text.generated import Undoing
+from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 from tests.support.harness import command, error_line, run, write_lines
@@ -191,7 +191,7 @@ def test_score_generated(tmp_path):
         lines += [f"S-{i}\tx", f"T-{i}\t{targets[i]}", f"H-{i}\t-1\t{tokens[i]}"]
     generated = write_lines(tmp_path / "g", lines)
     reference = write_lines(tmp_path / "ref", REFERENCES)
-    english = Undoing.by_language("en")
+    english = Postprocessor.by_language("en")
     scores = score.score_generated(generated, reference, undoing=english)
     truth = score.score_lines(TRANSLATIONS, REFERENCES)
     assert scores[:2] == truth

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from fairseq_ext.evaluation import lengths, outputs, plots, training_log
 from fairseq_ext.muse.commands import plot_gates as gates
-from fairseq_ext.text.generated import Undoing
+from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils.errors import CheckpointError
 from tests.support.harness import command, ended, leaves_no_trace, run, write_lines
@@ -183,7 +183,7 @@ def test_a_bucket_of_one_length_has_its_number():
 def test_text_is_detokenized_for_sacrebleu(tmp_path):
     out = write_lines(tmp_path / "g", ["S-0\ta b", "H-0\t-1\tWell , it 's so !"])
     reference = write_lines(tmp_path / "ref", ["Well, it's so!"])
-    undoing = {"a": Undoing.by_language("en")}
+    undoing = {"a": Postprocessor.by_language("en")}
     scores = lengths.score_by_length({"a": out}, reference, [10], undoing=undoing)
     assert scores.buckets[0].bleu["a"] == pytest.approx(100)
 

@@ -19,7 +19,7 @@ from fairseq_ext.evaluation.outputs import Sentence, read_generated
 from fairseq_ext.generation.generators import EpsilonSampling, penalty, truncate, with_gnmt_scores
 from fairseq_ext.generation.option_checks import check_gnmt_lenpen, check_sampling
 from fairseq_ext.generation.translation_ext import TranslationExtConfig, TranslationExtTask
-from fairseq_ext.text.generated import Undoing
+from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import command, fairseq, refused
 from tests.support.models import dictionary
@@ -317,7 +317,7 @@ def test_samples_end_as_one_translation_each(copy_data, samples, tmp_path) -> No
     files, out = samples[:2], tmp_path / "best"
     command("mbr", *files, "--num-candidates", 4, "--candidates-of", 12, "-o", out)
     source = (copy_data.parent / "text" / "test.src").read_text().split("\n")[:-1]
-    candidates = mbr.read_candidates(files, 12, Undoing.by_language(None), reads_source=True)
+    candidates = mbr.read_candidates(files, 12, Postprocessor.by_language(None), reads_source=True)
     assert [candidate.source for candidate in candidates] == source
     best = out.read_text().split("\n")[:-1]
     assert len(best) == len(source)

@@ -15,11 +15,11 @@ import torch
 
 from fairseq_ext.decoding import mbr
 from fairseq_ext.decoding.mbr import Candidates, build_utility
-from fairseq_ext.text.generated import Undoing
+from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support.harness import command, ended, leaves_no_trace, write_lines
 
-JOINED = Undoing.by_language(None)
+JOINED = Postprocessor.by_language(None)
 NAIVE = {
     "chrf": lambda h, y: sacrebleu.sentence_chrf(h, [y]).score,
     "bleu": lambda h, y: sacrebleu.sentence_bleu(h, [y]).score,
