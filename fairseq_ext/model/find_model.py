@@ -30,6 +30,7 @@ from fairseq_ext.utils.errors import (
 SHIPPED = Path(__file__).resolve().parents[1] / "shipped"
 LIBRARY = "huggingface_hub"
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
+CONNECTION_TIMEOUT = 3.0  # seconds
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:@([\w./-]{1,200}))?")
 _COMMIT = re.compile("[0-9a-f]{40}")
 _OF_FILES = (".pt", ".pth", ".bin", ".safetensors", ".zip", ".zst", ".json", ".txt")
@@ -117,12 +118,12 @@ def _fetch(repo: str, revision: str | None) -> Path:
         )
     if sys.stderr.isatty():
         print(
-            f"looking for {repo} on the Hugging Face Hub; without a network, half a minute may "
+            f"looking for {repo} on the Hugging Face Hub; without an answer, half a minute may "
             "pass until the library gives up",
             file=sys.stderr,
         )
     with _one_line(repo, revision):
-        folder = _download(repo, revision, local_files_only=not _has_network())
+        folder = _download(repo, revision, local_files_only=not _is_reachable())
         try:
             bundle.read(folder).check()
         except CheckpointError:  # the copy in the cache may be damaged
@@ -134,10 +135,11 @@ def _fetch(repo: str, revision: str | None) -> Path:
     return folder
 
 
-def _has_network() -> bool:
-    """Return whether the Hub's host name has an address, or a proxy is set, which may know it.
+def _is_reachable() -> bool:
+    """Return whether the Hub's host takes connections, or a proxy is set, which may reach it.
 
-    Otherwise there is no network, and huggingface_hub would try for half a minute.
+    If the host has no address or refuses connections, huggingface_hub would try for half a minute.
+    A host that does not answer in time counts as reachable, because it may answer later.
     """
     import socket
     from urllib.parse import urlsplit
@@ -145,10 +147,18 @@ def _has_network() -> bool:
 
     from huggingface_hub import constants
 
+    if constants.HF_HUB_OFFLINE:
+        return False
+    if getproxies().keys() - {"no"}:  # "no" lists hosts to reach without a proxy
+        return True
+    hub = urlsplit(constants.ENDPOINT)
+    port = hub.port or (80 if hub.scheme == "http" else 443)
     try:
-        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
+        socket.create_connection((hub.hostname or "", port), timeout=CONNECTION_TIMEOUT).close()
+    except TimeoutError:
+        return True
     except OSError:
-        return bool(getproxies().keys() - {"no"})  # "no" lists hosts to reach without a proxy
+        return False
     return True
 
 

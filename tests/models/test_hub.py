@@ -289,14 +289,17 @@ def test_a_hub_that_cannot_be_reached_gives_one_line(tmp_path: Path):
     assert f"{REPO} is not here, and http://127.0.0.1:1 cannot be reached; check the na" in line
 
 
-def test_without_a_network_nothing_is_tried_again(tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize("endpoint", ["https://hub.invalid", "http://127.0.0.1:1"])
+def test_without_a_connection_nothing_is_tried_again(tmp_path: Path, monkeypatch, endpoint: str):
     for variable in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(variable, raising=False)
         monkeypatch.delenv(variable.upper(), raising=False)
-    monkeypatch.setattr(constants, "ENDPOINT", "https://hub.invalid")
+    url = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url)
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("time.sleep", None)  # the library sleeps before it tries again
-    with pytest.raises(EnvironmentProblem, match=r"https://hub\.invalid cannot be reached"):
+    with pytest.raises(EnvironmentProblem, match=f"{endpoint} cannot be reached"):
         fairseq_ext.load("other-org/nothing")
 
 
