@@ -49,7 +49,7 @@ def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> li
     members = arms(group.models, base)[arm]
     fixed = np.full(points, float(base[1] if arm == ENCODER else base[0]))
     sizes = [m.encoder_parameters if arm == ENCODER else m.decoder_parameters for m in members]
-    scaled = np.geomspace(min(sizes), max(sizes), points)
+    scaled = np.geomspace(min(sizes), max(sizes), points, dtype=np.float64)
     encoder, decoder = (scaled, fixed) if arm == ENCODER else (fixed, scaled)
     losses = group.fit.law(encoder, decoder)
     return np.stack([encoder + decoder, losses], axis=1).tolist()

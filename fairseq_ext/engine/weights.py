@@ -57,7 +57,8 @@ class Pool:
     """
 
     def __init__(self, piece: int = PIECE) -> None:
-        self._piece, self._free = piece, np.empty(0, np.uint8)
+        self._piece = piece
+        self._free: np.ndarray = np.empty(0, np.uint8)
 
     def take(self, shape: Sequence[int], kind: DTypeLike) -> np.ndarray:
         """Return an uninitialized array of type ``kind``, whose address is a multiple of 64."""

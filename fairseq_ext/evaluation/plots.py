@@ -356,7 +356,8 @@ def plot_alignments(alignments: Sequence[Alignment], output: str | Path) -> list
             image = _draw_alignment(axes, shown)
         for axes in panels[len(alignments) :]:
             axes.remove()
-        bar = figure.colorbar(image, ax=panels[: len(alignments)].tolist(), aspect=30, shrink=0.7)
+        beside = panels[: len(alignments)].tolist()
+        bar: Any = figure.colorbar(image, ax=beside, aspect=30, shrink=0.7)
         bar.set_label("attention weight\n(each row sums to 1)", fontsize=8.5, labelpad=6)
         bar.outline.set_visible(False)
         return save_picture(figure, output, {"sentences": [asdict(shown) for shown in alignments]})

@@ -51,7 +51,8 @@ def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
     keep the order of the corpus.
     """
     count = len(sizes[0])
-    order = np.arange(count, dtype=np.int32 if count <= np.iinfo(np.int32).max else np.int64)
+    kind = np.int32 if count <= np.iinfo(np.int32).max else np.int64
+    order: np.ndarray = np.arange(count, dtype=kind)
     if shuffle:
         np.random.shuffle(order)
     for lengths in sizes:
