@@ -166,7 +166,7 @@ class _Verifier:
         counts = tuple(map(len, (op.inputs, op.weights, op.ints, op.reals)))
         _require(counts == op.code.operands, "it has the wrong number of operands")
         elsewhere, others = ("encoder", OF_ENCODER) if self.decoding else ("decoder", OF_DECODER)
-        _require(op.code not in others, f"it belongs into the {elsewhere}")
+        _require(op.code not in others, f"it belongs in the {elsewhere}")
         _require(all(-1 <= number <= MOST for number in op.ints), "a number is out of range")
         _require(_are_finite(op.reals), "a factor is not finite")
         out = self.within(op.out)
