@@ -12,9 +12,10 @@ archive=${1:?$usage} out=${2:?$usage} seconds=${3:?$usage}
 names=("${@:4}")
 ((${#names[@]})) || names=(es-en en-es bmt-1)
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-about="Trained by recipes/shipped_models.sh on sentences that the members of tatoeba.org wrote and \
-translated (CC BY 2.0 FR), as manythings.org/anki has them, with a phrase book, names and clock \
-times added. Scores: 1,500 pairs of the same collection; whole groups of near-duplicates were held out."
+about="Trained by recipes/shipped_models.sh. The training text is sentences that the members of \
+tatoeba.org wrote and translated (CC BY 2.0 FR), from the collection of manythings.org/anki. A phrase \
+book, names and clock times were added to it. The scores are for 1,500 pairs of the same collection. \
+For them, whole groups of near-duplicates were held out of the training text."
 mkdir -p "$out/models"
 
 [[ -d "$out/text" ]] || python "$here/../preprocess/shipped_text.py" --archive "$archive" --out "$out/text"
