@@ -393,10 +393,13 @@ def test_compare_shares_data_and_shows_models_of_several_calls_in_one_table(tmp_
 
 @pytest.mark.long
 def test_quickstart_averages_where_every_update_ends_an_epoch(tmp_path: Path) -> None:
-    """fairseq then writes no checkpoint with the update in its name."""
+    """The last checkpoint has a number too, but is averaged once."""
     lines = [f"{first} {second}" for first in ("one", "two", "ten") for second in ("tea", "toe")]
     write_sides(tmp_path, {"en": lines, "de": lines})
-    options = ("--data", tmp_path, "--updates", "3", "--bpe", "5", "--out", tmp_path / "run")
-    done = bash(QUICKSTART, *TINY, *options)
-    assert "--inputs checkpoints/checkpoint_last.pt -o" in done.stderr
+    options = ("--data", tmp_path, "--src", "en", "--tgt", "de", "--updates", "3", "--bpe", "5")
+    done = bash(QUICKSTART, *TINY, *options, "--out", tmp_path / "run")
+    averaged = re.search("--inputs (.*) -o", done.stderr)[1].split()
+    assert [Path(name).name for name in averaged] == [
+        *("checkpoint_1_1.pt", "checkpoint_2_2.pt", "checkpoint_last.pt")
+    ]
     assert json.loads((tmp_path / "run" / "results.json").read_text())["updates"] == 3
