@@ -28,7 +28,8 @@ LOSS = re.compile(r"valid on 'valid' subset \| loss ([\d.]+) .*num_updates (\d+)
 def trained(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run through all three stages, and its log."""
     folder = tmp_path_factory.mktemp("bmt") / "whole"
-    return folder, fairseq("train", copy_data, "--save-dir", folder, *RUN).stdout
+    options = ("--save-dir", folder, "--log-file", folder / "train.log")
+    return folder, fairseq("train", copy_data, *options, *RUN).stdout
 
 
 def checkpoint(folder: Path, update: int) -> Path:
@@ -42,8 +43,9 @@ def checkpoint(folder: Path, update: int) -> Path:
 
 def test_stages_are_entered_on_time_and_saved(trained: tuple[Path, str]) -> None:
     folder, log = trained
-    entered = re.findall(r"update (\d+): (.*) from here on", log)
-    assert entered == [("8", "binary weights"), ("16", "binary weights and activations")]
+    for text in (log, (folder / "train.log").read_text()):
+        entered = re.findall(r"update (\d+): (.*) from here on", text)
+        assert entered == [("8", "binary weights"), ("16", "binary weights and activations")]
     states = {u: load(checkpoint(folder, u))["model"] for u in range(4, 25, 4)}
     saved = {u: state["binary_stage.current"] for u, state in states.items()}
     assert {u: int(stage) for u, stage in saved.items()} == {4: 0, 8: 0, 12: 1, 16: 1, 20: 2, 24: 2}

@@ -40,7 +40,8 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
         _check_models(cfg)
     if command == "fairseq_cli.interactive":
         _check_input(cfg.interactive.input)
-    for log in map(logging.getLogger, ("fairseq_cli.train", "fairseq.logging.progress_bar")):
+    logs = ("fairseq_cli.train", "fairseq.logging.progress_bar", "fairseq_ext")
+    for log in map(logging.getLogger, logs):
         for handler in [file for file in log.handlers if isinstance(file, logging.FileHandler)]:
             log.removeHandler(handler)  # an earlier job of a sweep has opened this log file
             handler.close()

@@ -61,7 +61,7 @@ def _log_file_once(original: Callable, *args: Any, **options: Any) -> Any:
     """Open ``--log-file`` only if the logger does not yet write to that file.
 
     Problem: fairseq opens --log-file again in each epoch and validation and never closes it, so
-    that lines are written more and more often.
+    that lines are written more and more often; and the plugin's messages are missing there.
     """
     from fairseq.logging.progress_bar import logger
 
@@ -70,6 +70,16 @@ def _log_file_once(original: Callable, *args: Any, **options: Any) -> Any:
     if log_file is not None and os.path.abspath(log_file) in files:  # noqa: PTH100  # as in logging
         options["log_file"] = None
     return original(*args, **options)
+
+
+@around("fairseq.trainer:Trainer.__init__", patch="log file")
+def _log_plugin(original: Callable, self: Any, *args: Any, **options: Any) -> None:
+    """Write the plugin's messages, such as a change of stage, to ``--log-file`` too."""
+    plugin = logging.getLogger("fairseq_ext")
+    for handler in logging.getLogger("fairseq_cli.train").handlers:
+        if isinstance(handler, logging.FileHandler):
+            plugin.addHandler(handler)  # a handler that is there already is not added again
+    original(self, *args, **options)
 
 
 _reported: set[object] = set()  # names of logs about which an error was printed
