@@ -20,7 +20,7 @@ mkdir -p "$out/models"
 
 [[ -d "$out/text" ]] || python "$here/../preprocess/shipped_text.py" --archive "$archive" --out "$out/text"
 for direction in es-en en-es; do
-    [[ ! -d "$out/bin/$direction" ]] || continue
+    [[ ! -e "$out/bin/$direction/codes" ]] || continue # copied last
     joined=(--joined-dictionary)
     [[ "$direction" == es-en ]] || joined+=(--srcdict "$out/bin/es-en/dict.es.txt")
     pieces="$out/text/pieces/$direction"
