@@ -378,7 +378,8 @@ def fit_groups(
 ) -> list[Group]:
     """Fit a law to the models of each family on each dataset, by :func:`fit_law`.
 
-    All groups have the same ``base``, so that α can be compared between them.
+    ``base`` is (N̄e, N̄d), the sizes of the baseline's encoder and decoder. It is the same for all
+    groups, so that their α can be compared.
     """
     members: dict[tuple[str, str], list[Model]] = {}
     for model in models:

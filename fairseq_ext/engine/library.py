@@ -166,7 +166,7 @@ class Machine:
 
 
 class Worker:
-    """Memory in which a thread runs a machine; methods release Python's lock while they compute."""
+    """Memory that a thread needs to run a Machine; methods compute without Python's lock."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine, self._process = machine, os.getpid()

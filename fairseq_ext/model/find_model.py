@@ -55,7 +55,7 @@ def resolved(path: Path, folder: Path = SHIPPED) -> Path:
 
 
 def require(path: Path) -> Path:
-    """Return ``path`` if it exists; else raise :class:`CheckpointError` with the shipped models."""
+    """Return ``path`` if it exists; else raise a CheckpointError that names the shipped models."""
     if not path.exists():
         names = ", ".join(shipped()) or "none"
         raise CheckpointError(f"{path} does not exist; the plugin's own models are {names}.")

@@ -74,8 +74,8 @@ def encode(
     """Return the text of ``program.json``, and constants to add to the file of weights, by name.
 
     Constants are arrays of the program that are not computed from the model's weights. ``begins``,
-    ``cut`` and ``affixes`` are entries of ``program.json``. ``in_bits`` has the names of the
-    weights that the bundle stores as bits or trits, together with their levels.
+    ``cut`` and ``affixes`` are entries of ``program.json``, explained in the module's docstring.
+    ``in_bits`` has the names of the weights whose bits or trits and magnitudes the bundle stores.
     """
     constants: dict[str, np.ndarray] = {}
 

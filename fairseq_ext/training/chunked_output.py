@@ -23,7 +23,7 @@ WRAPPERS = (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataPa
 
 
 def obstacle(model: nn.Module) -> str | None:
-    """Return what keeps the loss from computing the output layer of ``model``, or None."""
+    """Return why the output layer of ``model`` cannot be computed in chunks; None if it can."""
     if getattr(model, "find_unused_parameters", False):
         return "--find-unused-parameters"
     inner = unwrapped(model)
