@@ -132,7 +132,7 @@ BESIDE: dict[str, tuple[object, ...]] = {
 for the trained checkpoint."""
 CLOCK = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\b(wps|ups|train_wall|wall|gb_free)[ =\"':]+[\d.]+"
-    r"|in [\d.]+ ?s\b|[\d.]+ (sentences|tokens)/s|[\d:]+ left|left=[\d:]+|[\d.]+\s?seconds"
+    r"|in [\d.]+ ?s\b|[\d.]+ (sentences|tokens)/s|[\d:]+ left|left[ =][\d:]+|[\d.]+\s?seconds"
     r"|[Tt](otal|ranslation) time: [\d.]+"
 )
 """Parts of output that differ between equal runs."""
