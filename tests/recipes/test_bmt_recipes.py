@@ -241,7 +241,9 @@ def test_a_distilled_run_from_nothing_to_the_end(tmp_path: Path) -> None:
     for picture in ("curves", "lengths"):
         assert (out / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
     assert done.stdout.splitlines()[-1].startswith("The paper: ")
-    assert bash(*words).stdout == done.stdout
+    again = bash(*words).stdout  # no stage runs again; the results are printed again
+    assert again.startswith("Sample translations")
+    assert done.stdout.endswith(again)
 
 
 @pytest.mark.long
