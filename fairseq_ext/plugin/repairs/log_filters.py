@@ -72,14 +72,17 @@ def _log_file_once(original: Callable, *args: Any, **options: Any) -> Any:
     return original(*args, **options)
 
 
-@around("fairseq.trainer:Trainer.__init__", patch="log file")
-def _log_plugin(original: Callable, self: Any, *args: Any, **options: Any) -> None:
-    """Write the plugin's messages, such as a change of stage, to ``--log-file`` too."""
+@around("fairseq.checkpoint_utils:verify_checkpoint_directory", patch="log file")
+def _log_plugin(original: Callable, save_dir: str) -> None:
+    """Write the plugin's messages, such as a change of stage, to ``--log-file`` too.
+
+    fairseq-train calls this once, in its first process, after it has opened the log file.
+    """
     plugin = logging.getLogger("fairseq_ext")
     for handler in logging.getLogger("fairseq_cli.train").handlers:
         if isinstance(handler, logging.FileHandler):
             plugin.addHandler(handler)  # a handler that is there already is not added again
-    original(self, *args, **options)
+    original(save_dir)
 
 
 _reported: set[object] = set()  # names of logs about which an error was printed
