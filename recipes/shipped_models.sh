@@ -18,9 +18,13 @@ book, names and clock times were added to it. The scores are for 1,500 pairs of 
 For them, whole groups of near-duplicates were held out of the training text."
 mkdir -p "$out/models"
 
-[[ -d "$out/text" ]] || python "$here/../preprocess/shipped_text.py" --archive "$archive" --out "$out/text"
+if [[ ! -e "$out/text/counts.json" ]]; then # written last
+    rm -rf "$out/text"
+    python "$here/../preprocess/shipped_text.py" --archive "$archive" --out "$out/text"
+fi
 for direction in es-en en-es; do
     [[ ! -e "$out/bin/$direction/codes" ]] || continue # copied last
+    rm -rf "$out/bin/$direction" # of an interrupted run
     joined=(--joined-dictionary)
     [[ "$direction" == es-en ]] || joined+=(--srcdict "$out/bin/es-en/dict.es.txt")
     pieces="$out/text/pieces/$direction"

@@ -12,12 +12,12 @@ tiny="--share-all-embeddings --encoder-layers 4 --decoder-layers 4 \
 convolutions="lightconv ${tiny//-ffn-embed-dim 256/-ffn-embed-dim FFN} \
 --encoder-kernel-size-list 3,7,15,31 --decoder-kernel-size-list 3,7,15,31"
 
+deep="transformer $tiny --encoder-layers 12 --decoder-layers 1 --encoder-ffn-embed-dim 96"
+
 declare -A matched=(
     [transformer]="transformer $tiny"
-    [transformer-12-1]="transformer $tiny --encoder-layers 12 --decoder-layers 1 \
---encoder-ffn-embed-dim 96"
-    [transformer-12-1-prenorm]="transformer $tiny --encoder-layers 12 --decoder-layers 1 \
---encoder-ffn-embed-dim 96 --encoder-normalize-before --decoder-normalize-before"
+    [transformer-12-1]="$deep"
+    [transformer-12-1-prenorm]="$deep --encoder-normalize-before --decoder-normalize-before"
     [lightconv]="${convolutions//FFN/320} --encoder-conv-type lightweight \
 --decoder-conv-type lightweight"
     [dynamicconv]="${convolutions//FFN/288} --encoder-conv-type dynamic --decoder-conv-type dynamic"
