@@ -372,7 +372,8 @@ binarize() {
 }
 
 # train FOLDER FLAG...: runs fairseq-train on bin/, from FOLDER's last checkpoint if there is one.
-# The terminal gets the progress bar and validation losses, FOLDER/train.log everything.
+# The terminal gets the progress bar and validation losses, FOLDER/train.log the settings,
+# all losses and the plugin's messages.
 train() {
     local folder="$1" launcher spread
     choose_launcher "$folder"

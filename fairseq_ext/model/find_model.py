@@ -136,10 +136,10 @@ def _fetch(repo: str, revision: str | None) -> Path:
 
 
 def _is_reachable() -> bool:
-    """Return whether the Hub's host takes connections, or a proxy is set, which may reach it.
+    """Return whether to ask the Hub: not if HF_HUB_OFFLINE is set, or its host refuses connections.
 
-    If the host has no address or refuses connections, huggingface_hub would try for half a minute.
-    A host that does not answer in time counts as reachable, because it may answer later.
+    A host without an address counts as refusing; huggingface_hub would try both for half a minute.
+    A host that does not answer in time may answer later, and a proxy may reach any host.
     """
     import socket
     from urllib.parse import urlsplit

@@ -129,13 +129,10 @@ ONLY_TASKS: dict[str, str] = {
     for name in names.split()
 }
 """Options that translation tasks never read, each with a task that reads it."""
+_OF_BATCHES = ("truncate_source", "num_batch_buckets", "required_seq_len_multiple")
 TASK_IGNORES: dict[str, tuple[str, ...]] = {
-    "translation_from_pretrained_bart": (
-        *("truncate_source", "num_batch_buckets", "required_seq_len_multiple"),
-    ),
-    "translation_lev": (
-        *("truncate_source", "num_batch_buckets", "required_seq_len_multiple", "load_alignments"),
-    ),
+    "translation_from_pretrained_bart": _OF_BATCHES,
+    "translation_lev": (*_OF_BATCHES, "load_alignments"),
 }
 """Options of the task ``translation`` that tasks derived from it accept but never read."""
 
