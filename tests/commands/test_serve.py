@@ -243,6 +243,8 @@ def test_workers(copy_bundle: Path, tmp_path: Path, alone: Translate):
         with ThreadPoolExecutor(8) as clients:
             replies = list(clients.map(server.translate, ["1 2"] * 40))
         assert {reply.body["translatedText"] for reply in replies} == {*alone(["1 2"])}
+        # A worker counts a request once its reply has been sent.
+        wait_for(lambda: server.figure(translated) == 40, server.process, 60)
         assert {server.figure(translated) for _ in range(10)} == {40}  # whichever is asked
 
         before = spawned(server.process.pid)
