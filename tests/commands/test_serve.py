@@ -252,7 +252,7 @@ def test_workers(copy_bundle: Path, tmp_path: Path, alone: Translate):
         os.kill(before[0], signal.SIGKILL)
         wait_for(lambda: len({*spawned(server.process.pid)} - {*before}) == 1, server.process, 120)
         assert server.translate("1 2").status == 200
-        assert server.figure(translated) == 41
+        wait_for(lambda: server.figure(translated) == 41, server.process, 60)
         output = server.end()
     assert "Traceback" not in output
     assert [path.name for path in tmp_path.iterdir()] == ["serve.log"]
