@@ -134,10 +134,7 @@ def _is_averaged(weight: Tensor) -> bool:
 
 
 def _facts(checkpoint: Mapping[str, Any]) -> dict[str, str]:
-    """Return what averaged checkpoints must have in common: architecture, shapes and stage.
-
-    The keys and values are words for error messages.
-    """
+    """Return, in words, what averaged checkpoints share: architecture, shapes, binary stage."""
     facts = {"the architecture": layout.architecture(checkpoint)}
     for name, weight in checkpoint["model"].items():
         shape = "×".join(map(str, weight.shape)) or "a single number"

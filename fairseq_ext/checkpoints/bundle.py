@@ -71,19 +71,15 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Bundle:
-    """The contents of ``bundle.json``.
-
-    ``numbers`` is one of :data:`KINDS`, ``search`` has default options of the search, and ``files``
-    maps the name of each file that is used to its SHA-256.
-    """
+    """The contents of ``bundle.json``."""
 
     folder: Path
     src: str
     tgt: str
     architecture: str
-    numbers: str
-    search: SearchDefaults
-    files: dict[str, str]
+    numbers: str  # number format of the weights, one of :data:`KINDS`
+    search: SearchDefaults  # default options of the search
+    files: dict[str, str]  # SHA-256 of each file that is used, by its name
     updates: int | None = None
 
     @property

@@ -156,8 +156,8 @@ def downloaded(path: Path) -> Path:
 def _ensemble(folder: Path, path: Path) -> list[Path]:
     """Return the checkpoints of the published model in ``folder``; [] if there is no such model.
 
-    If ``path`` is a checkpoint in ``folder``, return only ``path``. Otherwise return the models of
-    the ensemble, or the only checkpoint in the folder.
+    If ``path`` is a checkpoint in ``folder``, return only ``path``; else the models of the
+    ensemble, or the only checkpoint.
     """
     if not folder.is_dir() or (folder / "bundle.json").exists() or not _dictionaries(folder):
         return []
@@ -182,11 +182,7 @@ def _dictionaries(folder: Path) -> dict[str, Path]:
 
 
 def _model_in(folder: Path) -> Path:
-    """Return the folder of a published model in the unpacked archive ``folder``.
-
-    Raises:
-        CheckpointError: there is no such folder.
-    """
+    """Return the folder of a published model in the unpacked archive; refuse an archive without."""
     folders = [folder, *(entry for entry in sorted(folder.iterdir()) if entry.is_dir())]
     for candidate in folders:
         if _ensemble(candidate, candidate):
@@ -199,9 +195,8 @@ def _prepared(
 ) -> list[Path]:
     """Make a model's folder in the cache unless it exists; return the links to its checkpoints.
 
-    ``folder`` has the published files, ``ensemble`` lists its checkpoints, and ``path`` is the
-    archive, folder or checkpoint that :func:`prepare` was called for. ``languages`` are source and
-    target; None for the language of the training.
+    ``folder`` has the published files, ``ensemble`` their checkpoints; ``path`` is that of
+    :func:`prepare`. ``languages`` are source and target; None for the language of the training.
     """
     content = [(entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
                for entry in sorted(folder.iterdir()) if entry.is_file()]  # fmt: skip
@@ -258,8 +253,8 @@ def _prepared(
 def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline, str]:
     """Return the text steps of a published model, and the origin of these steps for a message.
 
-    If ``path`` or ``folder`` is named after a model for which :func:`hub_models` has the steps,
-    these are used. Otherwise the files of subwords in ``folder`` decide.
+    The steps are those in :func:`hub_models` of the model after which ``path`` or ``folder`` is
+    named. Otherwise the files of subwords in ``folder`` decide.
     """
     kind, used = _subwords(folder)
     moses, origin = kind in ("fastbpe", "subword-nmt"), "its files"
@@ -421,9 +416,8 @@ def _tokens(
 ) -> tuple[list[str], dict[str, Any]]:
     """Return symbols that ``translation_multi_simple_epoch`` adds to dictionaries, and options.
 
-    ``codes`` are all languages of the model. ``pair`` has the source language as ``src`` and the
-    target language as ``tgt``. The options ``source_prefix`` and ``target_prefix`` hold the
-    language tokens of ``pair``.
+    ``codes`` are all languages of the model; ``pair`` maps ``src`` and ``tgt`` to languages. The
+    options ``source_prefix`` and ``target_prefix`` hold their language tokens.
     """
     if settings.get("lang_tok_replacing_bos_eos"):
         raise CheckpointError(
@@ -487,8 +481,8 @@ def _split(value: Any) -> list[str]:
 def _require_language(folder: Path, option: str, code: str | None, codes: Sequence[str]) -> None:
     """Refuse a language that the model lacks, or a missing language that the model needs.
 
-    ``code`` is the language, ``codes`` are the model's languages, if known. ``folder`` and
-    ``option`` (``--src`` or ``--tgt``) are for the message.
+    ``code`` is the language, ``codes`` are the model's, if known. ``folder`` and ``option``
+    (``--src`` or ``--tgt``) are for the message.
     """
     if code in codes or (code is not None and not codes):
         return

@@ -28,7 +28,7 @@ SPARE_PARAMETERS = 10_000_000  # parameters allowed beyond eight times the file'
 def require_registered(path: str | Path, args: Any) -> None:
     """Refuse an old checkpoint whose ``args`` name a class that fairseq's registries lack.
 
-    If ``args`` is None, as in new checkpoints, nothing is checked.
+    New checkpoints, whose ``args`` are None, are not checked.
     """
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.registry import REGISTRIES

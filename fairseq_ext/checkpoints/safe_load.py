@@ -212,8 +212,8 @@ def _require_archive(file: IO[bytes], path: Path, size: int) -> None:
 def require_memory(path: str | Path, size: int, cause: str, remedy: str) -> None:
     """Refuse a file that needs ``size`` bytes at once if this machine has less memory.
 
-    ``cause`` and ``remedy`` complete the message: why the file needs so much, and what to do with
-    it on a larger machine.
+    ``cause`` (why it needs so much) and ``remedy`` (what to do on a larger machine) complete the
+    message.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:
@@ -224,7 +224,7 @@ def require_memory(path: str | Path, size: int, cause: str, remedy: str) -> None
 
 
 def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
-    """Yield the faults of an archive of ``size`` bytes, in words for the error message.
+    """Yield an archive's faults in words, for an error message; it has ``size`` bytes.
 
     Each check relies on the checks before it.
     """
@@ -299,10 +299,7 @@ def allowed_globals() -> Globals:
 
 
 def _guard(name: str, function: Callable, *kinds: type) -> Callable:
-    """Wrap a function so that it refuses arguments whose types are not exactly ``kinds``.
-
-    ``name`` is the function's name in pickles, for the error.
-    """
+    """Wrap a function, ``name`` in pickles, to refuse arguments not exactly of types ``kinds``."""
 
     def call(*arguments: Any) -> Any:
         if tuple(map(type, arguments)) != kinds:
@@ -320,11 +317,7 @@ def _to_bytes(text: str, encoding: str) -> bytes:
 
 
 def _with_attributes(function: Any, *arguments: Any) -> Tensor:
-    """Rebuild a tensor that was pickled with attributes.
-
-    ``function`` rebuilds the tensor itself. It is refused unless it is in ``_REBUILD``, the list of
-    torch's functions for this.
-    """
+    """Rebuild a tensor that was pickled with attributes, if ``function`` is in ``_REBUILD``."""
     if function not in _REBUILD:
         raise _unsupported("torch._tensor._rebuild_from_type_v2")
     return torch._tensor._rebuild_from_type_v2(function, *arguments)
@@ -382,7 +375,7 @@ class Unread:
     """A placeholder for pickled objects that nothing reads: meters, types in OmegaConf's nodes."""
 
     def __init__(self, *arguments: object) -> None:
-        """Take the arguments of any class."""
+        """Accept and forget any arguments."""
 
 
 class Node:
@@ -401,10 +394,7 @@ class Node:
 
 
 def reconstruct(kind: object, *shape: object) -> NumberArray:
-    """Return an empty array, which :meth:`NumberArray.__setstate__` then fills with numbers.
-
-    ``kind`` must be :class:`NumberArray`; ``shape`` is ignored.
-    """
+    """Return an empty array for :meth:`NumberArray.__setstate__` to fill; ignore the shape."""
     if kind is not NumberArray:
         raise _unsupported("numpy.ndarray")
     return np.ndarray.__new__(NumberArray, (0,), np.int8)

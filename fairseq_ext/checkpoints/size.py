@@ -15,16 +15,12 @@ BOOKKEEPING = ("version", "_float_tensor")
 
 @dataclass(frozen=True)
 class Weights:
-    """The size of a trained model, and its number of updates (None if unknown).
-
-    ``parameters`` counts floating-point, binary and ternary weights, and tied weights once.
-    ``tensor_bytes`` is the size of the model's tensors on disk.
-    """
+    """The size of a trained model, and its number of updates."""
 
     architecture: str
-    parameters: int
-    tensor_bytes: int
-    updates: int | None
+    parameters: int  # floating-point, binary and ternary weights; tied weights count once
+    tensor_bytes: int  # size of the model's tensors on disk
+    updates: int | None  # None if unknown
 
 
 def read_weights(path: str | Path) -> Weights:
@@ -49,10 +45,7 @@ def read_weights(path: str | Path) -> Weights:
 
 
 def parameters_of(tensors: Tensors, manifest: bundle.Bundle) -> int:
-    """Count a bundle's parameters: floating-point, int8, binary and ternary weights.
-
-    ``tensors`` is the bundle's file of weights.
-    """
+    """Count the floating-point, int8, binary and ternary weights in a bundle's ``tensors``."""
     inputs = bundle.configuration(manifest).get("binary", {}).get("inputs", {})
     count = 0
     for name in tensors.names():

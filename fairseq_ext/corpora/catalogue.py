@@ -85,10 +85,10 @@ class Corpus:
 def _source(
     name: str, pattern: str, pair: str, archive: str | None = None, form: str = "lines"
 ) -> Source:
-    """Build a source of the language pair ``pair``, such as ``de-en``.
+    """Build a source for the language pair ``pair``, such as ``de-en``.
 
-    ``pattern`` is its files' name, with {language} and {side} to fill in. The other arguments are
-    fields of :class:`Source`.
+    ``pattern`` is the name of its files, in which {language} becomes a language of the pair and
+    {side} ``src`` or ``ref``. The other arguments are fields of :class:`Source`.
     """
     src, tgt = pair.split("-")
     files = (pattern.format(side="src", language=src), pattern.format(side="ref", language=tgt))
@@ -96,7 +96,7 @@ def _source(
 
 
 def _newstest(year: int, pair: str) -> Source:
-    """Return the test set newstest of ``year``, which is a development set of WMT 2014."""
+    """Return the newstest of a ``year`` before 2014, one of WMT 2014's development sets."""
     pattern = f"dev/newstest{year}-{{side}}.{{language}}.sgm"
     return _source(f"newstest{year}", pattern, pair, f"{STATMT}/wmt14/dev.tgz", "segments")
 
@@ -139,13 +139,17 @@ LOWERCASED_FIRST = {
 }
 
 
-def _multi30k(form: str) -> Corpus:
-    """Return Multi30k, English to German; ``form`` is its files' address with {name} and {side}."""
+def _multi30k(pattern: str) -> Corpus:
+    """Return Multi30k, English to German.
+
+    ``pattern`` is the address of a file, with {name} (the split) and {side} to fill in.
+    """
 
     def source(name: str) -> Source:
-        return Source(name, (form.format(name=name, side="en"), form.format(name=name, side="de")))
+        english, german = (pattern.format(name=name, side=side) for side in ("en", "de"))
+        return Source(name, (english, german))
 
-    raw = form.endswith(".gz")
+    raw = pattern.endswith(".gz")
     return Corpus(
         "en",
         "de",

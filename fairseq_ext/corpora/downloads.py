@@ -70,8 +70,8 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
 def discard(path: Path) -> str:
     """Rename an unusable downloaded file, so that :func:`fetch` downloads it again.
 
-    A file without a checksum in ``sha256.json`` beside it keeps its name. Return a sentence that
-    tells the user what to do.
+    A file without a recorded checksum keeps its name. Return what the user has to do, as a
+    sentence.
     """
     record = path.parent / RECORD
     checksums = _known(record)
@@ -109,8 +109,8 @@ def _write_record(record: Path, checksums: dict[str, str]) -> None:
 class Part:
     """A partial download: bytes in ``NAME.part``, and the file's version in ``NAME.part.json``.
 
-    The version is the ETag or the date that the server gives the file. A download without a version
-    is not continued, because the file may have changed in the meantime.
+    The version is the ETag or the date from the server. A download without a version is not
+    continued, because the file may have changed in the meantime.
     """
 
     def __init__(self, path: Path) -> None:

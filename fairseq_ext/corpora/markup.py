@@ -43,9 +43,9 @@ PLACEHOLDER_RULES = ("keep", "leave-out")
 class Rules:
     """Rules for the mark-up, placeholders and mnemonics in a pair of texts.
 
-    ``strip`` removes them from both texts; a tag that breaks the line, such as ``<br>`` or ``<p>``,
-    becomes a space. ``keep`` keeps them, and drops a pair if the tags or placeholders of its two
-    texts differ. ``leave-out`` drops every pair that has any.
+    Each rule is one of three. ``strip`` removes them from both texts; a tag that breaks the line,
+    such as ``<br>`` or ``<p>``, becomes a space. ``keep`` keeps them, and drops a pair if the tags
+    or placeholders of its two texts differ. ``leave-out`` drops every pair that has any.
     """
 
     markup: str = "strip"
@@ -87,11 +87,11 @@ def _plain_names(placeholders: list[str]) -> list[str]:
 
 
 def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
-    """Remove the marks of keyboard shortcuts if both texts look like labels with a shortcut.
+    """Remove the marks of keyboard shortcuts from both texts if they look like labels.
 
-    The marks stay if both texts have the same word with a mark inside, such as ``my_name``: this is
-    a name or part of an address. But if both texts consist of a word such as ``F&ormat``, they are
-    labels.
+    A word with a mark inside that both texts have, such as ``my_name``, is a name or part of an
+    address; then the marks stay. But if both texts consist of a word such as ``F&ormat``, it is a
+    label.
     """
     if max(map(len, pair)) > 4 * SHORT:
         return pair

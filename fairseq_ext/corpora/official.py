@@ -41,10 +41,9 @@ def do_once(
 ) -> Report:
     """Do the ``work`` of a step and record its result, or return the recorded result of the step.
 
-    The record in ``folder/.steps`` counts if it has the same ``settings``, and if all files that
-    the step wrote still have their recorded sizes. ``settings`` are all values that the result
-    depends on, and ``outputs`` are the files that ``work`` writes. The record is written last, so
-    a step that was killed is done again.
+    The record in ``folder/.steps`` counts if it has the same ``settings`` (all values that the
+    result depends on), and if all ``outputs`` (the files that ``work`` writes) still have their
+    recorded sizes. It is written last, so a step that was killed is done again.
     """
     record = folder / ".steps" / f"{name}.json"
     settings = json.loads(json.dumps(settings))
@@ -116,9 +115,9 @@ class Preparation:
     # ---- from archives to text -------------------------------------------------------------------
 
     def _raw(self, source: Source) -> tuple[tuple[Path, Path], Report]:
-        """Return the paths of a parallel text's two files, and a report on their origin.
+        """Return the paths of a parallel text's two files, and a report: addresses and checksums.
 
-        The files are downloaded and unpacked if needed. The report has addresses and checksums.
+        The files are downloaded and unpacked if needed.
         """
         if (archive := source.archive) is None:
             paths = [fetch(url, self.download, self.mirror) for url in source.files]
@@ -323,9 +322,8 @@ def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
 def describe(name: str, corpus: Corpus, text: Report, bpe: Report | None) -> Report:
     """Describe a prepared corpus for its manifest: archives, dropped pairs, and what is left.
 
-    The description has no paths or times, so equal runs have equal ones. ``text`` has the reports
-    on the sources and the counts of the splits. ``bpe`` is the report on the subwords, or None if
-    there are none.
+    ``text`` has the reports on the sources and the counts of the splits, ``bpe`` the report on the
+    subwords, if there are any. Without paths and times, equal runs have equal descriptions.
     """
     parts, splits = text["parts"], {}
     for split, counts in text["splits"].items():
@@ -370,8 +368,7 @@ def wrong_counts(manifest: Report) -> list[str]:
 def summary(manifest: Report, ready: Path) -> str:
     """Return a manifest as text: kept and dropped pairs, splits, and the command to run next.
 
-    The text also compares numbers of pairs with those in the catalogue. ``ready`` is the folder
-    that the next command reads.
+    The text compares counts with the catalogue's. The next command reads the folder ``ready``.
     """
     protocol = manifest["protocol"]
     heading = ("pairs", f"{protocol['src']} tokens", f"{protocol['tgt']} tokens")

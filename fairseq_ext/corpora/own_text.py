@@ -18,11 +18,10 @@ from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 
 def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
-    """Return the pipeline that describes a copy of the corpus in ``folder``, for its ``text.json``.
+    """Return the pipeline of a copy of the corpus in ``folder``, for its ``text.json``.
 
     It is the pipeline in ``folder`` or, if there is none, a new one. ``tokenize`` says that the
-    copy is tokenized. Text that consists of tokens already must not be tokenized again, and text in
-    subwords is always refused.
+    copy is tokenized. Tokens must not be tokenized again, and text in subwords is always refused.
     """
     text_pipeline = pipeline.load_towards(folder, src, tgt)
     if text_pipeline is None:
@@ -109,7 +108,7 @@ def split_into_subwords(
 def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
     """Write the plain texts in a folder as a model's tokens; return each file's number of lines.
 
-    ``steps`` is the model's pipeline.
+    ``steps`` is the pipeline of the model.
     """
     saved = pipeline.load(text)
     if saved is not None and (saved.tokenize or saved.subwords != "none"):
@@ -128,8 +127,8 @@ def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
 def _staged(text: Path, out: Path, sides: tuple[str, str]) -> Iterator[tuple[Path, list[Path]]]:
     """Check the texts in a folder; yield a temporary folder to write to, and the texts' paths.
 
-    The texts are the files in ``text`` that end in one of ``sides``. Once the ``with`` block has
-    succeeded, the files in the temporary folder move to ``out``.
+    The texts are the files in ``text`` that end in one of ``sides``. After the ``with`` block, the
+    files in the temporary folder move to ``out``.
     """
     texts = sorted(path for side in sides for path in text.glob(f"*.{side}"))
     for path in texts:
@@ -147,7 +146,7 @@ def _staged(text: Path, out: Path, sides: tuple[str, str]) -> Iterator[tuple[Pat
 def encode_file(path: Path, out: Path, encode: subwords.Step, *, refuse_empty: bool = False) -> int:
     """Write each line of a checked text as tokens; return the number of lines.
 
-    ``refuse_empty`` refuses a line without tokens.
+    With ``refuse_empty``, a line without tokens is refused.
     """
     number = 0
     with out.open("w", encoding="utf-8", newline="\n") as tokens:

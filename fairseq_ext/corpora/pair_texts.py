@@ -105,7 +105,7 @@ class PairPart:
 
 
 def unpacked_name(text: int, file: int) -> str:
-    """Return the name that :func:`unpack` gives to file ``file`` of text ``text``, from 0."""
+    """Return the name of the uncompressed copy of a text's file; both numbers count from 0."""
     return f"input-{text}-{file}.txt"
 
 

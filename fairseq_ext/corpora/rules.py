@@ -76,7 +76,8 @@ def ratio(languages: tuple[str, str], values: str) -> Check:
 def letters(languages: tuple[str, str], values: str) -> Check:
     """Build the check ``letters=SHARE``: at least this share of each side's characters are letters.
 
-    Spaces are not counted. Marks count as letters, because vowels of Hindi or Burmese are marks.
+    Spaces are not counted. Combining marks count as letters, because vowels of Hindi or Burmese are
+    such marks.
     """
     min_share = _number(values)
     if not 0 <= min_share <= 1:

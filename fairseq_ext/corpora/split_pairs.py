@@ -93,8 +93,8 @@ def rules_of(options: PairOptions) -> tuple[str, ...]:
 class SplitJob:
     """A job that splits texts in stages, and can be sent to other processes.
 
-    A stage is a method that takes the name of a report, and writes this report and a data file
-    beside it.
+    Each stage is a method. It is called with the name of a report, and writes this report (JSON)
+    and a data file of the same name with another ending.
     """
 
     options: PairOptions  # how to clean and split the pairs
@@ -110,10 +110,7 @@ class SplitJob:
 
     @property
     def repeat_names(self) -> list[str]:
-        """The names of the reports on ranges of fingerprints.
-
-        A report is written when its range has been searched for repeated pairs.
-        """
+        """The names of the ranges' reports; each is written when the range has been searched."""
         return [f"repeat-{number:06d}.json" for number in range(self.partitions)]
 
     def beside(self, name: str, ending: str) -> Path:
@@ -145,10 +142,7 @@ class SplitJob:
             json.dump(report, file)
 
     def clean(self, name: str) -> None:
-        """Clean the part of the report ``name``; save the pairs that pass all rules.
-
-        Their fingerprints are saved, too.
-        """
+        """Clean the part of the report ``name``; save pairs that pass all rules, with hashes."""
         options, part = self.options, self.parts[_number(name)]
         encode = Encode(text_pipeline(options), rules_of(options), words=True)
         hashes = [bytearray() for _ in range(PAIR + 1)]
@@ -173,17 +167,14 @@ class SplitJob:
         self._finish(name, prints.astype(np.uint64), report)
 
     def _fingerprints(self, clean: str) -> np.ndarray:
-        """Read the fingerprints of the sources, targets and pairs of a part, ``[3, N]``.
+        """Read the fingerprints of a part's N sources, targets and pairs, ``[3, N]``.
 
-        ``clean`` is the name of the part's report; the part has N pairs after cleaning.
+        ``clean`` is the name of the part's report.
         """
         return np.load(self.beside(clean, "npy"), allow_pickle=False)
 
     def repeat(self, name: str) -> None:
-        """Find the pairs of all parts that repeat an earlier pair, in one range of fingerprints.
-
-        ``name`` is the name of the range's report.
-        """
+        """Find repeated pairs of all parts, in the range of fingerprints of the report ``name``."""
         number = _number(name)
         places: list[np.ndarray] = []  # part and line of each pair in the range
         rows: tuple[list[np.ndarray], ...] = ([], [], [])
@@ -205,8 +196,8 @@ class SplitJob:
     def key(self) -> int:
         """The key side, 0 for source or 1 for target.
 
-        With ``--key auto`` it is the side with fewer distinct sentences, or else the source. The
-        numbers of distinct sentences are known once all ranges have been searched for repeats.
+        With ``--key auto`` it is the side with fewer distinct sentences, or else the source. All
+        ranges must have been searched for repeats.
         """
         if self.options.key != "auto":
             return SIDES.index(self.options.key)
@@ -217,7 +208,7 @@ class SplitJob:
     def hold(self, name: str) -> None:
         """Choose key sentences for test and valid, and a pair for each; write the report ``name``.
 
-        A corpus with too few distinct key sentences is refused.
+        Refuse a corpus with too few distinct key sentences.
         """
         options, key = self.options, self.key
         held_count = options.valid + options.test
@@ -249,9 +240,9 @@ class SplitJob:
         self._finish(name, best, report)
 
     def hold_groups(self, name: str) -> None:
-        """Draw groups of near-duplicates for test and valid, without repeated pairs.
+        """Draw groups of near-duplicates for test and valid; write the report ``name``.
 
-        Write the report ``name``. A corpus with too few pairs is refused.
+        Repeated pairs are left out. A corpus with too few pairs is refused.
         """
         options = self.options
         kept = [self.load(clean)["kept"] for clean in self.clean_names]
@@ -363,10 +354,7 @@ class SplitJob:
         return fates, int(leaked.sum())
 
     def _repeated(self, number: int, pair_count: int) -> np.ndarray:
-        """Return a mask: True for each pair of part ``number`` that repeats an earlier pair.
-
-        The earlier pair may be in any part. The part has ``pair_count`` pairs.
-        """
+        """Return a mask of the pairs in part ``number`` that repeat an earlier pair of any part."""
         repeated = np.zeros(pair_count, bool)
         for name in self.repeat_names:
             places = np.load(self.beside(name, "npy"), mmap_mode="r", allow_pickle=False)
@@ -378,7 +366,6 @@ class SplitJob:
         """Return how often each pair is written: its text's weight, rounded up or down at random.
 
         The pair's fingerprint is the random number. Pairs of valid and test are written once.
-        ``clean`` is the name of the part's report; ``fates`` come from :meth:`_fates`.
         """
         weight = self.texts[part.text].weight
         if weight == 1:
@@ -397,8 +384,8 @@ def prepare(
 ) -> SplitJob:
     """Unpack texts into an existing folder, cut them into parts, and return the job to split them.
 
-    Workers that share the folder unpack each file once. ``range_size`` is about the number of
-    fingerprints in a range.
+    Workers that share the folder unpack each file once. A range has about ``range_size``
+    fingerprints.
     """
     packed = {
         pair_texts.unpacked_name(number, place): (text, place)

@@ -122,7 +122,10 @@ def ordered_map(
 
 @dataclass(frozen=True)
 class Encode:
-    """An encoder of sentence pairs as tokens, which can be sent to another process."""
+    """An encoder of sentence pairs as tokens, which can be sent to another process.
+
+    Each pair gets a fate: ``kept``, or the reason to drop it.
+    """
 
     pipeline: Pipeline
     rules: tuple[str, ...] = ()  # rules for the tokens of a pair, as for `--rule`
@@ -135,8 +138,7 @@ class Encode:
     ) -> Iterator[tuple[str, str, str]]:
         """Yield ``(fate, source tokens, target tokens)`` of each pair.
 
-        The fate is ``kept``, or the reason to drop the pair. ``first`` is the first pair's number,
-        for messages.
+        ``first`` is the number of the first pair, for messages.
         """
         to_source, to_target = _steps(self)
         checks = rules.checks(self.rules, (self.pipeline.src, self.pipeline.tgt))
@@ -155,10 +157,7 @@ class Encode:
     def kept_pairs(
         self, pairs: Iterable[RawPair], workers: int, tally: Tally
     ) -> Iterator[tuple[str, str]]:
-        """Yield the tokens of the pairs that are kept, in order; count all pairs by fate.
-
-        A pair's fate is ``kept``, or the reason to drop it. The counts are added to ``tally``.
-        """
+        """Yield the tokens of the kept pairs, in order; add counts of all pairs to ``tally``."""
         for encoded in ordered_map(self._encode_chunk, _cut(pairs), workers):
             for fate, source, target in encoded:
                 _add(tally.setdefault(fate, [0, 0, 0]), source, target)
@@ -171,10 +170,7 @@ class Encode:
 
 @functools.lru_cache
 def _steps(encode: Encode) -> list[Step]:
-    """Return two functions, which turn a source line and a target line into tokens.
-
-    They are cached, so that each process builds them once.
-    """
+    """Return two functions, which turn a source line and a target line into tokens; cached."""
     make = encode.pipeline.words if encode.words else encode.pipeline.encoder
     return [make(language) for language in (encode.pipeline.src, encode.pipeline.tgt)]
 
@@ -197,7 +193,7 @@ def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
 def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -> list[list[int]]:
     """Write sentence pairs in turn to the pairs of files in ``turns``.
 
-    Return the numbers of sentence pairs, source tokens and target tokens for each pair of files.
+    Return, for each pair of files, the numbers of sentence pairs, source and target tokens.
     """
     counts = [[0, 0, 0] for _ in turns]
     for number, pair in enumerate(pairs):

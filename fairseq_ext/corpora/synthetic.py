@@ -87,7 +87,8 @@ def train_files(folder: Path, sides: Sequence[str]) -> list[Path]:
 def pipeline_of(folder: Path, src: str, tgt: str) -> Pipeline:
     """Load the pipeline that made a corpus, turned to translate from ``src`` to ``tgt``.
 
-    Raise :class:`DataError` if the folder has no ``text.json``.
+    Raises:
+        DataError: the folder has no ``text.json``.
     """
     text_pipeline = pipeline.load_towards(folder, src, tgt)
     if text_pipeline is None:

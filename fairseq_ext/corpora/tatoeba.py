@@ -34,7 +34,7 @@ def read_pairs() -> list[tuple[str, str]]:
 
 
 def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
-    """Draw small splits of the ``sizes`` evenly from the corpus: each has short and long sentences.
+    """Draw splits of these ``sizes`` from the corpus, each with short and long sentences.
 
     No sentence of either language occurs twice, within a split or in two splits. Sizes that would
     need more pairs are refused.
@@ -61,9 +61,9 @@ def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
     """Split the corpus as it was split for the models that come with the package.
 
     Complete groups of near-duplicates are held out (:data:`HELD_OUT`). So every held-out sentence
-    differs from all training sentences, by more than a word or two if it has more than four words.
-    ``sizes`` are the numbers of pairs in ``valid`` and ``test``. Held-out pairs beyond these are in
-    no split; if there are not as many held-out pairs, the sizes are refused.
+    differs from all training sentences: by more than a word or two, unless it has fewer than five
+    words. ``sizes`` are the numbers of pairs in ``valid`` and ``test``. The other held-out pairs
+    are in no split; if there are not as many held-out pairs, the sizes are refused.
     """
     pairs = read_pairs()
     held_out = json.loads(HELD_OUT.read_text(encoding="utf-8"))

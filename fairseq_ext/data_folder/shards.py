@@ -32,17 +32,16 @@ OURS = (
 class Shards:
     """A text to binarize, and the number of shards.
 
-    ``text`` is a folder with the tokens of ``train``, and perhaps ``valid`` and ``test``; ``out``
-    is the folder to write. ``flags`` are options of fairseq-preprocess, such as
-    ``--joined-dictionary``.
+    At their end, :meth:`deal`, :meth:`dictionary` and :meth:`shard` write the file ``name``, which
+    marks them as done.
     """
 
-    text: Path
-    out: Path
+    text: Path  # folder with the tokens of `train`, and perhaps `valid` and `test`
+    out: Path  # folder to write
     src: str
     tgt: str
     count: int
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()  # options of fairseq-preprocess, such as `--joined-dictionary`
 
     def _files(self, split: str) -> list[Path]:
         return [self.text / f"{split}.{side}" for side in (self.src, self.tgt)]
@@ -76,10 +75,7 @@ class Shards:
         return self.out / f".text-{number:03d}" / f"train.{side}"
 
     def deal(self, name: str) -> None:
-        """Write each shard's training pairs as text, dealt out to the shards in turn.
-
-        Then write the file ``name``, which marks this stage as done.
-        """
+        """Write each shard's training pairs as text, dealt out to the shards in turn."""
         paths = []
         for number in range(self.count):
             folder = self._dealt(number, self.src).parent
@@ -93,18 +89,14 @@ class Shards:
         self._end(name)
 
     def dictionary(self, name: str) -> None:
-        """Make the common dictionary from the tokens of all training pairs.
-
-        Then write the file ``name``, which marks this stage as done.
-        """
+        """Make the common dictionary from the tokens of all training pairs."""
         self._binarize(self.out / ".dictionary", "--trainpref", self.text / "train", "--dict-only")
         self._end(name)
 
     def shard(self, name: str) -> None:
         """Binarize the shard with the number in ``name``, such as ``shard-002.json``.
 
-        The first shard also gets the validation and test sets. Then write the file ``name``, which
-        marks the shard as done.
+        The first shard also gets the validation and test sets.
         """
         number = int(Path(name).stem.rpartition("-")[2])
         sides = [("--srcdict", self.src), ("--tgtdict", self.tgt)]

@@ -93,21 +93,16 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
 
 @dataclass(frozen=True)
 class Answer:
-    """A system's translation of a sentence, with a remark on it.
-
-    ``remark`` has the translation's score and time, or the reason why there is no translation.
-    """
+    """A system's translation of a sentence."""
 
     name: str  # name of the system
     text: str  # translation, empty if there is none
-    remark: str
+    remark: str  # the translation's score and time, or the reason why there is none
     attention: plots.Alignment | None = None  # None if the model gives no attention
 
 
 def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Answer]:
-    """Translate a sentence with each of the systems.
-
-    If ``sentence`` is in fact a text of several sentences, a system may split it.
+    """Translate a sentence with each system, which may split a text of several sentences.
 
     Raises:
         DataError: the sentence is empty or has over ``max_words`` words, or a word is too long.
@@ -160,11 +155,10 @@ def _answer_of(system: System, text: str) -> Answer:
 
 
 def _attention(name: str, tokens: str, best: Candidate) -> plots.Alignment | None:
-    """Return the attention of a translation's words to the words of the sentence, for a heat map.
+    """Return the attention between the words of a sentence and of its translation, for a heat map.
 
-    ``name`` is the system's name, for the title; ``tokens`` is the source, and ``best`` the best
-    translation. Return None if the model gives no attention, or if the task has cut the sentence,
-    so that the attention does not fit the words.
+    ``name`` is the system's, for the title. Return None if the model gives no attention, or if the
+    task has cut the sentence, so that the attention does not fit the words.
     """
     hypothesis = Hypothesis(best.tokens, best.score, soft=best.attention)
     with contextlib.suppress(DataError):  # no attention, or the task has cut the source

@@ -26,9 +26,9 @@ _REPEATED = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){2,}(?!\S)")
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of test sentence, such as "11 to 20 words": its count, and each system's chrF2."""
+    """A kind of test sentence: its name, its number of sentences, and each system's chrF2."""
 
-    name: str  # the kind, such as "11 to 20 words"
+    name: str  # such as "11 to 20 words"
     sentences: int  # number of test sentences of this kind
     scores: Mapping[str, float]  # chrF2 on these sentences by system, the mean of its runs
 
@@ -84,10 +84,7 @@ def break_down(
 def _faults(
     runs: Sequence[Sequence[str]], references: Sequence[str], sources: Sequence[str] | None
 ) -> dict[str, int]:
-    """Count a system's faulty translations in all runs; return the counts by the fault's name.
-
-    Copies of the source are counted only if ``sources`` are given.
-    """
+    """Count a system's faulty translations in all runs, by fault; copies only with ``sources``."""
     faults = {"unknown words": 0, "words three times in a row": 0}
     if sources is not None:
         faults["copies of the source"] = 0
@@ -112,7 +109,7 @@ def kinds_of(
 ) -> dict[str, list[int]]:
     """Return the numbers (from 0) of the sentences of each kind, by the kind's name.
 
-    The arguments are as for :func:`break_down`.
+    The arguments are those of :func:`break_down`.
     """
     spaceless = is_spaceless(references)
     unit, factor = ("characters", 2) if spaceless else ("words", 1)
@@ -138,8 +135,8 @@ def _names(sentence: str) -> set[str]:
 def _by_bounds(values: Sequence[int], bounds: Sequence[int], form: str) -> dict[str, list[int]]:
     """Group sentences by their ``values``, such as lengths; return sentence numbers by group name.
 
-    Each group is a range of values. ``bounds`` has the largest value of every range but the last,
-    which is open. ``form`` is a group's name with ``{}`` in place of the range: ``{} words``.
+    ``bounds`` has the largest value of every group but the last, which is open. ``form`` is a
+    group's name with ``{}`` in place of its range of values: ``{} words``.
     """
     firsts = [0, *(bound + 1 for bound in bounds)]
     labels = [

@@ -65,12 +65,12 @@ class System:
 @final
 @dataclass(frozen=True)
 class Latency:
-    """How long, in milliseconds, and how much energy a model takes for a sentence on one thread."""
+    """How much time and energy a model takes for a sentence on one thread."""
 
     sentences: int  # number of sentences measured
-    median: float
-    p99: float  # 99th percentile
-    processor: float  # mean processor time
+    median: float  # milliseconds
+    p99: float  # 99th percentile, in milliseconds
+    processor: float  # mean processor time, in milliseconds
     multiply_adds: int | None  # products with weights per hypothesis token; None if not a bundle
     joules: float | None  # mean energy of all processor packages; None where it is unknown
 
@@ -285,7 +285,7 @@ def compare(
     }
 
     def sample(line: int, scores: Mapping[str, str]) -> Sample:
-        """Return a line of the test set, counted from 0, with its translations by some systems.
+        """Return line ``line`` of the test set, from 0, with its translations by some systems.
 
         ``scores`` has the names of these systems, each with a text to show after the name.
         """

@@ -156,10 +156,7 @@ def _title(result: Result) -> str:
 
 
 def _markdown(section: Section) -> list[str]:
-    """Format a section as Markdown: its tables, then its notes.
-
-    Headings and first cells are escaped, because they may be systems' names.
-    """
+    """Format a section as Markdown: its tables, with headings and names escaped, then its notes."""
     parts = []
     for heading, *body in section.tables:
         named = [[tables.verbatim(name), *cells] for name, *cells in body]

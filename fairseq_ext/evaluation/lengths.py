@@ -20,11 +20,7 @@ from fairseq_ext.utils.errors import DataError, wrong_value
 
 @dataclass(frozen=True)
 class Bucket:
-    """The test sentences with sources of ``first`` to ``last`` words or characters, and their BLEU.
-
-    ``last`` is None if there is no limit. ``bleu`` has each system's BLEU, by the system's name; it
-    is empty if the bucket has no sentences.
-    """
+    """Test sentences with sources of ``first`` to ``last`` words or characters, and their BLEU."""
 
     first: int  # shortest source
     last: int | None  # longest source; None if there is no limit

@@ -201,8 +201,8 @@ def opened(
 def _python(python: str | None) -> str:
     """Return the path of the Python for a metric: ``python``, :data:`PYTHON`'s, or this Python.
 
-    In a virtual environment the path is a link. It is not resolved, because the Python behind it
-    lacks the environment's libraries.
+    The path may be a virtual environment's link, whose target lacks the environment's libraries, so
+    it is not resolved.
     """
     program = python or os.environ.get(PYTHON)
     if program:
@@ -218,10 +218,7 @@ def _python(python: str | None) -> str:
 
 
 def _environment(python: str) -> dict[str, str]:
-    """Return the environment variables for a process of ``python``.
-
-    Another Python does not get the variables that tell this Python where its libraries are.
-    """
+    """Return the environment for ``python``; another Python must not search our libraries."""
     same_python = python == sys.executable
     return {
         name: value

@@ -91,11 +91,7 @@ def read_generated(
 
 
 def names_of(generated: str | Path | Sequence[str | Path]) -> str:
-    """Join an output's paths for a message that encloses the result in backticks.
-
-    Two paths are separated by a backtick, a comma and a backtick, so that the message shows each
-    path in backticks.
-    """
+    """Join an output's paths by "`, `", for a message that encloses the result in backticks."""
     paths = [generated] if isinstance(generated, str | Path) else generated
     return "`, `".join(map(str, paths))
 

@@ -253,10 +253,7 @@ def _xy(points: Points) -> list[tuple[float, ...]]:
 
 @dataclass(frozen=True)
 class Alignment:
-    """The attention weights ``[target][source]`` of one translation, and the tokens of both sides.
-
-    The tokens of both sides include the end of sentence; each row of weights sums to 1.
-    """
+    """The attention of one translation to its source, and the tokens of both sides."""
 
     index: int  # number of the sentence
     source: tuple[str, ...]  # source tokens with end of sentence (columns)
@@ -268,9 +265,9 @@ class Alignment:
 def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
     """Return the attention weights of a sentence's best hypothesis, with the tokens.
 
-    With ``merge_bpe``, words take the place of subword pieces. The columns of a source word's
-    pieces are summed, because attention to a word is attention to any of its pieces. The rows of a
-    target word's pieces are averaged.
+    With ``merge_bpe``, words take the place of subword pieces: the columns of a source word's
+    pieces are summed, because attention to a word is attention to any of its pieces, and the rows
+    of a target word's pieces are averaged.
 
     Raises:
         DataError: the sentence has no soft alignment of all its tokens.
@@ -415,9 +412,9 @@ def stem(output: str | Path) -> Path:
 
 
 def with_ending(output: str | Path, ending: str) -> Path:
-    """Return the path ``output`` with another ending, for a file beside that picture.
+    """Return the path of a file beside the picture ``output``, with another ending.
 
-    If ``output`` ends in ``.svg``, ``.png`` in ``ending`` becomes ``.svg``.
+    For a picture that ends in ``.svg``, ``.png`` in ``ending`` becomes ``.svg``.
     """
     base = stem(output)
     if Path(output).suffix == ".svg":
@@ -458,8 +455,7 @@ def write_figure(figure: Figure, path: Path) -> None:
 def _add_fonts(figure: Figure) -> None:
     """Let other installed fonts draw the characters that :data:`FONT` lacks; warn if none can.
 
-    A figure without such characters uses :data:`FONT` alone, so it is the same file on every
-    machine.
+    Without such characters, :data:`FONT` alone is used: the file is the same on every machine.
     """
     from matplotlib.font_manager import findfont, findSystemFonts, fontManager
     from matplotlib.text import Text

@@ -38,27 +38,22 @@ SOURCE_CURE = "Give the source text with `--source`."
 
 @dataclass(frozen=True)
 class Score:
-    """The score that a metric gives a text, with the metric's signature and a longer text.
-
-    The text, ``detail``, has for example the precisions of BLEU or, if ``compare`` computed the
-    score, its 95% interval. BLEU and chrF are from 0 to 100. Neural metrics also have the scores of
-    single segments.
-    """
+    """A text's score by one metric, with the metric's signature."""
 
     name: str  # name of the metric
     value: float  # BLEU and chrF from 0 to 100, others in their own unit
     signature: str  # signature of the metric
-    detail: str  # a longer text, such as BLEU with its precisions
+    detail: str  # a longer text: BLEU with its precisions, or the 95% interval from `compare`
     segments: Sequence[float] = ()  # scores of the single segments, of neural metrics only
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the score of the text as a dict for JSON, without those of single segments."""
+        """Return a dict for JSON: all fields but ``segments``."""
         names = ("name", "value", "signature", "detail")
         return {name: getattr(self, name) for name in names}
 
 
 def shown(name: str, value: float) -> str:
-    """Format a score with the metric's usual number of decimals.
+    """Format a score with its metric's usual number of decimals.
 
     ``name`` begins with the metric's name, as the name of a :class:`Score` or a signature does.
     """
@@ -385,7 +380,7 @@ def read_sources(path: str | Path | None, expected: int) -> list[str]:
 def generated_sources(
     sentences: Sequence[outputs.Sentence], undoing: Postprocessor, path: str | Path
 ) -> list[str]:
-    """Turn the sources (S lines) of an output into text, as ``undoing`` does with translations.
+    """Turn the sources (S lines) of an output into text, as ``undoing`` turns translations.
 
     ``path`` names the output in messages.
 
@@ -467,10 +462,9 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
 
 
 def _of_comparison(path: str | Path, content: Mapping[str, Any], system: str | None) -> list[Score]:
-    """Return the scores of one system of a comparison, with 95% intervals as their details.
+    """Return one system's scores from ``content``, a comparison's JSON, with intervals as details.
 
-    ``content`` is the JSON that ``compare`` wrote to ``path``; ``system`` is as for
-    :func:`read_scores`.
+    ``path`` is for messages; ``system`` is as for :func:`read_scores`.
     """
     rows = {row["name"]: row for row in content["systems"]}
     if system is None and len(rows) == 1:

@@ -61,16 +61,10 @@ NORMAL = float(ndtri(1 - LEVEL / 2))  # upper end of the normal 95% interval
 
 @dataclass(frozen=True)
 class Difference:
-    """A system's score minus the baseline's, with its 95% interval.
-
-    ``test`` tells whether the interval covers other trainings, or only other test sets.
-    ``detectable`` is the smallest difference that would be significant in four of five repetitions.
-    ``runs_needed`` and ``sentences_needed`` are the numbers of runs and sentences that would make
-    the measured difference ``value`` detectable.
-    """
+    """A system's score minus the baseline's, with its 95% interval."""
 
     value: float
-    low: float | None  # ends of its 95% interval; None if the test set is too small
+    low: float | None  # ends of the 95% interval; None if the test set is too small
     high: float | None
     # `trainings` if p and interval are about another test set and other trainings; `sentences` if
     # only about another test set, because each system was trained once.
@@ -109,28 +103,21 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Runs:
-    """The scores of a system's runs on the test set, ``[runs]``, and on the bootstrap's samples.
+    """The scores of a system's runs, on the test set and on the bootstrap's samples of it."""
 
-    The scores on samples, ``sampled``, are ``[samples, runs]``.
-    """
-
-    values: np.ndarray  # score of each run
+    values: np.ndarray  # score of each run, `[runs]`
     sampled: np.ndarray  # scores on the bootstrap's samples, `[samples, runs]`
 
 
 @dataclass(frozen=True)
 class Variances:
-    """The parts of the variance of a mean or a difference, in the terms of this module's equations.
+    """The parts of the variance of a mean or a difference, as in this module's equations."""
 
-    ``shared`` is :math:`V_g`; ``seeds`` is :math:`s^2`, of which ``noise`` is due to sentences;
-    ``weight`` is :math:`c`; and ``freedom`` counts degrees of freedom.
-    """
-
-    shared: float  # variance from the sentences, shared by all runs of a system: `V_g`
-    seeds: float  # variance of single runs, `s^2`
-    noise: float  # the part of `seeds` that is noise of sentences, which a larger test set reduces
-    weight: float  # `c`, one divided by the number of runs, summed over the systems
-    freedom: int  # degrees of freedom of `seeds`
+    shared: float  # V_g: from the sentences, shared by all runs of a system
+    seeds: float  # s²: of single runs
+    noise: float  # e²: the part of s² that is noise of sentences, which a larger test set reduces
+    weight: float  # c: one divided by the number of runs, summed over the systems
+    freedom: int  # ν: degrees of freedom of s²
 
     @classmethod
     def of(cls, *systems: Runs) -> Variances:
@@ -191,7 +178,7 @@ class Variances:
 def compare_runs(system: Runs, baseline: Runs, sentences: int) -> tuple[Difference, float | None]:
     """Return a system's difference from the baseline, and the p value of the difference.
 
-    ``sentences`` is the number of test sentences. If it is below 30, the p value is None.
+    ``sentences`` is the number of test sentences; below 30, the p value is None.
     """
     value = float(system.values.mean() - baseline.values.mean())
     is_single = len(system.values) + len(baseline.values) == 2
@@ -263,22 +250,16 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def student_quantile(freedom: int) -> float:
-    """Return the 97.5% quantile of Student's t distribution, the upper end of its 95% interval.
-
-    ``freedom`` is the number of degrees of freedom.
-    """
+    """Return Student's 97.5% quantile, the upper end of the 95% interval, by degrees of freedom."""
     return float(stdtrit(freedom, 1 - LEVEL / 2))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of :func:`bootstrap`: all systems' estimated scores, and the metrics' signatures.
+    """The result of :func:`bootstrap`: all systems' estimated scores, and metrics' signatures."""
 
-    ``estimates`` are by system and metric (``BLEU``, ``chrF``), ``signatures`` by metric.
-    """
-
-    estimates: dict[str, dict[str, Estimate]]
-    signatures: dict[str, str]
+    estimates: dict[str, dict[str, Estimate]]  # by system and metric (`BLEU`, `chrF`)
+    signatures: dict[str, str]  # by metric
 
 
 def bootstrap(
@@ -337,8 +318,7 @@ def _runs(scores: Sequence[tuple[float, np.ndarray]]) -> Runs:
 def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dict[str, Estimate]:
     """Estimate each system's score by one metric, and its difference from the baseline.
 
-    ``scored`` has the scores of each system's runs, by the system's name. ``sentences`` is the
-    number of test sentences.
+    ``scored`` has the scores of each system's runs; ``sentences`` counts the test sentences.
     """
     from sacrebleu.significance import estimate_ci
 
@@ -364,10 +344,9 @@ def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dic
 
 
 def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the score of all lines of a translation, and the scores of samples of its lines.
+    """Return the score of all lines of a translation, and the scores ``[samples]`` of samples.
 
-    ``draws`` has the line numbers of each sample, ``[samples, lines]``. The samples' scores are
-    ``[samples]``.
+    ``draws`` has the line numbers of each sample, ``[samples, lines]``.
     """
     sentence_statistics = metric._extract_corpus_statistics(lines, None)
     # Computed as in sacrebleu, to agree in the last digits.

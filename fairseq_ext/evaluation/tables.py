@@ -102,18 +102,12 @@ def comma_separated(rows: Sequence[Sequence[Any]]) -> str:
 
 
 class Translations(NamedTuple):
-    """The translations of a system in a table.
+    """The translations of a system in a table."""
 
-    Attributes:
-        has_tokens: whether the lines are tokens, rather than text.
-        language: the language whose Moses rules turn the tokens into text; None if no
-            rules are needed.
-        runs: the lines of each run.
-    """
-
-    has_tokens: bool
+    has_tokens: bool  # whether the lines are tokens, rather than text
+    # The language whose Moses rules turn the tokens into text; None if no rules are needed.
     language: str | None
-    runs: list[list[str]]
+    runs: list[list[str]]  # the lines of each run
 
 
 def write_table(

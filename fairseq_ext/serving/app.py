@@ -64,10 +64,7 @@ def _interface_page(schema: dict[str, Any], address: str) -> str:
 
 
 class Service:
-    """The handler of ``/translate`` and ``/detect``.
-
-    A service reads and checks a request, lets ``batcher`` translate its sentences, and answers.
-    """
+    """The handler of ``/translate`` and ``/detect``; ``batcher`` translates."""
 
     def __init__(self, pairs: Pairs, settings: Settings, batcher: Batcher) -> None:
         self._pairs, self._settings, self._batcher = pairs, settings, batcher
@@ -142,7 +139,7 @@ class Service:
     async def _in_text_thread(self, lines: int, work: Callable[[], _T]) -> _T:
         """Call ``work`` in the thread that converts text, and return its result.
 
-        Until it returns, ``lines`` lines count as waiting.
+        Meanwhile ``lines`` lines count as waiting.
 
         Raises:
             Refusal: too many lines already wait (429).

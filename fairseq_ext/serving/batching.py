@@ -35,7 +35,7 @@ class Sentence(NamedTuple):
 
 @dataclass(eq=False)
 class _Waiting:
-    """A sentence that waits, or is being translated."""
+    """A sentence in the queue or in a batch."""
 
     model: Translates
     sentence: Sentence

@@ -59,7 +59,7 @@ class Metrics:
     def translated(self, lengths: Sequence[int], results: Sequence[object]) -> None:
         """Count a batch: its source tokens (``lengths``), target tokens and failed sentences.
 
-        A result that is not a list of candidates is a failure.
+        Each result is a list of candidates, or else a failure.
         """
         nbest = [candidates for candidates in results if isinstance(candidates, list)]
         best = [candidates[0] for candidates in nbest if candidates]
@@ -79,9 +79,9 @@ class Metrics:
 
 
 class _Together(MultiProcessCollector):
-    """A collector of the metrics of all workers, except workers that are just starting.
+    """A collector of all workers' metrics that skips empty files, which the library cannot read.
 
-    Such a worker has first created an empty file, which the library cannot read.
+    A worker that is just starting has such a file.
     """
 
     def collect(self) -> Iterable[prometheus.Metric]:

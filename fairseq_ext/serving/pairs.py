@@ -21,10 +21,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class Served:
-    """A loaded model, with functions for text to sentences, text to tokens, and tokens to text.
-
-    ``nbest`` is the number of translations that the search returns for a sentence.
-    """
+    """A loaded model, with functions for text to sentences, text to tokens, and tokens to text."""
 
     translator: Translates  # translates lines of tokens
     codec: TextCodec  # converts text to tokens and back
@@ -86,7 +83,7 @@ class Pairs:
     def _identifier(self) -> Any:
         """py3langid's detector of the served languages.
 
-        It is None without py3langid, or if py3langid knows none of these languages.
+        None if py3langid is not installed, or knows none of these languages.
         """
         if importlib.util.find_spec("py3langid") is None:
             return None

@@ -67,12 +67,7 @@ class BatchOptions:
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of a server, which are pickled for its workers.
-
-    Attributes:
-        keys: API keys, one of which a request must have; without keys, every request is answered.
-        versions: versions of the models' files when the server starts; all workers must use them.
-    """
+    """The options of a server, which are pickled for its workers."""
 
     models: Sequence[Path] = option(
         MISSING,
@@ -123,7 +118,9 @@ class Settings:
     )
     limits: Limits = field(default_factory=Limits)
     batches: BatchOptions = field(default_factory=BatchOptions)
+    # API keys, one of which a request must have; without keys, every request is answered.
     keys: Sequence[str] = field(default=(), repr=False)
+    # Versions of the models' files when the server starts; all workers must use them.
     versions: FileVersions = field(default_factory=FileVersions)
 
     def check(self) -> None:

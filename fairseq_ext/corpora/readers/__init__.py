@@ -23,15 +23,12 @@ LONGEST = 100_000
 
 @dataclass(frozen=True)
 class Segment:
-    """A text and its translation, with the file's own mark-up, and the name of their document.
-
-    ``fault`` says why the translation cannot be used, for example that it is unfinished, or is "".
-    """
+    """A text and its translation, with the file's own mark-up, and the name of their document."""
 
     source: str  # in the source language
     target: str  # its translation
     document: str = ""  # name of the article or other unit that the segment belongs to
-    fault: str = ""  # why, as the file says, the translation cannot be used, or ""
+    fault: str = ""  # why, as the file says, the translation is unusable (unfinished …), or ""
 
 
 Reader = Callable[[tuple[Path, ...], str, str], Iterator[Segment]]

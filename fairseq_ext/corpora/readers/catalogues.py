@@ -23,14 +23,11 @@ UNKNOWN_CHARSET = "CHARSET"  # templates have this word in place of a charset
 
 @dataclass
 class Message:
-    """An entry of a gettext catalogue: a text and its translation.
-
-    ``texts`` has the entry's texts by keyword, such as ``msgid`` or ``msgstr[1]``. ``fuzzy`` marks
-    a tool's guess that no translator has confirmed.
-    """
+    """An entry of a gettext catalogue: a text and its translation."""
 
     line: int = 0  # the line where it begins; 0 if the format has no lines
-    fuzzy: bool = False
+    fuzzy: bool = False  # whether the translation is a tool's guess, which nobody has confirmed
+    # The texts by keyword, such as `msgid` or `msgstr[1]`.
     texts: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -76,10 +76,7 @@ def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _line_ends(path: Path, comment: re.Match[str]) -> str:
-    """Return only the line ends of a comment, so that the lines after it keep their numbers.
-
-    A comment that is not closed is refused; the message names the file ``path``.
-    """
+    """Return a comment's line ends, so that later lines keep their numbers; refuse an open one."""
     if not comment[1]:
         line = comment.string.count("\n", 0, comment.start()) + 1
         raise DataError(f"`{path}`, line {line}: this comment has no `-->`; repair it.")
@@ -110,14 +107,11 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 class Paragraphs(HTMLParser):
-    """A parser that collects paragraphs of an HTML page; tags within lose their attributes.
-
-    Attributes:
-        texts: the text of each paragraph, by its id; None for an id that several paragraphs have.
-    """
+    """A parser that collects the paragraphs of an HTML page; tags within lose their attributes."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
+        # The text of each paragraph, by its id; None for an id that several paragraphs have.
         self.texts: dict[str, str | None] = {}
         self._name, self._block, self._pieces = "", "", list[str]()
 

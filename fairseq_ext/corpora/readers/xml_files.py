@@ -64,16 +64,13 @@ def xliff(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def _attribute(surroundings: list[Element], *names: str) -> str:
-    """Return the value of an attribute in ``names``, from the nearest surrounding element with one.
-
-    Return "" if no surrounding element has any of the attributes.
-    """
+    """Return the value of an attribute in ``names`` in the nearest surrounding element, or ""."""
     values = (element.get(name) for element in reversed(surroundings) for name in names)
     return next((value for value in values if value is not None), "")
 
 
 def _refuse(path: Path, languages: dict[str, None], src: str, tgt: str) -> None:
-    """Raise :class:`DataError` for a file without pairs of two languages; it has ``languages``."""
+    """Refuse a file that has texts in ``languages``, but no pairs of ``src`` and ``tgt``."""
     if not languages:
         raise DataError(f"`{path}` has no segments to read; export it with texts, or leave it out.")
     present = ", ".join(filter(None, languages)) or "none"
@@ -147,11 +144,7 @@ def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
 
 
 def _is_break(code: Element, codes: frozenset[str]) -> bool:
-    """Return whether the element ``code`` stands for a line break.
-
-    Its type says so, or the code in it, such as ``<br>``. ``codes`` are the tags of elements that
-    hold code of the original file.
-    """
+    """Return whether an element stands for a line break, by its type or by the code in it."""
     types = {code.get(name, "") for name in ("type", "ctype", "subType")}
     return bool(types & BREAK_TYPES) or (
         code.tag in codes and BREAK.match(code.text or "") is not None

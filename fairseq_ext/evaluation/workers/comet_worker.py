@@ -32,8 +32,7 @@ DISTRIBUTION = "unbabel-comet"
 def checkpoint_of(model: str, comet: Any) -> tuple[Path, str]:
     """Return the file with a COMET model's weights, and the model's name.
 
-    ``model`` is a folder, a file or a name on the Hub. A named model is downloaded by ``comet``,
-    the imported library.
+    ``model`` is a folder, a file or a name on the Hub, which the library ``comet`` downloads.
     """
     path = Path(model)
     if path.is_dir():
@@ -54,10 +53,7 @@ def sha256(path: Path) -> str:
 
 
 class Comet:
-    """A COMET model, loaded to score ``batch_size`` segments at once.
-
-    ``progress`` draws progress bars.
-    """
+    """A COMET model that scores ``batch_size`` segments at once, with a progress bar if asked."""
 
     def __init__(self, model: str, batch_size: int, progress: bool) -> None:
         import comet
