@@ -3,7 +3,7 @@
 #   bash tests/gpu.sh [--out DIR] [--steps a,b,…] [--budget SECONDS] [--tiny] [--data ARCHIVE]
 # Steps: laws, processes (these two at once, since neither is timed), updates, layers, generation,
 # multi30k (which takes the seconds that are left). A cell whose result is in DIR is not run again.
-# --tiny runs every step on the CPU with tiny sizes.
+# --tiny runs every step on the CPU with tiny sizes. The status is 1 if a step failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -51,7 +51,7 @@ run_step() {
     echo "=== $1: $seconds s, at $((SECONDS - began)) s"
     timeout --kill-after 5 "$((seconds + 3))" python -m "tests.gpu.$1" --out "$out" --work "$work" \
         --seconds "$seconds" --data "$data" ${tiny[@]+"${tiny[@]}"} >>"$out/log.txt" 2>&1 ||
-        echo "$1: ended with status $? (see log.txt)"
+        { echo "$1: ended with status $? (see log.txt)" && touch "$work/failed"; }
 }
 
 together=()
@@ -71,3 +71,4 @@ done
 wait
 tail -c 8000000 "$out/log.txt" >"$work/log" && cp "$work/log" "$out/log.txt"
 python -m tests.gpu.table "$out" | tee "$out/table.txt"
+[[ ! -e "$work/failed" ]]
