@@ -178,7 +178,8 @@ def draw_legend(axes: Axes, below: float = -0.15) -> float:
 def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
     """Draw the learning curves of runs, a panel per metric; return the files written.
 
-    ``runs`` has the curves by the name of the run. The files are a picture and a JSON.
+    ``runs`` has the curves by the name of the run. The files are a picture and a JSON
+    with the points of the picture.
     """
     shown = [
         metric
@@ -195,12 +196,15 @@ def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
         if title:
             figure.suptitle("\n".join(title))
         figure.draw_without_rendering()  # places the legend, now that the height is known
-        return save_picture(figure, output, {"runs": {name: _data(runs[name]) for name in runs}})
+        return save_picture(
+            figure, output, {"runs": {name: _data(runs[name], shown) for name in runs}}
+        )
 
 
-def _data(curves: Curves) -> dict[str, dict[str, list[tuple[int, float]]]]:
+def _data(curves: Curves, shown: Iterable[str]) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """Return the curves of the metrics ``shown`` in the picture, as lists of update and value."""
     return {
-        split: {metric: sorted(points.items()) for metric, points in metrics.items()}
+        split: {metric: sorted(metrics[metric].items()) for metric in shown if metric in metrics}
         for split, metrics in asdict(curves).items()
     }
 

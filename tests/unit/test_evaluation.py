@@ -425,7 +425,7 @@ def test_a_last_line_that_may_be_cut_is_not_believed(tmp_path, end):
 
 
 def test_curves_are_drawn(tmp_path):
-    train = {"loss": {1: 3.0, 2: 2.0}, "ppl": {1: 8.0, 2: 4.0}}
+    train = {"loss": {1: 3.0, 2: 2.0}, "nll_loss": {1: 3.0, 2: 2.0}, "ppl": {1: 8.0, 2: 4.0}}
     runs = {
         "gru": training_log.Curves(train, {"loss": {2: 2.5}, "bleu": {2: 12.0}}),
         "lstm $x_1": training_log.Curves(train, {}),
@@ -434,7 +434,8 @@ def test_curves_are_drawn(tmp_path):
     assert [path.name for path in written] == ["curves.v1.png", "curves.v1.json"]
     check_picture(written)
     data = json.loads(written[1].read_text())["runs"]
-    assert data["gru"]["train"]["loss"] == [[1, 3.0], [2, 2.0]]
+    # Only what is drawn: `ppl` says what `nll_loss` says.
+    assert data["gru"]["train"] == {"loss": [[1, 3.0], [2, 2.0]], "ppl": [[1, 8.0], [2, 4.0]]}
     assert data["gru"]["valid"] == {"loss": [[2, 2.5]], "bleu": [[2, 12.0]]}
     first = [path.read_bytes() for path in written]
     plots.plot_curves(runs, tmp_path / "curves.v1.png")
