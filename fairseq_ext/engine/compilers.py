@@ -124,9 +124,9 @@ def require(condition: bool, feature: str) -> None:
 
 
 def require_methods(module: nn.Module, base: type, names: Sequence[str] = METHODS) -> None:
-    """Raise ConfigError if a module overrides one of the methods ``names`` of its class ``base``.
+    """Raise ConfigError if code outside this package overrides one of ``base``'s methods.
 
-    Overriding methods that this package defines are allowed.
+    ``module`` is an instance of ``base``, ``names`` are the methods.
     """
     for name in names:
         method = _method(module, name)
@@ -164,10 +164,9 @@ def _package(method: Any) -> str | None:
 
 
 def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None:
-    """Raise CheckpointError if a weight in ``matrices`` is NaN or infinite.
+    """Raise CheckpointError, which names a parameter, if a weight in ``matrices`` is not finite.
 
-    Translations by such a model could still look plausible. The message names the parameter of
-    ``model`` that is not finite.
+    Translations by such a model could still look plausible.
     """
     arrays = (matrix.levels if isinstance(matrix, Signs) else matrix.values for matrix in matrices)
     if all(np.isfinite(array).all() for array in arrays):
@@ -186,23 +185,17 @@ def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None
 
 
 def linear(layer: nn.Module, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compile a linear layer ``x W^T + b``, also a binary one.
-
-    ``how`` has further arguments of :meth:`Writer.linear`, such as ``activation``.
-    """
+    """Compile a linear layer, float or binary; ``how`` has arguments of :meth:`Writer.linear`."""
     return compiler_of(PRODUCTS, layer)(layer, x, program, **how)
 
 
 def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compile torch's linear layer; ``how`` has further arguments of :meth:`Writer.linear`."""
+    """Compile torch's linear layer; ``how`` has arguments of :meth:`Writer.linear`."""
     return program.linear(x, *program.parameters(layer), **how)
 
 
 def joined(layers: list[Any], x: Columns, program: Writer) -> list[Columns]:
-    """Compile several linear layers of the same input ``x``; return the result of each.
-
-    If all of them are ``nn.Linear``, a single product with their stacked weights computes them.
-    """
+    """Compile linear layers that all read ``x``, as a single product if all are ``nn.Linear``."""
     if any(compiler_of(PRODUCTS, layer) is not plain_linear for layer in layers):
         return [linear(layer, x, program) for layer in layers]
     weights = program.derive("rows", *(program.array(layer.weight) for layer in layers))
@@ -212,7 +205,7 @@ def joined(layers: list[Any], x: Columns, program: Writer) -> list[Columns]:
 
 
 def norm(layer: Any, x: Columns, program: Writer, groups: int = 1) -> Columns:
-    """Compile a layer norm, applied to each of ``groups`` equal parts of a row.
+    """Compile a layer norm of each of ``groups`` equal parts of a row.
 
     If ``layer`` is None or the identity, return ``x``.
     """
@@ -224,9 +217,9 @@ def norm(layer: Any, x: Columns, program: Writer, groups: int = 1) -> Columns:
 
 
 def embed(coder: Any, phase: Phase, program: Writer) -> Columns:
-    """Compile the first steps of fairseq's encoder or decoder: embeddings, positions, layer norm.
+    """Compile embeddings, positions and layer norm of an encoder or decoder of fairseq.
 
-    ``coder`` is the encoder, with ``phase`` TOKENS, or the decoder, with ``phase`` HYPOTHESES.
+    ``phase`` is TOKENS for an encoder, HYPOTHESES for a decoder.
     """
     require(getattr(coder, "project_in_dim", None) is None, "projection of embeddings")
     noise = getattr(coder, "quant_noise", None)  # a separate layer, despite its name
@@ -284,9 +277,8 @@ def transformer_layer(
 ) -> Columns:
     """Compile a Transformer layer: self-attention, source attention and feed-forward network.
 
-    Each has its residual. ``source`` is the output of the encoder; NOTHING to compile an encoder
-    layer, which has no source attention. ``shown`` says whether the weights of the source attention
-    are the alignment of the translation.
+    ``source`` is the output of the encoder; NOTHING for a layer of the encoder itself. ``shown``
+    says whether the weights of the source attention are the alignment of the translation.
     """
     in_encoder = source is NOTHING
     base = TransformerEncoderLayerBase if in_encoder else TransformerDecoderLayerBase
@@ -311,12 +303,11 @@ def residual(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """Compile an attention with its residual and layer norm: ``LN(x + Attention(x))``.
+    """Compile ``LN(x + Attention(x))``, or ``x + Attention(LN(x))`` for ``normalize_before``.
 
-    If ``layer``, the layer with this attention, has ``normalize_before``, it is
-    ``x + Attention(LN(x))``. ``after`` is the layer norm LN. ``source`` is the output of the
-    encoder; NOTHING for self-attention. ``shown`` says whether the attention weights are the
-    alignment of the translation.
+    ``layer`` is the layer with this attention and this option, ``after`` the layer norm LN.
+    ``source`` is the output of the encoder; NOTHING for self-attention. ``shown`` says whether the
+    attention weights are the alignment of the translation.
     """
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
@@ -327,10 +318,9 @@ def residual(
 def feed_forward(
     layer: Any, after: nn.LayerNorm, activation: str, x: Columns, program: Writer
 ) -> Columns:
-    """Compile a feed-forward network with its residual and layer norm: ``LN(x + FFN(x))``.
+    """Compile ``LN(x + FFN(x))``, or ``x + FFN(LN(x))`` if ``layer`` has ``normalize_before``.
 
-    If ``layer``, whose ``fc1`` and ``fc2`` are the network, has ``normalize_before``, it is
-    ``x + FFN(LN(x))``. ``after`` is the layer norm LN.
+    FFN consists of ``layer.fc1``, the activation and ``layer.fc2``. ``after`` is the layer norm LN.
     """
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
@@ -349,9 +339,8 @@ def attention(
 ) -> Columns:
     """Compile fairseq's multi-head attention, ``added + softmax(Q K^T / √D) V W_O + b``.
 
-    Q is computed from ``x``, and K and V from ``source``; from ``x`` too if ``source`` is NOTHING
-    (self-attention). ``shown`` says whether the attention weights are the alignment of the
-    translation.
+    Q is computed from ``x``, K and V from ``source``, or from ``x`` if ``source`` is NOTHING.
+    ``shown`` says whether the attention weights are the alignment of the translation.
     """
     require(layer.bias_k is None and not layer.add_zero_attn, "extra key in attention")
     if source is NOTHING:
@@ -378,7 +367,7 @@ def lightconv_layer(
 ) -> Columns:
     """Compile a LightConv layer: convolution, source attention and feed-forward network.
 
-    Each has its residual. ``source`` and ``shown`` are as for :func:`transformer_layer`.
+    ``source`` and ``shown`` are as for :func:`transformer_layer`.
     """
     if source is NOTHING:
         require_methods(layer, lightconv.LightConvEncoderLayer)
@@ -396,8 +385,7 @@ def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) ->
     """Compile a convolution with its projections, ``LN(x + W_2 Conv(GLU(W_1 x + b_1)) + b_2)``.
 
     ``after`` is the layer norm LN. If ``layer`` has ``normalize_before``, LN is applied to the
-    input of W_1 instead. The GLU is left out if the layer was built without it (``--encoder-glu``,
-    ``--decoder-glu``).
+    input of W_1 instead. Without ``--encoder-glu`` or ``--decoder-glu`` there is no GLU.
     """
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
@@ -450,10 +438,10 @@ def compile_lstm(model: LSTMModel, program: Writer) -> None:
 def lstm_encoder(
     encoder: LSTMEncoder, program: Writer
 ) -> tuple[Columns, list[Columns], list[Columns]]:
-    """Compile the encoder of an LSTM.
+    """Compile the encoder of an LSTM; return states, final hiddens and final cells.
 
-    Return the states of the last layer, with a row for each source token; and lists of the final
-    states and of the final cells of all layers, with a row for each sentence.
+    The states of the last layer have a row for each source token. The final hidden states and cells
+    of each layer have a row for each sentence.
     """
     require(type(encoder.lstm) is nn.LSTM, f"{type(encoder.lstm).__name__} in an encoder")
     x = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
@@ -531,8 +519,8 @@ def lstm_step(
 ) -> Columns:
     """Compile one step of an LSTM layer, ``[h_t; c_t] = LSTM(x, h_{t-1}, c_{t-1})``.
 
-    The step writes ``[h_t; c_t]`` to the columns ``states``; ``initial`` has the columns of ``h_0``
-    and of ``c_0``. Return the columns of ``h_t``.
+    ``[h_t; c_t]`` is written to ``states``; ``h_t`` is returned. ``initial`` are the columns of
+    ``h_0`` and of ``c_0``.
     """
     require(type(cell) is nn.LSTMCell, f"{type(cell).__name__} in a decoder")
     before = [

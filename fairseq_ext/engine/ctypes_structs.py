@@ -82,8 +82,8 @@ def weight(packed: Packed) -> Weight:
 def operation(source: program.Operation) -> Operation:
     """Convert an operation of a program to the C structure.
 
-    The structure has three inputs, three weights and six numbers. Where ``source`` has fewer, the
-    missing inputs become NOTHING, the missing weights -1, and the missing numbers 0.
+    The structure has three inputs, three weights and six numbers. Inputs that ``source`` lacks
+    become NOTHING, weights become -1 and numbers become 0.
     """
     inputs = (*source.inputs, *[program.NOTHING] * 3)[:3]
     return Operation(

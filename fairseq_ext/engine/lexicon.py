@@ -27,8 +27,8 @@ MOST = 1 << 25  # most pairs of words to keep, 24 bytes each
 class Side(NamedTuple):
     """One side of a parallel text, as token ids.
 
-    ``tokens`` has one sentence after another, ``begins`` the position of each sentence's first
-    token and, at last, the end of ``tokens``. ``vocabulary`` is the number of possible ids.
+    ``tokens`` has one sentence after another. ``begins`` has the position of each sentence's first
+    token, followed by the number of all tokens. ``vocabulary`` is the number of possible ids.
     """
 
     tokens: np.ndarray  # each sentence with its `</s>`
@@ -72,9 +72,9 @@ def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table
 
 
 def _first(source: Side, target: Side, limit: int) -> Table:
-    """Run the first iteration, in which all source words of a sentence are equally probable.
+    """Return t(f | e) of at most ``limit`` pairs after the first iteration.
 
-    Return t(f | e) of at most ``limit`` pairs of words.
+    In this iteration, all source words of a sentence are equally probable.
     """
     total, waiting = Table(np.empty(0, np.int64), np.empty(0)), []
     for keys, widths in _blocks(source, target):
@@ -87,7 +87,7 @@ def _first(source: Side, target: Side, limit: int) -> Table:
 
 
 def _merged(tables: list[Table], limit: int, vocabulary: int) -> Table:
-    """Add up the counts of tables, whose target vocabulary has ``vocabulary`` words.
+    """Add up the counts of tables; the target has ``vocabulary`` possible words.
 
     If there are more than ``limit`` pairs, keep only the ``limit / 2`` with the largest t(f | e).
     """
@@ -110,9 +110,9 @@ def _normalized(counts: Table, vocabulary: int) -> Table:
 def _blocks(source: Side, target: Side) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the pairs of words of the text, in blocks of consecutive sentences.
 
-    For each target word of a block there is one pair with each word of the source sentence, and one
-    with the empty word. A block is two arrays: the keys (see :class:`Table`) of its pairs, target
-    word by target word; and the number of pairs for each target word.
+    Each target word makes a pair with each word of the source sentence, and one with the empty
+    word. A block is two arrays: the keys (see :class:`Table`) of its pairs, target word by target
+    word; and the number of pairs of each target word.
     """
     sizes = np.diff(source.begins) * np.diff(target.begins)
     ends = np.cumsum(sizes)
@@ -137,10 +137,10 @@ def _pairs(source: Side, target: Side, first: int, last: int) -> tuple[np.ndarra
 
 
 def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndarray]:
-    """Return up to ``count`` most probable target words of each source word, best first, as ids.
+    """Return the ids of each source word's ``count`` most probable target words, best first.
 
-    ``table`` has the probabilities; ``source`` and ``target`` are the sides of its text, of which
-    only the sizes of the vocabularies are read.
+    ``table`` has the probabilities; there may be fewer words. ``source`` and ``target`` give only
+    the sizes of the vocabularies.
     """
     origins, words = np.divmod(table.keys, target.vocabulary)
     usable = (origins < source.vocabulary) & (table.values > 0) & ~np.isin(words, NEVER)

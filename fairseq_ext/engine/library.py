@@ -53,10 +53,7 @@ def library() -> Any:
 
 @functools.cache
 def available_paths() -> tuple[str, ...]:
-    """Return the instruction sets in :data:`PATHS` that this processor has.
-
-    Without the C library, return ().
-    """
+    """Return the processor's instruction sets, of :data:`PATHS`; () without the C library."""
     machine = library()
     return () if machine is None else PATHS[: machine.engine_best_path() + 1]
 
@@ -146,11 +143,10 @@ class Machine:
         ]
 
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
-        """Yield slices of a batch's sentences that are to be translated one after another.
+        """Yield slices of sentences that can be translated together within :data:`COPIES` bytes.
 
-        ``lists`` has the target tokens listed for each sentence. The output weights of these tokens
-        are copied. The copies for a slice take at most :data:`COPIES` bytes, unless the slice is a
-        single sentence.
+        The bytes are for copies of the output weights of the tokens in ``lists``, which has a list
+        for each sentence. A single sentence may need more.
         """
         first = count = 0
         for place, tokens in enumerate(lists):
@@ -166,7 +162,7 @@ class Machine:
 
 
 class Worker:
-    """Memory that a thread needs to run a Machine; methods compute without Python's lock."""
+    """Memory for one thread at a time to run a Machine, without Python's global lock."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine, self._process = machine, os.getpid()
@@ -226,8 +222,8 @@ class Worker:
     ) -> list[list[Hypothesis]]:
         """Translate sentences by a single call of the C library.
 
-        ``rows`` are, in this order, the sentences' prefixes, constraints and listed target tokens;
-        each may be None.
+        ``rows`` are the sentences' prefixes, constraints and listed target tokens; each may be
+        None.
         """
         words, begins = joined(sentences)
         program = self._machine.program
@@ -315,7 +311,7 @@ class Team:
 
 
 def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, size: int) -> None:
-    """Refuse sentences of wrong lengths or with wrong ids, because the C code checks nothing.
+    """Raise DataError for sentences of wrong lengths or with wrong ids: the C code checks nothing.
 
     ``words`` and ``begins`` come from :func:`joined`; the source vocabulary has ``size`` tokens.
     """
@@ -337,7 +333,7 @@ def check_prefixes(prefixes: Rows | None, size: int) -> None:
 
 
 def check_constraints(constraints: Rows, sentences: Rows, rules: Rules, machine: Machine) -> None:
-    """Refuse constraints that no translation can meet, and constraints with sampling."""
+    """Raise DataError for constraints that no translation can meet, ConfigError for sampling."""
     if rules.sampling:
         raise ConfigError("`--constraints` does not go with `--sampling`.")
     program, size = machine.program, machine.target_vocabulary
@@ -355,7 +351,7 @@ def check_constraints(constraints: Rows, sentences: Rows, rules: Rules, machine:
 
 
 def joined(lists: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate lists of ids as int32; also return where each list begins, and the end."""
+    """Concatenate lists of ids as int32; also return where each list begins, then the length."""
     begins = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(numbers) for numbers in lists], out=begins[1:])
     parts = [np.asarray(numbers, getattr(numbers, "dtype", np.int64)) for numbers in lists]

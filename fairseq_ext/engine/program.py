@@ -27,7 +27,7 @@ class Phase(enum.IntEnum):
 
 
 class Code(enum.IntEnum):
-    """The code of an operation (machine.h); ``operands`` counts its operands, by type."""
+    """The code of an operation (machine.h), and how many inputs, weights, ints and reals it has."""
 
     EMBED = 0, (0, 2, 1, 1)
     LINEAR = 1, (2, 2, 1, 0)
@@ -72,7 +72,7 @@ BACKWARDS, CELLS = 1, 2
 class Shape(NamedTuple):
     """The shape of a register: ``width`` columns, and rows that its ``phase`` describes.
 
-    ``rows`` is the number of slots per sentence in phase SLOTS, and 0 in all other phases.
+    In phase SLOTS, ``rows`` is the number of slots per sentence; in all others, it is 0.
     """
 
     width: int

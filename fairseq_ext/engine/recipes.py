@@ -94,8 +94,8 @@ class Evaluator:
     Args:
         weight: function from the name of a weight to its numbers in fp32.
         budget: limit of bytes for all results, because a short recipe could ask for any amount.
-        compact: function from the name of a weight to its int8 numbers and the unit of each row,
-            by which these numbers are multiplied; it returns None for weights not stored in int8.
+        compact: function from the name of a weight to its int8 numbers and the unit by which to
+            multiply each row; it returns None for weights not stored in int8.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ class Rules:
 
     @property
     def followed(self) -> int:
-        """How many tokens, at most, a step of the search considers as next for a hypothesis."""
+        """The most next tokens of a hypothesis that a step of the search considers."""
         return 1 if self.sampling else 2 * self.beam
 
     def longest(self, source: int, program: Program) -> int:
@@ -69,7 +69,7 @@ class Rules:
         return min(limit, program.longest_target - 1)
 
     def score(self, total: float, length: int) -> float:
-        """Return the score of a translation: ``total``, divided according to the length penalty.
+        """Return the score of a translation: ``total``, divided by the length penalty.
 
         ``total`` is the sum of its ``length`` tokens' log-probabilities.
         """

@@ -54,7 +54,7 @@ class Shortlist:
             )
 
     def of(self, sentence: Sequence[int], extra: Sequence[int], vocabulary: int) -> np.ndarray:
-        """Return a source sentence's listed target tokens, and ``extra``: ascending int32 ids.
+        """Return a sentence's listed target tokens, and those in ``extra``, as ascending int32 ids.
 
         ``vocabulary`` is the size of the target vocabulary.
         """
@@ -104,7 +104,7 @@ def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shor
 
 
 def _numbers(path: str | Path, place: int, line: str, vocabulary: Mapping[str, int]) -> np.ndarray:
-    """Return the ids of a line's target symbols; refuse unknown symbols and an empty line.
+    """Return the ids of a line's target symbols; raise DataError for an unknown or missing symbol.
 
     ``place`` is the number of the line, for messages; ``vocabulary`` has the ids by symbol.
     """
@@ -124,8 +124,8 @@ def coverage(
 ) -> tuple[float, float]:
     """Measure a shortlist on about ``sentences`` sentence pairs, spread over a parallel text.
 
-    Return its coverage, which is the share of target tokens that are listed for their sentence; and
-    the mean number of tokens that are listed for a sentence.
+    Return the share of target tokens that are listed for their sentence, and the mean number of
+    tokens that are listed for a sentence.
     """
     step = max(1, (len(source.begins) - 1) // sentences)
     listed = hits = tokens = count = 0

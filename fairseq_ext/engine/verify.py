@@ -97,7 +97,7 @@ def _require(condition: object, fault: str) -> None:
 
 
 class _Verifier:
-    """A checker of a program. It goes through the operations in the order in which they run."""
+    """A checker of a program, which goes through the operations in the order in which they run."""
 
     def __init__(self, program: Program, weights: Sequence[Packed]) -> None:
         self.program, self.weights = program, weights
@@ -242,7 +242,7 @@ class _Verifier:
         _require(equal, "a width cannot be cut into equal parts")
 
     def memory(self, op: Operation) -> None:
-        """Check the operands of attention to a sentence: queries, transposed keys, and values."""
+        """Check the operands of attention to tokens or slots: queries, transposed keys, values."""
         (query, keys, values), heads = op.inputs, op.ints[0]
         self.beside(query, op.out, width=keys.width)
         shape = self.within(keys)

@@ -6,7 +6,7 @@ A weight ``[N, K]`` lies in panels of 64 of its N outputs, as engine.h says::
     bf16                     [panel][K / 2][64][2]
     int8, and bits (BITS8)   [panel][K / 4][64][4]
     bits (SIGNS)             [panel][K / 32][64][32]
-    ternary (TERNARY)        [panel][2][K / 32][64][32], bits of two weights whose mean it is
+    ternary (TERNARY)        [panel][2][K / 32][64][32], as the mean of two weights in bits
 """
 
 import math
@@ -76,9 +76,9 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None
     """Pack a weight ``[N, K]`` in the format ``numbers`` (fp32, bf16 or int8).
 
     Plain weights stay in fp32. In int8, the unit of an output is its largest magnitude / 127. Signs
-    stay signs, with one exception: in int8, signs that multiply floats become int8 weights if they
-    are ternary, and multiply inputs that are rounded to int8 if they are binary. The arrays are in
-    the memory of ``pool``; None for new memory.
+    stay signs, except signs that multiply floats in int8: ternary ones become an int8 weight, and
+    binary ones multiply inputs that the machine rounds to int8. The arrays are in the memory of
+    ``pool``; None for new memory.
     """
     pool = pool or Pool(0)
     if isinstance(matrix, Signs):
@@ -138,10 +138,7 @@ def _pack_signs(matrix: Signs, numbers: str, pool: Pool) -> Packed:
 
 
 def _padded(bits: np.ndarray, inputs: int) -> np.ndarray:
-    """Pad each row of bits ``[N, K / 8]`` with zeros to a multiple of 64 bits.
-
-    ``inputs`` is K; bits of a row after the first K are set to 0.
-    """
+    """Pad rows of bits ``[N, K / 8]`` with zeros to a multiple of 64; ``inputs`` is K."""
     size, rest = divmod(inputs, 8)
     padded = np.zeros((len(bits), -(-inputs // 64) * 8), np.uint8)
     padded[:, : -(-inputs // 8)] = bits[:, : -(-inputs // 8)]
@@ -164,7 +161,7 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
 
 
 def to_int8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Round a matrix to int8, at most ±127; also return the units by which to multiply its rows."""
+    """Round a matrix to int8, at most ±127; also return the unit by which to multiply each row."""
     units = np.maximum(np.abs(values).max(1), np.finfo(np.float32).tiny) / np.float32(127)
     return np.rint(values / units[:, None]).astype(np.int8), units
 

@@ -1,8 +1,8 @@
 """Build programs for the engine, with one method for each operation.
 
 A method adds its operation to the decoder if the result has a row for each hypothesis, and to the
-encoder otherwise. It returns the columns of the result. They are ``out``, if this argument is not
-None, or a new register.
+encoder otherwise. It writes the result to the columns ``out``, or to a new register if ``out`` is
+None, and returns these columns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class Writer(Program):
         self._recipes: dict[int, tuple[np.ndarray, Recipe | np.ndarray]] = {}
 
     def name(self, parameter: Tensor) -> str | None:
-        """Return a parameter's name in the state dict (if it is tied, the first), or None."""
+        """Return a parameter's first name in the state dict, or None if it is not there."""
         return self._names.get((parameter.data_ptr(), parameter.shape))
 
     @overload
@@ -41,7 +41,7 @@ class Writer(Program):
     def array(self, parameter: Tensor | None) -> np.ndarray | None: ...
 
     def array(self, parameter: Tensor | None) -> np.ndarray | None:
-        """Return a parameter as an fp32 array: at every call the same object. None stays None."""
+        """Return a parameter as an fp32 array, the same object at every call; None stays None."""
         if parameter is None:
             return None
         key = parameter.data_ptr()
@@ -54,7 +54,7 @@ class Writer(Program):
         return self._arrays[key][1]
 
     def parameters(self, layer: nn.Module, ending: str = "") -> tuple[Any, Any]:
-        """Return the arrays of a layer's weight and bias; None stands for a missing one.
+        """Return the arrays of a layer's weight and bias, or None for a missing one.
 
         ``ending`` is the end of their names, such as ``_ih`` in ``weight_ih``.
         """
@@ -71,15 +71,14 @@ class Writer(Program):
         return self._derived[key]
 
     def recipe(self, array: np.ndarray) -> Recipe | np.ndarray:
-        """Return the recipe (``recipes.py``) that computes an array from the model's weights.
+        """Return the recipe (``recipes.py``) of an array, or the array if it needs no weights.
 
-        If the array does not depend on weights, return the array itself. The array is kept alive,
-        because its recipe is looked up by its ``id``.
+        The array is kept alive, because its recipe is looked up by its ``id``.
         """
         return self._recipes.setdefault(id(array), (array, array))[1]
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
-        """Return the index of a weight in the program, and add it first if it is missing.
+        """Return the index of a weight in the program, after adding it if it is missing.
 
         ``plain`` is as for :class:`Matrix`. The index of None, no weight, is -1.
         """
@@ -109,7 +108,7 @@ class Writer(Program):
         ints: Sequence[int] = (),
         reals: Sequence[float] = (),
     ) -> Columns:
-        """Add an operation to the encoder or, if rows of ``out`` are hypotheses, to the decoder.
+        """Add an operation to the decoder if rows of ``out`` are hypotheses, else to the encoder.
 
         Return ``out``, the columns that the operation writes.
         """
@@ -248,10 +247,7 @@ class Writer(Program):
         return self.write(Code.ADDITIVE, out, (query, keys, values), weights, (1, int(shown)))
 
     def cache(self, x: Columns) -> int:
-        """Add a cache, in which the decoder keeps past rows of ``x``; return its index.
-
-        Return -1 if the rows of ``x`` are not hypotheses: the encoder needs no cache.
-        """
+        """Add a cache for past rows of ``x``; return its index, or -1 in the encoder."""
         if self.phase(x) is not Phase.HYPOTHESES:
             return -1
         self.caches += 1

@@ -84,11 +84,11 @@ def rounded(count: int) -> int:
 def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
     """Allocate the tensors of a search's state; return them by name, filled with 0.
 
-    The data of past steps, ``[B, T, W, …]``, never moves. Instead, ``ancestors [b, w, t]`` says in
-    which row of step t the ancestor of hypothesis w of sentence b is. Finished hypotheses have the
-    indices 0 to W - 1 of an axis of size W + 1. Index W is never read: hypotheses that do not count
-    as finished are written there. If a batch has fewer than B sentences, the entries beyond them
-    are 0. With ``attention``, there is a tensor of attention weights.
+    Data of past steps, ``[B, T, W, …]``, never moves. Instead, ``ancestors [b, w, t]`` is the row
+    that hypothesis w of sentence b continues at step t. In the ``ended`` tensors, index W of the
+    axis of size W + 1 takes hypotheses that do not count as finished; nothing reads it. If a batch
+    has fewer than B sentences, the entries beyond them are 0. With ``attention``, there is a tensor
+    of attention weights.
     """
     b, s, t, w = sizes
     program, dtype = model.program, model.dtype
@@ -131,25 +131,19 @@ def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
 
 
 def empty(state: dict[str, Tensor]) -> None:
-    """Set all tensors of a state to 0: the first step of a search, without sentences."""
+    """Set all tensors of a state to 0, so that it is at the first step and has no sentences."""
     for tensor in state.values():
         tensor.zero_()
 
 
 def fill(state: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
-    """Copy tensors, ``parts``, to the beginning of the tensors with the same names in ``state``.
-
-    The tensors in ``state`` may be larger.
-    """
+    """Copy each tensor in ``parts`` to the beginning of the tensor of its name, perhaps larger."""
     for name, part in parts.items():
         state[name][tuple(map(slice, part.shape))].copy_(part)
 
 
 def move(target: dict[str, Tensor], source: dict[str, Tensor], sentences: Tensor) -> None:
-    """Reset the state ``target``, and copy n sentences of the state ``source`` to its beginning.
-
-    ``sentences`` are the indices ``[n]`` of these sentences in ``source``.
-    """
+    """Reset the state ``target`` and copy sentences of ``source``, at indices ``[n]``, into it."""
     empty(target)
     step = {"step": source["step"]}
     rest = source.keys() - step
@@ -164,8 +158,7 @@ def advance(
 ) -> None:
     """Choose the next tokens by beam search, like ``native/search.c``; update the state in place.
 
-    ``logits`` are each model's logits for the next tokens, ``[B, W, V]``. ``symbols`` has the ids
-    of the special symbols. There is no sampling.
+    ``logits`` are each model's logits for the next tokens, ``[B, W, V]``. There is no sampling.
     """
     step, beam, ancestors = state["step"], rules.beam, state["ancestors"]
     totals = state["totals"].index_select(1, step).squeeze(1)
@@ -197,14 +190,14 @@ def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
 
 
 def ancestors_of(ancestors: Tensor, rows: Tensor) -> Tensor:
-    """Select the ancestors ``[B, n, T]``, at all steps, of the hypotheses in ``rows [B, n]``."""
+    """Return the rows ``[B, n, T]`` that the hypotheses ``rows [B, n]`` continue, for each step."""
     return ancestors.gather(1, rows.unsqueeze(2).expand(-1, -1, ancestors.size(2)))
 
 
 def ensemble_logits(rules: Rules, logits: Sequence[Tensor]) -> Tensor:
-    """Combine the logits of several models, each ``[B, W, V]``, into the log of mean probabilities.
+    """Return the log of the mean of several models' probabilities, from their logits ``[B, W, V]``.
 
-    A single model's logits stay logits. All are first divided by the temperature of ``rules``.
+    The logits are first divided by the temperature; a single model's are then returned as they are.
     """
     if rules.temperature != 1:
         logits = [model_logits / rules.temperature for model_logits in logits]
@@ -219,8 +212,8 @@ def ranked(
 ) -> tuple[Tensor, Tensor]:
     """Return each hypothesis's 2 W best next tokens: log-probabilities and ids, ``[B, W, 2 W]``.
 
-    ``rules``, and the prefixes in ``state``, restrict the choice. ``logits [B, W, V]`` are changed
-    in place.
+    ``rules`` and the prefixes in ``state`` restrict the choice. ``logits [B, W, V]`` are changed in
+    place.
     """
     step = state["step"]
     normalizers = logits.logsumexp(2, keepdim=True)
@@ -245,11 +238,10 @@ def ranked(
 
 
 def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tensor) -> None:
-    """Set the logits of tokens that would repeat an n-gram to -∞, in ``logits [B, W, V]``.
+    """Set the logits ``[B, W, V]`` of tokens that would repeat an n-gram of ``size`` tokens to -∞.
 
-    ``state`` has each hypothesis's earlier tokens. An n-gram has ``size`` tokens, and does not
-    count if it has the start symbol. A position without a repetition bars the id ``pad`` instead of
-    a token, so the logit of ``pad`` may become -∞ as well.
+    ``state`` has each hypothesis's earlier tokens. An n-gram with the start symbol does not count.
+    The logit of ``pad``, which is never chosen, may become -∞, too.
     """
     step, ancestors = state["step"], state["ancestors"]
     words = state["tokens"].transpose(1, 2).gather(1, ancestors)  # of each hypothesis, [B, W, T]
@@ -264,8 +256,8 @@ def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tenso
 def finish(state: dict[str, Tensor], ends: Tensor, totals: Tensor, parents: Tensor) -> None:
     """Store the hypotheses that end, best first, until a sentence has W finished ones.
 
-    The arguments describe each sentence's W best hypotheses, ``[B, W]``: ``ends`` says whether the
-    hypothesis ends, ``totals`` is its total log-probability, ``parents`` the row that it continues.
+    For each sentence's W best hypotheses, ``[B, W]``, ``ends`` says whether the hypothesis ends,
+    ``totals`` is its total log-probability, and ``parents`` the row that it continues.
     """
     beam = ends.size(1)
     places = state["count"].unsqueeze(1) + ends.cumsum(1) - 1
@@ -304,8 +296,9 @@ class Executor:
     """A translator of batches, which runs a program in torch on any device.
 
     ``capture`` turns a step into a function that launches all its work at once. Because capturing
-    is slow, a step is captured only when its sizes are needed for the second time. The device is
-    asked after every ``every`` steps which sentences are finished; None for 1 on a CPU, else 4.
+    is slow, a step is captured only when its sizes are needed for the second time. Only after every
+    ``every`` steps (None: 1 on a CPU, else 4) does the search ask which sentences are finished,
+    because the answer has to wait for the device.
     """
 
     def __init__(
@@ -427,10 +420,9 @@ def padded(rows: Rows, pad: int) -> Tensor:
 
 
 def collect(stage: Stage, rows: Sequence[int], lengths: Sequence[int]) -> list[list[Hypothesis]]:
-    """Return the finished hypotheses of some sentences, best first.
+    """Return the finished hypotheses of the sentences in ``rows`` of the stage's state, best first.
 
-    ``rows`` are the indices of these sentences in the stage's state, and ``lengths`` their numbers
-    of source tokens.
+    ``lengths`` are the sentences' numbers of source tokens.
     """
     state = stage.state
     where = torch.tensor(rows, dtype=torch.long, device=state["open"].device)

@@ -106,9 +106,8 @@ def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -> Tensor:
     """Compute ``Σ_j weights_j values_j`` of binary attention, like ``mix`` in machine.c.
 
-    Binarize the attention weights ``[…, Q, N]`` as ``how`` says, a value of
-    :data:`fairseq_ext.engine.program.WEIGHTS`. The values ``[…, N, D]`` are binarized already. Only
-    keys where ``mask`` is true count.
+    ``how``, a value of :data:`fairseq_ext.engine.program.WEIGHTS`, says how to binarize the weights
+    ``[…, Q, N]``; the values ``[…, N, D]`` are binary. Only keys where ``mask`` is true count.
     """
     counted = weights * (2 * values.select(-1, 0).abs().float()).unsqueeze(-2)
     largest = counted.amax(-1, keepdim=True)
@@ -122,10 +121,7 @@ def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -
 
 @dataclass
 class Frame:
-    """The tensors that operations read and write, in a run of the encoder or a decoder step.
-
-    ``state`` is empty in the encoder.
-    """
+    """The tensors that operations read and write, in a run of the encoder or a decoder step."""
 
     model: Model
     tokens: Tensor  # source tokens [B, S], or the newest token of each hypothesis [B, W]
@@ -168,7 +164,7 @@ class Frame:
         return self.state["step"]
 
     def keep(self, name: str, values: Tensor) -> Tensor:
-        """Store this step's values ``[B, W, …]``; return the values of all steps ``[B, T, W, …]``.
+        """Store a step's values ``[B, W, …]``; return those of all steps, ``[B, T, W, …]``.
 
         ``name`` is the name of the tensor in the decoder's state.
         """
@@ -177,7 +173,7 @@ class Frame:
 
     @cached_property
     def ancestor_mask(self) -> Tensor:
-        """A mask ``[B, W, T W]`` that is true for the past rows of a hypothesis's ancestors.
+        """A mask ``[B, W, T W]``, true for the rows of past steps that a hypothesis continues.
 
         With this mask, one product computes the attention of all hypotheses of a sentence to the
         sentence's past rows. It reads each key only once, and no cache has to be reordered.
@@ -187,7 +183,7 @@ class Frame:
         return (ancestors.unsqueeze(3).eq(rows) & times.le(self.step).unsqueeze(1)).flatten(2)
 
     def ancestor_rows(self, past: Tensor, times: Tensor) -> Tensor:
-        """Return the rows of each hypothesis's ancestors at n steps, ``[B, W, n, …]``.
+        """Return the rows of ``past`` that each hypothesis continues at n steps, ``[B, W, n, …]``.
 
         ``past`` has the rows of all steps, ``[B, T, W, …]``; ``times [n]`` are the n steps.
         """
@@ -244,9 +240,8 @@ class Frame:
     ) -> tuple[Tensor, Tensor | None]:
         """Compute ``softmax(scale Q K^T) V`` over the keys where a mask ``[B, 1 or Q, N]`` is true.
 
-        ``op`` has the columns of the queries, the number of heads and the scale. Return the result
-        ``[B, Q, width]``; and the mean of all heads' attention weights, ``[B, Q, N]``, or None if
-        they are not needed.
+        ``op`` names queries, number of heads and scale. Return the result ``[B, Q, width]``, and
+        the attention weights' mean over heads ``[B, Q, N]``, or None if nothing needs them.
         """
         heads, shown, binary = op.ints
         q, k, v = (
@@ -300,7 +295,7 @@ class Frame:
     def window(self, place: Columns, cache: int, taps: int) -> Tensor:
         """Return the rows that a convolution reads at each position: ``[B, S or W, taps, width]``.
 
-        ``taps`` is the length of its kernel. Rows outside the sentence are 0. ``cache`` is the
+        ``taps`` is the length of the kernel. Rows outside the sentence are 0. ``cache`` is the
         number of the cache in which the decoder keeps past rows.
         """
         x = self.read(place)
