@@ -250,14 +250,10 @@ def encoder_decoder(model: BaseFairseqModel, program: Writer, compile_layer: Lay
     y = embed(model.decoder, Phase.HYPOTHESES, program)
     for layer in model.decoder.layers:
         y = compile_layer(layer, y, source, layer is model.decoder.layers[-1], program)
-    finish(model.decoder, norm(model.decoder.layer_norm, y, program), program)
-
-
-def finish(decoder: Any, y: Columns, program: Writer) -> None:
-    """Compile the output layer of fairseq's Transformer decoder; its input is ``y``."""
-    require(decoder.project_out_dim is None, "projection before the output layer")
-    require(decoder.adaptive_softmax is None, "adaptive softmax")
-    layer = decoder.output_projection
+    y = norm(model.decoder.layer_norm, y, program)
+    require(model.decoder.project_out_dim is None, "projection before the output layer")
+    require(model.decoder.adaptive_softmax is None, "adaptive softmax")
+    layer = model.decoder.output_projection
     weight = compiler_of(TABLES, layer)(layer, program)
     program.finish(y, weight, program.array(getattr(layer, "bias", None)))
 

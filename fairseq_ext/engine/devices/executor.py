@@ -142,14 +142,6 @@ def fill(state: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
         state[name][tuple(map(slice, part.shape))].copy_(part)
 
 
-def move(target: dict[str, Tensor], source: dict[str, Tensor], sentences: Tensor) -> None:
-    """Reset the state ``target`` and copy sentences of ``source``, at indices ``[n]``, into it."""
-    empty(target)
-    step = {"step": source["step"]}
-    rest = source.keys() - step
-    fill(target, step | {name: source[name].index_select(0, sentences) for name in rest})
-
-
 # ---- a step of the search, without synchronization with the device -------------------------------
 
 
@@ -379,7 +371,11 @@ class Executor:
 
     def _moved(self, stage: Stage, sizes: Sizes, rows: Sequence[int]) -> Stage:
         destination = self._stage(stage.rules, sizes)
-        move(destination.state, stage.state, torch.tensor(rows, device=self._model.device))
+        empty(destination.state)
+        sentences = torch.tensor(rows, device=self._model.device)
+        for name, tensor in stage.state.items():
+            kept = tensor if name == "step" else tensor.index_select(0, sentences)
+            fill(destination.state, {name: kept})
         return destination
 
     def _begin(self, sentences: Rows, rules: Rules, prefixes: Rows) -> Stage:
