@@ -138,10 +138,7 @@ class TransformerModelConfig(EncoderConfig, TranslationModelConfig, BinaryOption
 
 
 def namespace(cfg: FairseqDataclass | DictConfig | Namespace, **values: Any) -> Namespace:
-    """Copy a configuration of any of these types into a Namespace.
-
-    ``values`` are further options; an option that ``cfg`` already has gets the new value.
-    """
+    """Copy a configuration into a Namespace, with other or further options ``values``."""
     present: Any = vars(cfg)
     if isinstance(cfg, DictConfig):
         present = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
@@ -155,9 +152,9 @@ def with_defaults(
 ) -> Any:
     """Copy a model's configuration, and add the default of each option that it lacks.
 
-    The configuration in an old checkpoint lacks all options that are newer than the checkpoint.
-    ``config`` is the dataclass with all options and their defaults. Defaults such as
-    ``${task.max_source_positions}`` are read from the configuration of ``task``.
+    An old checkpoint lacks the options that are newer. ``config`` is the dataclass with all options
+    and their defaults. Defaults such as ``${task.max_source_positions}`` are read from the
+    configuration of ``task``.
     """
     present = namespace(cfg)
     missing = {}

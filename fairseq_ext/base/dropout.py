@@ -16,9 +16,9 @@ LEAST = 2**14  # with fewer values torch's dropout is faster, because ours has P
 
 
 def active_rate(dropout: nn.Module) -> float:
-    """Return the share of values that a dropout module drops now: 0, or its probability.
+    """Return the share of values that a dropout drops now: 0, or its probability in training.
 
-    The probability holds in training, and with ``--retain-dropout``.
+    ``--retain-dropout`` keeps the probability outside of training, too.
     """
     running = dropout.training or getattr(dropout, "apply_during_inference", False)
     return getattr(dropout, "p", 0.0) if running else 0.0
@@ -28,8 +28,7 @@ def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
     """Draw the dropout mask of ``x``: each value is kept with probability ``1 - p``.
 
     ``p`` is rounded to a multiple of 1/65,536. Return the mask, int8 and shaped like ``x``, with 1
-    for each kept value. Also return the factor ``1 / (1 - p)`` for the kept values; it is 0 if
-    ``p`` is 1.
+    for each kept value; and ``1 / (1 - p)``, the factor for the kept values, or 0 if ``p`` is 1.
     """
     dropped = round(p * STEPS)
     if dropped >= STEPS:  # `lowest` would be 2^15, which is not an int16

@@ -49,7 +49,7 @@ def register_architecture(model_name: str, name: str, **defaults: Any) -> None:
 
     Raises:
         EnvironmentProblem: another model or architecture has this name.
-        TypeError: the model has no option of a name in ``defaults``.
+        TypeError: one of ``defaults`` is no option of the model.
     """
     unknown = defaults.keys() - models.MODEL_DATACLASS_REGISTRY[model_name].__dataclass_fields__
     if unknown:
@@ -77,7 +77,7 @@ def both_sides(embed_dim: int, ffn_embed_dim: int, heads: int, **extra: int) -> 
 def refuse_taken(name: str, cls: type) -> None:
     """Raise :class:`EnvironmentProblem` if a model or architecture is already called ``name``.
 
-    ``cls`` is the class that was to be registered; the message names its module.
+    The message names the module of ``cls``, the class that was to be registered.
     """
     registered = models.MODEL_REGISTRY.get(name) or models.ARCH_MODEL_REGISTRY.get(name)
     if registered is not None:
@@ -99,11 +99,10 @@ def models_with(option: str) -> list[str]:
 
 
 def options_without_effect(args: Namespace) -> dict[str, str]:
-    """Find the options of the model ``args.arch`` that have no effect, because of other options.
+    """Return ``{option: need}`` for the options of ``args.arch`` that other options turn off.
 
-    Return ``{option: need}``. The need is a phrase that says what would give the option an effect:
-    for ``attention_dim`` it is `--attention-type mlp`. For other people's architectures the result
-    is empty.
+    The need is a phrase that says what would turn the option on: `--attention-type mlp` for
+    ``attention_dim``. For other people's architectures the result is {}.
     """
     model = models.ARCH_MODEL_REGISTRY.get(getattr(args, "arch", None))
     if not hasattr(model, "without_effect"):
@@ -182,9 +181,10 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that has no effect, because of other options.
+        """Yield ``(option, need)`` for each option that other options turn off.
 
-        The need is a phrase that says what would turn the option on: `--attention-type mlp`, say.
+        The need is a phrase that says what would turn the option on, such as `--attention-type
+        mlp`.
         """
         if cls.binarization is not None:
             yield from cls.binarization.without_effect(cfg)
@@ -205,15 +205,9 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def prepare(cls, cfg: TransformerModelConfig) -> TransformerModelConfig | Namespace:
-        """Return the configuration from which fairseq's classes build the model: here, ``cfg``.
-
-        Subclasses override this to change options.
-        """
+        """Return ``cfg`` for fairseq's classes to build from; subclasses may change options."""
         return cfg
 
     @classmethod
     def complete(cls, model: TransformerModelBase, cfg: TransformerModelConfig) -> None:
-        """Change the model that fairseq's classes have built; here this does nothing.
-
-        Subclasses override this, for instance to replace layers.
-        """
+        """Change the model that fairseq has built; only subclasses do so, to replace layers."""

@@ -25,17 +25,14 @@ AXES = {
 def real_first(padding_mask: Tensor) -> Tensor:
     """Return column indices ``[B, S]`` that move each sentence's words to the left of its pads.
 
-    The mask ``[B, S]`` is true on pads. Pass the indices to :func:`gather_columns` to move columns,
-    and the ``argsort`` of the indices to move them back.
+    The mask is true on pads. :func:`gather_columns` moves columns by these indices, and moves them
+    back by the indices' ``argsort``.
     """
     return padding_mask.to(torch.uint8).argsort(dim=1, stable=True)
 
 
 def gather_columns(values: Tensor, columns: Tensor) -> Tensor:
-    """Return ``values`` ``[B, S, ...]`` with each sentence's columns in the order ``columns``.
-
-    ``columns`` ``[B, S']`` are indices of columns; the result is ``[B, S', ...]``.
-    """
+    """Return ``values`` ``[B, S, ...]`` with their columns in the order ``columns``, ``[B, S]``."""
     index = columns.view(*columns.shape, *[1] * (values.dim() - 2)).expand_as(values)
     return values.gather(1, index)
 

@@ -72,9 +72,9 @@ class EngineTranslator:
     ) -> list[list[Candidate]]:
         """Translate sentences; return the ``nbest`` best translations of each, best first.
 
-        The samples of a sentence depend on its number in ``numbers``; None numbers the sentences
-        from 0. ``search`` replaces the translator's own search, except for batch size, constraints
-        and shortlist.
+        The samples of a sentence depend on its number in ``numbers``; None stands for 0, 1, 2 ….
+        ``search`` replaces the translator's own search, except for batch size, constraints and
+        shortlist.
 
         Raises:
             ConfigError: the search is not possible.
@@ -133,7 +133,7 @@ class EngineTranslator:
         return scored
 
     def _split(self, line: str) -> list[str]:
-        """Split a line into its sentence and, if the search has any, its constraints."""
+        """Split a line into its sentence and, if the search has constraints, these."""
         return line.split("\t") if self._search.constraints else [line]
 
     def _encode_constraints(self, constraints: Sequence[str]) -> list[int]:
@@ -170,10 +170,10 @@ class EngineTranslator:
 
 @functools.lru_cache
 def _rules(search: Search, constraints: str | None, vocabulary: int) -> Rules:
-    """Turn a search into the engine's :class:`Rules`.
+    """Turn a search into the engine's :class:`Rules`; ConfigError if the engine cannot search so.
 
-    ``constraints`` are those of the translator: ``ordered``, ``unordered`` or None. The target
-    dictionary has ``vocabulary`` symbols.
+    ``constraints`` are the translator's: ``ordered``, ``unordered`` or None. ``vocabulary`` is the
+    number of symbols in the target dictionary.
     """
     if search.fp16:
         raise ConfigError("`--fp16` does not go with a model for the engine.")
@@ -193,7 +193,7 @@ def _rules(search: Search, constraints: str | None, vocabulary: int) -> Rules:
 
 
 def _batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Yield the indices of each batch's sentences, which have similar ``lengths``.
+    """Yield batches of sentences of similar ``lengths``, as lists of their indices.
 
     A batch has at most ``max_tokens`` source tokens, unless it is a single sentence.
     """

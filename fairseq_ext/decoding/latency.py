@@ -21,7 +21,7 @@ POWERCAP = Path("/sys/class/powercap")
 def read_energy() -> dict[Path, int]:
     """Read the energy counter of each processor package, in microjoules.
 
-    The result is empty if there are no counters, or if only root may read them, as on most systems.
+    Return {} if there are no counters, or if only root may read them, as on most systems.
     """
     with contextlib.suppress(OSError):
         return {
@@ -33,9 +33,9 @@ def read_energy() -> dict[Path, int]:
 
 
 def energy_since(before: dict[Path, int]) -> float | None:
-    """Return the joules that the processors have used since ``before``; None without counters.
+    """Return the joules that the processors have used since ``before = read_energy()``.
 
-    ``before`` is an earlier result of :func:`read_energy`.
+    Return None without counters.
     """
     spent = 0
     for package, counter in read_energy().items():

@@ -25,11 +25,7 @@ Languages = tuple[str | None, str | None]  # source and target; None: the traini
 
 
 class Opened(NamedTuple):
-    """A model that is ready to translate, with its default search.
-
-    Its ``text.json`` is in the first of ``folders`` that has such a file. ``versions`` records the
-    model's files as they were before reading, to notice a later change.
-    """
+    """A model that is ready to translate, with its default search."""
 
     translator: Translates
     search: Search  # the default search of all calls
@@ -37,7 +33,7 @@ class Opened(NamedTuple):
     versions: FileVersions  # versions of the model's files, before they were read
 
     def text(self) -> Pipeline:
-        """Return the text pipeline saved with the model, or an empty one if there is none."""
+        """Return the text pipeline saved with the model, or an empty pipeline if there is none."""
         languages = (self.translator.src, self.translator.tgt)
         return pipeline.find_towards(self.folders, *languages) or Pipeline(*languages)
 
@@ -100,7 +96,7 @@ def open_model(
 
 
 def _require_same_text(folders: Iterable[Path], src: str, tgt: str) -> None:
-    """Refuse an ensemble whose ``text.json`` files differ; models without the file are accepted."""
+    """Raise ConfigError for an ensemble with different ``text.json``; models may lack the file."""
     texts = [(folder, pipeline.find_towards([folder], src, tgt)) for folder in sorted(folders)]
     existing = [(folder, text) for folder, text in texts if text is not None]
     for (first, text), (second, other) in pairwise(existing):
@@ -118,13 +114,10 @@ def require_readers(
     engine: str = DEFAULT,
     fp16: bool = False,
 ) -> None:
-    """Refuse ``data``, a folder with dictionaries, if none of the models would read it.
+    """Raise ConfigError if no model would read ``data``, a folder with dictionaries.
 
-    The message names the option ``name``. ``engine`` and ``fp16`` are options of the search, which
-    also decide whether the engine runs a bundle.
-
-    Raises:
-        ConfigError: ``data`` is not None, but all models are bundles that the engine runs.
+    Bundles that the engine runs have their own dictionaries. ``engine`` and ``fp16`` are options of
+    the search, which decide whether the engine runs them. The message names the option ``name``.
     """
     if data is not None and _run_by_engine(models, engine, fp16):
         raise ConfigError(
@@ -168,7 +161,11 @@ def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> lis
 
 
 def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path:
-    """Return the single model that a path names, like :func:`models_of`; refuse an ensemble."""
+    """Return the single model that a path names, as :func:`models_of` does.
+
+    Raises:
+        ConfigError: the path names an ensemble, or a folder without a model.
+    """
     first, *others = models_of(path, src, tgt)
     if others:
         raise ConfigError(
@@ -184,10 +181,10 @@ def has_dictionaries(path: Path) -> bool:
 
 
 def in_run(path: Path) -> Path:
-    """Return the path of the model that ``path`` names.
+    """Return the path of the bundle or checkpoint that ``path`` stands for.
 
     The folder of a training run stands for its averaged, best or last checkpoint, and the name of a
-    bundle for the bundle's folder. A file or the folder of a bundle stands for itself.
+    bundle for the bundle's folder. Any other path stands for itself.
 
     Raises:
         ConfigError: the folder has no model.

@@ -55,7 +55,7 @@ class SacrebleuUtility:
         self.score = metric.sentence_score
 
     def matrix(self, candidates: Sequence[str], source: str | None = None) -> Array:
-        """Score each candidate with every candidate as reference, ``[H, H]``; ignore the source."""
+        """Score each candidate with every candidate as reference: ``[H, H]``."""
         return np.array([[self.score(h, [y]).score for y in candidates] for h in candidates])
 
 
@@ -74,7 +74,11 @@ class NeuralUtility:
         return f"COMET|{self.metric.signature}"
 
     def matrix(self, candidates: Sequence[str], source: str) -> Array:
-        """Score candidates with every candidate as reference, ``[H, H]``, in the metric's unit."""
+        """Score each candidate with every candidate as reference: ``[H, H]``.
+
+        Raises:
+            ConfigError: the metric does not read references.
+        """
         if not self.metric.sees_references:
             raise ConfigError(
                 f"`--utility {self.metric.specification}` uses no reference, but MBR compares "
@@ -114,18 +118,18 @@ class MbrsUtility:
 
     @cached_property
     def metric(self) -> Any:
-        """The metric. It is loaded at its first use, because the samples are checked before."""
+        """The metric, loaded at its first use: only then have the samples passed their checks."""
         return self._load()
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
-        """Score each candidate with every candidate as reference, ``[H, H]``; larger is better."""
+        """Score each candidate with every candidate as reference: ``[H, H]``."""
         texts = list(candidates)
         scores = self.metric.pairwise_scores(texts, texts, source)
         return self.sign * scores.double().cpu().numpy()
 
 
 def _value(text: str) -> Any:
-    """Read an option's value: ``8`` as a number, ``True`` as a truth value, other text as text."""
+    """Turn the text of an option into a Python value, such as 8 or True; other text stays text."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):
@@ -138,7 +142,7 @@ report, and ``matrix`` computes u(candidate i, candidate j) ``[H, H]``; larger v
 
 
 def is_neural(name: str) -> bool:
-    """Return whether a utility is a metric of :mod:`fairseq_ext.evaluation.neural`."""
+    """Return whether a utility, such as ``comet:MODEL``, is a neural metric."""
     return name.partition(":")[0] == neural.KIND
 
 
@@ -148,7 +152,7 @@ def build_utility(
     """Build the utility ``chrf``, ``bleu``, ``comet:MODEL`` or ``mbrs:METRIC``.
 
     ``options`` are fields of the mbrs metric's configuration, as text; ``tokenizer`` is for BLEU;
-    ``process`` are arguments of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
+    ``process`` has arguments of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
     """
     if name.startswith(OUTSIDE):
         return MbrsUtility(name.removeprefix(OUTSIDE), options or {})
@@ -225,7 +229,7 @@ def read_candidates(
 
 
 def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]) -> None:
-    """Refuse files with different sources, and files with the same samples."""
+    """Raise DataError for files with different sources, or with the same samples."""
     samples: dict[tuple, str | Path] = {}
     for path, sentences in zip(paths, files, strict=True):
         if [entry.source for entry in sentences] != [entry.source for entry in files[0]]:
@@ -243,7 +247,7 @@ def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]
 
 
 def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ...]:
-    """Draw ``size`` of a sentence's candidates at random; return their indices in ascending order.
+    """Draw ``size`` of a sentence's candidates at random; return their indices, ascending.
 
     With the same ``seed``, a larger subset contains all smaller ones. The first ``size`` samples
     would not be random, because fairseq sorts samples by score.
@@ -298,10 +302,7 @@ def _mean(decisions: Sequence[Decision], name: str) -> float:
 
 
 def best_agreeing(translations: Iterable[Translation], utility: Utility) -> Iterator[Translation]:
-    """Yield each line with only the translation that MBR chooses among the line's samples.
-
-    A skipped line, which has no samples, stays as it is.
-    """
+    """Yield each line with the one of its samples that MBR chooses; a skipped line as it is."""
     for translation in translations:
         if not translation.candidates:
             yield translation

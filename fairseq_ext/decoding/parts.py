@@ -28,11 +28,7 @@ WritePart = Callable[[Part, IO[str], "IO[str] | None"], None]
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder in which several workers translate the parts of a text.
-
-    With ``details``, each part also has a file of scores and alignments. ``line_by_line`` says
-    whether the translation of a part must have as many lines as its source.
-    """
+    """A folder in which several workers translate the parts of a text."""
 
     path: Path
     parts: Sequence[Part]
@@ -53,17 +49,14 @@ class Folder:
         return SharedFolder(self.path, HEAD)
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
-        """Return those of ``parts`` (None: all parts) that are not translated yet."""
+        """Return the parts, or those of ``parts``, that are not translated yet."""
         parts_by_name = {
             self.text(part).name: part for part in (self.parts if parts is None else parts)
         }
         return [parts_by_name[name] for name in self.shared.missing([*parts_by_name])]
 
     def work(self, parts: Sequence[Part], write: WritePart) -> None:
-        """Translate those of ``parts`` that are missing, together with other workers.
-
-        ``write`` translates one part.
-        """
+        """Translate the missing ones of ``parts`` by ``write``, together with other workers."""
         parts_by_name = {self.text(part).name: part for part in parts}
         self.shared.work([*parts_by_name], lambda name: self._write(parts_by_name[name], write))
 
@@ -81,9 +74,9 @@ class Folder:
                     sums.write(f"{sha256(file.name)}  {path.name}\n")
 
     def join(self, output: Path, *, details: bool = False) -> None:
-        """Write all parts in order into the file ``output``, unless it has this content already.
+        """Write all parts in order into the file ``output``, or the ``details`` of all parts.
 
-        With ``details``, write the parts' details instead of their translations.
+        A file that has this content already is left alone.
 
         Raises:
             DataError: a part's file has changed since its worker wrote it.
@@ -96,7 +89,7 @@ class Folder:
                 file.writelines(self._content(details))
 
     def _content(self, details: bool) -> Iterator[bytes]:
-        """Yield the texts or details of all parts in order; check them against their checksums."""
+        """Yield the texts or details of all parts in order; DataError if a checksum is wrong."""
         for part in self.parts:
             path = self.details_of(part) if details else self.text(part)
             digest, lines = hashlib.sha256(), 0

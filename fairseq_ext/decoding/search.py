@@ -130,12 +130,10 @@ Translates: TypeAlias = "Translator | EngineTranslator"
 
 
 def require_compatible(constraints: str | None, **options: object) -> None:
-    """Refuse constraints together with options that change a line of text, such as ``keep``.
+    """Raise ConfigError if ``constraints`` is not None and one of ``options`` is true.
 
-    A line has its constraints after the text, so such an option would change the constraints too.
-
-    Raises:
-        ConfigError: ``constraints`` is not None, and one of ``options`` is true.
+    The options, such as ``keep``, change a line of text. They would change the constraints after
+    the text, too.
     """
     names = [flag(name) for name, value in options.items() if value]
     if constraints is not None and names:
@@ -152,6 +150,6 @@ def require_short(lengths: Iterable[int], longest: int) -> None:
 
 
 def require_writable(constraint: str, tokens: Iterable[int], end: int) -> None:
-    """Refuse a constraint with special tokens, among them ``end``, which ends a translation."""
+    """Raise DataError if a constraint has special tokens or ``end``, which ends a translation."""
     if not {*SPECIAL, end}.isdisjoint(tokens):
         raise DataError(f"constraint `{constraint:.60}` has tokens that the model does not write.")

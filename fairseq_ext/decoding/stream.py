@@ -24,7 +24,7 @@ class TextCodec(NamedTuple):
     def with_constraints(self, encode_target: Step) -> "TextCodec":
         """Return a codec that also encodes constraints: target text, after tabs in the same line.
 
-        ``encode_target`` turns a constraint into tokens, as ``encode`` does with the source text.
+        ``encode_target`` turns a constraint into tokens.
         """
 
         def encode(line: str) -> str:
@@ -37,7 +37,7 @@ class TextCodec(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """The translations of a sentence as text and as tokens, best first; empty if it was skipped."""
+    """The translations of a sentence, best first, as text and as tokens; empty if skipped."""
 
     texts: Sequence[str]
     candidates: Sequence[Candidate]
@@ -166,11 +166,10 @@ class SpannedSentences:
     def restore(
         self, ranked: Sequence[Ranked], most: int | None = None
     ) -> tuple[list[str], list[int]]:
-        """Put the spans back into the translations of the masked sentences.
+        """Put the spans back into ``ranked``, the translations of the masked sentences.
 
-        ``ranked`` has the translations of each sentence; at most ``most`` of them are kept (None:
-        all). Return the parts of sentences still to translate, and for each part the index of its
-        sentence.
+        At most ``most`` translations of a sentence are kept (None: all). Return the parts of
+        sentences still to translate, and for each part the index of its sentence.
         """
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
             restored = zip(map(line.restored, row.texts), row.candidates, strict=True)
@@ -188,7 +187,7 @@ class SpannedSentences:
         return [part for part, _ in parts], [place for _, place in parts]
 
     def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
-        """Return all translations; ``ranked`` are those of the parts that ``restore`` returned."""
+        """Return all translations, given those of the parts that :meth:`restore` returned."""
         translated, results = iter(ranked), list[Ranked]()
         for line, result in zip(self._masked, self._results, strict=True):
             if result is None:
@@ -205,9 +204,9 @@ def join_parts(
 ) -> Ranked:
     """Join the translations of a line's sentences: all best ones, all second best, and so on.
 
-    ``parts`` are the line's sentences as ``splitter`` split them; their translations are the next
-    items of ``translated``. Indentation, and the bullets and numbers of list items, are parts, too,
-    and stay as they are. A line without a translation gets an empty one.
+    ``parts`` are the sentences as ``splitter`` split the line, and the next items of ``translated``
+    their translations. Indentation and the bullets and numbers of list items are parts that stay as
+    they are. A line without a translation gets an empty one.
     """
     rows = [*islice(translated, len(parts))]
     if len(parts) == 1:
@@ -232,7 +231,7 @@ def by_rank(rows: Sequence[Sequence[_T]]) -> list[list[_T]]:
 
 
 def _concatenated(candidates: Sequence[Candidate]) -> Candidate:
-    """Join translations to one without attention; its score is their mean, weighted by length."""
+    """Join translations without attention; the score is their mean, weighted by length."""
     lengths = [len(candidate.tokens.split()) + 1 for candidate in candidates]
     scores = [candidate.score * n for candidate, n in zip(candidates, lengths, strict=True)]
     tokens = " ".join(candidate.tokens for candidate in candidates)

@@ -218,7 +218,7 @@ def _require_count(number: int, argument: str) -> None:
 
 
 def _require_texts(texts: Iterable[str], argument: str) -> None:
-    """Refuse anything but several texts; a single string would be read letter by letter."""
+    """Raise ConfigError for anything but several texts; a string would be read letter by letter."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise ConfigError(
             f"`{argument}` must be a list of strings, but is of the type {type(texts).__name__}."
@@ -226,7 +226,7 @@ def _require_texts(texts: Iterable[str], argument: str) -> None:
 
 
 def _strings(lines: Iterable[str], name: str = "line") -> Iterator[str]:
-    """Yield the lines; refuse the first that is not a string."""
+    """Yield the lines; raise DataError at the first that is not a string."""
     for number, line in enumerate(lines, start=1):
         if not isinstance(line, str):
             raise DataError(

@@ -239,7 +239,7 @@ class Translator:
         return self._task.build_dataset_for_inference(tokens, lengths, constraints=constraints)
 
     def _constraint(self, text: str) -> Tensor:
-        """Return the token ids of a constraint, the target tokens that a translation must have."""
+        """Return the token ids of a constraint; DataError if the model does not write them."""
         words = self._task.target_dictionary
         tokens = words.encode_line(text, append_eos=False, add_if_not_exist=False)
         require_writable(text, tokens.tolist(), words.eos())
@@ -255,7 +255,7 @@ class Translator:
 
 
 def _flags(search: Search) -> list[str]:
-    """Return the options fixed at loading (:data:`FIXED`, seed) as fairseq-interactive's flags."""
+    """Return fairseq-interactive's flags for the options fixed at loading (:data:`FIXED`, seed)."""
     names = ("max_tokens", "seed", "engine")
     flags = [f"--{name.replace('_', '-')}={getattr(search, name)}" for name in names]
     switches = [f"--{name}" for name in ("fp16", "cpu") if getattr(search, name)]
@@ -279,7 +279,7 @@ def _configuration(data: str | Path, search: Search) -> Any:
 def own_random_numbers(search: Search) -> AbstractContextManager[None]:
     """Return a context that, at its end, restores the state of torch's random generators.
 
-    They include those of GPUs, unless ``search`` asks for the CPU and CUDA is not in use.
+    These include the GPUs', unless ``search`` asks for the CPU and CUDA is not in use.
     """
     cuda = torch.cuda.is_initialized() or (torch.cuda.is_available() and not search.cpu)
     return torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else [])

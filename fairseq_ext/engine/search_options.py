@@ -56,7 +56,7 @@ class Rules:
 
     @property
     def followed(self) -> int:
-        """The most next tokens of a hypothesis that a step of the search considers."""
+        """How many next tokens of a hypothesis a step of the search considers, at most."""
         return 1 if self.sampling else 2 * self.beam
 
     def longest(self, source: int, program: Program) -> int:

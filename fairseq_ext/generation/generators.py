@@ -24,8 +24,8 @@ from torch import Tensor
 def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
     """Copy log-probabilities ``[..., V]``, with ``-inf`` for tokens less probable than ``epsilon``.
 
-    The most probable token always stays. The remaining probabilities, given as natural logarithms,
-    are not normalized again.
+    The most probable token always stays. The natural logarithms that remain are not normalized
+    again.
     """
     top = log_probabilities.amax(dim=-1, keepdim=True)
     threshold = top.clamp(max=math.log(epsilon) if epsilon > 0 else -math.inf)
@@ -46,7 +46,7 @@ class EpsilonSampling(Sampling):
     def step(self, step: int, lprobs: Tensor, *state: Tensor | None) -> tuple[Tensor, ...]:
         """Draw one token for each hypothesis, after truncating ``lprobs`` ``[B, K, V]``.
 
-        The other arguments and the results are the same as in fairseq's ``Sampling.step``.
+        Everything else is as in fairseq's ``Sampling.step``.
         """
         return super().step(step, truncate(lprobs, self.epsilon), *state)
 

@@ -38,8 +38,6 @@ logger = logging.getLogger(__name__)
 def log_fallback(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
     """Log the ``reason`` why fairseq's generator translates instead of the engine.
 
-    The message is a warning, or only an info if ``numbers`` is the default format ``fp32``.
-
     Raises:
         ConfigError: there is a ``shortlist``, which only the engine can use.
     """
@@ -56,7 +54,7 @@ def on_a_device(model: BaseFairseqModel) -> bool:
 
 
 def share_weights(generators: Iterable[Any]) -> None:
-    """Let generators on the engine, made of the same models, share weights; skip all others."""
+    """Let each :class:`NativeGenerator` share its weights; they must be of the same models."""
     natives = [generator for generator in generators if isinstance(generator, NativeGenerator)]
     for native in natives[1:]:
         native._teams, native._shortlist = natives[0]._teams, natives[0]._shortlist
@@ -64,7 +62,7 @@ def share_weights(generators: Iterable[Any]) -> None:
 
 
 def words(rows: Tensor, pad: int) -> list[list[int]]:
-    """Convert token numbers ``[B, S]`` to a list for each of the B sentences, without pads."""
+    """Convert token ids ``[B, S]`` to a list for each of the B sentences, without pads."""
     return [row[row.ne(pad)].tolist() for row in rows]
 
 
@@ -82,7 +80,7 @@ def with_engine(
     numbers: str,
     shortlist: Shortlist | None = None,
 ) -> Any:
-    """Return a generator that runs ``models`` on the engine; ``generator`` if the engine cannot.
+    """Return a generator that runs ``models`` on the engine, or ``generator`` if the engine cannot.
 
     In the second case, :func:`log_fallback` logs why. ``numbers`` is one of the values of
     :data:`fairseq_ext.engine.ENGINES`. ``shortlist`` has the tokens that translations may have.
@@ -111,10 +109,7 @@ def obstacle(
     numbers: str = "fp32",
     shortlist: Shortlist | None = None,
 ) -> str | None:
-    """Return the reason why the engine cannot replace ``generator`` for ``models``, or None.
-
-    The arguments are those of :func:`with_engine`.
-    """
+    """Return why the engine cannot replace ``generator``, or None; see :func:`with_engine`."""
     if numbers != TORCH:
         if any(map(on_a_device, models)):
             return "the model is on a GPU, where only `--engine torch` runs our engine."
@@ -149,7 +144,7 @@ def obstacle(
 
 
 def _followed(generator: SequenceGenerator) -> int:
-    """Return how many next tokens of a hypothesis the search may consider in a step."""
+    """Return how many next tokens of a hypothesis a step of the search considers, at most."""
     return 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
 
 
@@ -265,10 +260,10 @@ class NativeGenerator:
         return Team(machine, torch.get_num_threads())
 
     def _hypothesis(self, candidate: Hypothesis, source: Tensor) -> dict[str, Tensor]:
-        """Convert a hypothesis of the engine to a hypothesis of fairseq.
+        """Convert a hypothesis of the engine, with T tokens, to a hypothesis of fairseq.
 
-        ``source`` ``[S]`` has the sentence's tokens; the hypothesis has T tokens. The
-        attention ``[S, T]`` is 0 on pads, and empty if not computed.
+        ``source`` ``[S]`` has the sentence's tokens. The attention ``[S, T]`` is 0 on pads, and
+        empty if not computed.
         """
         symbols, tokens = self._program.symbols, torch.from_numpy(candidate.tokens)
         attention = alignment = torch.empty(0)

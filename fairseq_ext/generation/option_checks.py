@@ -12,7 +12,7 @@ REAL = ("lenpen", "unkpen", "temperature", "max_len_a", "diversity_rate", "diver
 
 
 def refuse_broken(cfg: Any, command: str) -> None:
-    """Refuse generation options that do nothing, or that end in an error deep inside fairseq.
+    """Raise ConfigError for generation options that do nothing, or that would fail within fairseq.
 
     ``command`` is the module of the command that runs, such as ``fairseq_cli.generate``.
     """
@@ -68,7 +68,7 @@ def refuse_broken(cfg: Any, command: str) -> None:
 
 
 def no_alignment(model: Any) -> str:
-    """Return the reason why a model cannot align words, or an empty text if it can align them."""
+    """Return the reason why a model cannot align words, or "" if it can."""
     decoder = getattr(model, "decoder", model)
     cfg = getattr(decoder, "cfg", None)
     if getattr(decoder, "attention", decoder) is None or getattr(cfg, "no_cross_attention", False):

@@ -239,7 +239,7 @@ class TranslationExtTask(TranslationTask):
         return surrounded(target, self.affixes.target_prefix, self.affixes.target_suffix)
 
     def prepare_source(self, source: data.FairseqDataset) -> data.FairseqDataset:
-        """Cut the sources, and put language symbols and ``<s>`` around them, as the options say."""
+        """Cut the sources as the options say, and put language symbols and ``<s>`` around them."""
         if self.cfg.truncate_source:
             limit = self.cfg.max_source_positions - self.cfg.source_bos - len(self.affixes.source)
             source = CutDataset(source, limit)
@@ -250,10 +250,7 @@ class TranslationExtTask(TranslationTask):
 def surrounded(
     dataset: data.FairseqDataset, before: int | None, after: int | None
 ) -> data.FairseqDataset:
-    """Add the symbol ``before`` to the start of each sentence, and ``after`` to the end.
-
-    None adds no symbol.
-    """
+    """Put the symbols ``before`` and ``after``, unless they are None, around each sentence."""
     if before is not None:
         dataset = data.PrependTokenDataset(dataset, before)
     return dataset if after is None else data.AppendTokenDataset(dataset, after)

@@ -64,9 +64,9 @@ class Card:
         return cls(about, licence[1] if licence else cls.licence, body[2] if body else "")
 
     def with_format_note(self, numbers: str) -> "Card":
-        """Add a note below the scores: in which number format the measured weights were.
+        """Return a card with a note below its scores: the number format of the measured weights.
 
-        Return the new card, or this card if it has no scores, or such a note already.
+        A card without scores, or with such a note, stays as it is.
         """
         if not self.table or _MEASURED in self.table:
             return self
@@ -91,6 +91,6 @@ class Card:
 
 
 def score_table(scores: Sequence[Score]) -> str:
-    """Format scores as a Markdown table, with a row for each score."""
+    """Format scores as a Markdown table."""
     rows = [(s.name, shown(s.name, s.value), s.detail, f"`{s.signature}`") for s in scores]
     return f"\n{tables.markdown([('metric', 'score', '', 'signature'), *rows])}\n"

@@ -61,8 +61,8 @@ def describe(path: str | Path) -> dict[str, Any]:
 def multiply_adds(program: Program, weights: Sequence[Packed]) -> dict[str, int]:
     """Count the multiplications with weights for one source token and one token of a hypothesis.
 
-    Products of two activations, such as queries and keys, are not counted, because their number
-    depends on the length of the sentence.
+    Products of two activations, such as queries and keys, are not counted: their number depends on
+    the length of the sentence.
     """
 
     def count(operations: Iterable[Operation], phase: Phase) -> int:

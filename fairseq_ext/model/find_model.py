@@ -39,15 +39,15 @@ logger = logging.getLogger(__name__)
 
 
 def shipped(folder: Path = SHIPPED) -> list[str]:
-    """List the names of the shipped bundles, which are in ``folder``, in alphabetical order."""
+    """List the names of the shipped bundles in ``folder``, in alphabetical order."""
     return sorted(path.name for path in folder.glob("*") if bundle.is_bundle(path))
 
 
 def resolved(path: Path, folder: Path = SHIPPED) -> Path:
     """Return the folder of the bundle that ``path`` names, shipped or fetched from the Hub.
 
-    ``folder`` has the shipped bundles. A path that is not the name of a bundle is returned as it
-    is, whether it exists or not.
+    ``folder`` has the shipped bundles. Any other path is returned as it is, even if it does not
+    exist.
     """
     if not path.exists() and str(path) == path.name and path.name in shipped(folder):
         return folder / path.name
@@ -65,7 +65,7 @@ def require(path: Path) -> Path:
 def existing_bundle(path: Path, participle: str) -> Path:
     """Return the folder or archive of the bundle that a name or path stands for.
 
-    ``participle`` names the action in the message, as in “only bundles are trimmed”.
+    ``participle`` is a word for the message “only bundles are …”, such as ``trimmed``.
 
     Raises:
         CheckpointError: there is nothing at this path.
@@ -84,10 +84,10 @@ def existing_bundle(path: Path, participle: str) -> Path:
 
 
 def hub_name(path: str | Path) -> tuple[str, str | None] | None:
-    """Split a name on the Hub into repository and revision; return None for any other path.
+    """Split a name on the Hub into repository and revision (or None); None for any other path.
 
-    The revision is None if the name has none. So that mistyped paths are not sent to the Hub, a
-    path is not taken for a name if its first folder exists or if it ends like the name of a file.
+    So that mistyped paths are not sent to the Hub, a path whose first folder exists, or which ends
+    like the name of a file, is not taken for a name.
     """
     match = _NAME.fullmatch(str(path))
     if match is None or match[1].endswith(_OF_FILES):
@@ -180,7 +180,7 @@ def push(path: Path, repo: str, *, private: bool = False, message: str | None = 
     """Put a bundle on the Hub by a single commit; return the identifier of the commit.
 
     The commit also deletes files of the repository's previous bundle. ``private`` hides a new
-    repository from other people. ``message`` is the message of the commit; None for a default.
+    repository from other people. A ``message`` of None stands for a default.
 
     Raises:
         CheckpointError: the bundle does not exist or is damaged.
@@ -210,7 +210,7 @@ def push(path: Path, repo: str, *, private: bool = False, message: str | None = 
 
 
 def _listed_files(repo: str) -> Collection[str]:
-    """Return the files that a bundle on the Hub lists; () if the repository has no bundle."""
+    """Return the names of the files in a repository's bundle; () if it has no bundle."""
     from huggingface_hub import errors, hf_hub_download
 
     try:

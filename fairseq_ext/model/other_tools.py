@@ -265,7 +265,7 @@ def _configuration(stock: StockTransformer, kind: ModelClass) -> dict[str, Any]:
 
 
 def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
-    """Return the state dict that a class of the library ``transformers`` reads.
+    """Return the state dict for a class of the library transformers.
 
     Tied tensors are copied, because safetensors files cannot store a tensor twice.
     """
@@ -287,7 +287,7 @@ def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
 
 
 def _write_tokenizer(dictionary: Dictionary, folder: Path) -> None:
-    """Write a tokenizer for text in which blanks already separate the model's tokens."""
+    """Write a tokenizer for text in which blanks already separate the tokens of the model."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     numbers = {symbol: number for number, symbol in enumerate(dictionary.symbols)}

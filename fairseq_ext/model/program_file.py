@@ -75,7 +75,7 @@ def encode(
 
     Constants are arrays of the program that are not computed from the model's weights. ``begins``,
     ``cut`` and ``affixes`` are entries of ``program.json``, explained in the module's docstring.
-    ``in_bits`` has the names of the weights whose bits or trits and magnitudes the bundle stores.
+    ``in_bits`` has the names of the weights whose signs and magnitudes the bundle stores packed.
     """
     constants: dict[str, np.ndarray] = {}
 
@@ -113,7 +113,7 @@ def encode(
 
 
 def read(path: str | Path, numbers: str | None = None) -> EngineModel:
-    """Check a bundle and read from it a model for the engine, with packed weights.
+    """Read a bundle, with all checks, as a model for the engine with packed weights.
 
     ``numbers`` is the number format of the weights in the engine (``fp32``, ``bf16`` or ``int8``);
     None for the bundle's format.
@@ -177,8 +177,8 @@ def _matrices(
 ) -> Iterator[Matrix | Signs]:
     """Yield the arrays of a program in turn, so that memory holds a single unpacked array.
 
-    ``entries`` are the ``weights`` of ``program.json``, ``tensors`` is the bundle's file of
-    weights, and ``numbers`` is the number format of the engine.
+    ``entries`` are the ``weights`` of ``program.json``, and ``numbers`` is the number format of the
+    engine.
     """
     evaluator = Evaluator(tensors.array, GROWTH * tensors.size + SPARE, tensors.int8)
     for entry in entries:
@@ -216,8 +216,8 @@ def require_agreement(
 ) -> None:
     """Raise :class:`DataError` if a bundle's configuration and program contradict each other.
 
-    fairseq builds the model from ``config.json``, and the engine runs ``program.json``. If the two
-    files were from different models, fairseq and the engine would translate differently.
+    fairseq builds the model from ``config.json``, the engine runs ``program.json``. With files of
+    two different models they would translate differently.
     """
     cfg = layout.section(bundle.configuration(manifest), "cfg")
     model, task = layout.section(cfg, "model"), layout.section(cfg, "task")

@@ -241,9 +241,8 @@ def _write_model(
 def compiled(model: models.BaseFairseqModel, task: TranslationTask) -> tuple[Program, bool, int]:
     """Compile a model to a program for the engine.
 
-    Returns:
-        The program; whether sources begin with ``<s>``; the length to which longer sources are cut,
-        or 0 if they are not cut.
+    Return the program; whether sources begin with ``<s>``; and the length to which longer sources
+    are cut, or 0 if they are not cut.
 
     Raises:
         ConfigError: the engine does not support the model or its task.
@@ -266,7 +265,7 @@ def compiled(model: models.BaseFairseqModel, task: TranslationTask) -> tuple[Pro
 
 
 def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
-    """Return the ids of symbols that a task puts around sentences: ``EngineModel.affixes``."""
+    """Return the ids of symbols that a task puts around sentences, as ``EngineModel.affixes``."""
     if not isinstance(task, TranslationExtTask):
         return NO_AFFIXES
     return tuple(() if number is None else (number,) for number in task.affixes[:3])

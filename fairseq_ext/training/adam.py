@@ -21,7 +21,7 @@ from fairseq_ext.utils.errors import CheckpointError
 
 
 def can_fuse(optimizer: Optimizer) -> bool:
-    """Return whether :func:`step` can replace the step of ``optimizer``, fairseq's Adam.
+    """Return whether :func:`step` can replace the step of fairseq's Adam, ``optimizer``.
 
     It can if all weights are fp32, all gradients dense, and AMSGrad is off.
     """
@@ -53,7 +53,7 @@ def step(optimizer: Optimizer) -> None:
 
 
 def _advance(state: dict[str, Any], weight: Tensor) -> int:
-    """Make or convert the moments of a weight, count its next step; return the step's number."""
+    """Prepare the moments of a weight for its next step; count the step, and return its number."""
     if not state:
         state.update(step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight))
     for name in ("exp_avg", "exp_avg_sq"):
@@ -65,7 +65,7 @@ def _advance(state: dict[str, Any], weight: Tensor) -> int:
 
 
 def _fitted(moment: Any, weight: Tensor) -> Tensor:
-    """Convert a moment to the type, device and strides of its weight; torch's kernel checks none.
+    """Convert a moment to the type, device and strides of its weight, which torch does not check.
 
     Raises:
         CheckpointError: the moment is not a tensor of the weight's shape.

@@ -52,10 +52,7 @@ def obstacle(model: nn.Module) -> str | None:
 
 @contextlib.contextmanager
 def deferred(model: nn.Module) -> Iterator[None]:
-    """Make ``model`` return features instead of logits in a ``with`` block.
-
-    :func:`obstacle` must return None for ``model``.
-    """
+    """Make ``model``, which must have no :func:`obstacle`, return features instead of logits."""
     attributes = vars(unwrapped(model).decoder)
     attributes["output_layer"] = _unchanged  # in the instance, to hide the class's method
     try:
@@ -70,10 +67,7 @@ def is_deferred(model: nn.Module) -> bool:
 
 
 def output_layer(model: nn.Module, features: Tensor) -> OutputLayer:
-    """Return the output layer of ``model`` with the input ``features``, ``[B, T, C]``.
-
-    The decoders of this package return it from their method ``last_product``.
-    """
+    """Return the output layer of ``model`` for its input ``features``, ``[B, T, C]``."""
     decoder: FairseqDecoder = unwrapped(model).decoder
     owner = owner_of(decoder, "output_layer")
     if "last_product" in vars(owner):

@@ -42,9 +42,9 @@ an update needs thirty. With the default of 1,024 for each, a training would fil
 
 @functools.cache
 def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether MKL is slow on this processor (AVX-512, but not Intel) and oneDNN can help.
+    """Return whether MKL is slow here (AVX-512, but not from Intel) and oneDNN can replace it.
 
-    ``processors`` is the file in which Linux describes the machine's processors.
+    Linux describes the machine's processors in the file ``processors``.
     """
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():
         return False
@@ -57,17 +57,16 @@ def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def is_replaceable() -> bool:
-    """Return whether this torch has oneDNN, and lets :func:`by_onednn` replace its products."""
+    """Return whether torch has oneDNN, and allows that :func:`by_onednn` replaces its products."""
     parameters = inspect.signature(torch.library.Library.impl).parameters
     return torch.backends.mkldnn.is_available() and "allow_override" in parameters
 
 
 @contextlib.contextmanager
 def by_onednn(bf16: bool = False) -> Iterator[None]:
-    """Use oneDNN for matrix products on the CPU in the ``with`` block, also in backward passes.
+    """Compute products on the CPU by oneDNN in the ``with`` block, also in backward passes.
 
-    Args:
-        bf16: round the factors and results of large products of fp32 matrices to bf16.
+    With ``bf16``, factors and results of large products of fp32 matrices are rounded to bf16.
     """
     product = _bf16_product if bf16 else _product
     for name, capacity in CACHES.items():
@@ -85,7 +84,7 @@ def by_onednn(bf16: bool = False) -> Iterator[None]:
 
 
 def mm(product: Product, a: Tensor, b: Tensor) -> Tensor:
-    """Compute ``A B`` by the function ``product`` if A and B are large and fp32, else by torch."""
+    """Compute ``A B``, by ``product`` if it is large and A and B are fp32, otherwise by torch."""
     if _is_large(a, b):
         return product(a, b, None)
     return torch.mm(a, b, out=a.new_empty(a.size(0), b.size(1)))  # torch's own kernel
@@ -94,9 +93,10 @@ def mm(product: Product, a: Tensor, b: Tensor) -> Tensor:
 def addmm(
     product: Product, added: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    """Compute ``β added + α A B``, by the function ``product`` or by torch.
+    """Compute ``β added + α A B``.
 
-    ``product`` serves in the cases of :func:`mm`, if ``added`` is a bias ``[N]`` and ``β = α = 1``.
+    It is computed by ``product`` in the cases of :func:`mm`, if ``added`` is a bias ``[N]`` and ``β
+    = α = 1``; otherwise by torch.
     """
     is_bias = added.dim() == 1 and added.size(0) == b.size(1) and added.is_contiguous()
     if is_bias and beta == alpha == 1 and added.dtype == a.dtype and _is_large(a, b):
@@ -108,9 +108,9 @@ def addmm(
 def addmm_(
     product: Product, sums: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    """Compute ``β sums + α A B`` in place of ``sums``, by the function ``product`` or by torch.
+    """Compute ``β sums + α A B`` in place of ``sums``.
 
-    ``product`` serves in the cases of :func:`mm`, if ``β = α = 1``.
+    It is computed by ``product`` in the cases of :func:`mm`, if ``β = α = 1``; otherwise by torch.
     """
     if beta == alpha == 1 and sums.dtype == a.dtype and _is_large(a, b):
         return sums.add_(product(a, b, None))
@@ -137,9 +137,7 @@ def _bf16_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 def times_as_long(converted: bool) -> float:
     """Return the time of a matrix product on the CPU in bf16, divided by its time in fp32.
 
-    Args:
-        converted: whether the factors of the bf16 product are fp32, so that its time includes
-            their conversion.
+    If ``converted``, the factors are fp32, and converting them to bf16 counts.
     """
     fp32 = torch.ones(*TIMED[:2]), torch.ones(*TIMED[1:])
     with torch.no_grad():

@@ -38,16 +38,16 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         self.state.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of all processes, which ``consolidate_state_dict`` has collected here.
+        """Return the state that ``consolidate_state_dict`` has collected from all processes.
 
-        The state is not kept in memory: the next checkpoint collects it again.
+        It is not kept in memory: the next checkpoint collects it again.
         """
         state = super().state_dict()
         self._all_state_dicts: list[dict[str, Any]] = []
         return state
 
     def share(self) -> tuple[int, int]:
-        """Return two numbers of weights: those whose state this process keeps, and all."""
+        """Return the numbers of weights whose state this process keeps, and of all weights."""
         share, total = (
             sum(weight.numel() for group in groups for weight in group["params"])
             for groups in (self.optim.param_groups, self.param_groups)
