@@ -153,7 +153,7 @@ class BinaryAttention(MultiheadAttention):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return keys and values ``[R, H, S, D]`` of all steps so far, and their pads ``[R, S]``.
 
-        With ``static``, keys and values of the source are computed once and then taken from the
+        With ``static``, they belong to the source: they are computed once and then kept in the
         incremental state.
         """
         saved = {} if incremental_state is None else self._get_input_buffer(incremental_state)

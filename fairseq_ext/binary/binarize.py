@@ -22,10 +22,7 @@ TERNARY = "ternary"
 
 
 class _Quantized(torch.autograd.Function):
-    """The signs of ``x`` by :class:`Levels`, which also define the gradient.
-
-    The signs are multiplied by the tensor ``level`` unless it is None.
-    """
+    """The signs of ``x``, times ``level`` if there is one; :class:`Levels` defines the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, levels: "Levels", level: Tensor | None) -> Tensor:
@@ -147,8 +144,8 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 def _inverse(level: Tensor) -> Tensor:
     """Return ``1 / level`` at least in fp32, or 1 where the level is 0 or subnormal.
 
-    The result scales a gradient that has already been multiplied by the level. So where the level
-    is 0 or subnormal, this gradient stays 0 or nearly 0.
+    The result scales a gradient that has already been multiplied by the level; where this product
+    is 0 or nearly 0, it stays so.
     """
     level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)

@@ -85,10 +85,7 @@ class Layers:
         )
 
     def linear(self, product: str, inputs: int, outputs: int, *, bias: bool = True) -> BinaryLinear:
-        """Build a linear layer, Xavier-initialized, for a ``product`` of ``switches.LAYERS``.
-
-        ``inputs`` and ``outputs`` are the layer's sizes.
-        """
+        """Build a Xavier-initialized linear layer for ``product``, a key of ``switches.LAYERS``."""
         after = {"ffn": self.switches.ffn, "out": self.switches.output}.get(product)
         layer = BinaryLinear(
             inputs,
@@ -101,7 +98,7 @@ class Layers:
         return layer
 
     def attention(self, stock: MultiheadAttention) -> BinaryAttention:
-        """Build an attention with the sizes of ``stock``, an attention of fairseq."""
+        """Build a binary attention with the sizes of ``stock``, an attention of fairseq."""
         attention = BinaryAttention(
             stock.embed_dim,
             stock.num_heads,

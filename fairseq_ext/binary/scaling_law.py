@@ -93,8 +93,8 @@ class Law:
 class Fit:
     """A fitted law, with measures of its reliability.
 
-    If the search has stopped at a bound (``at_bound``), all intervals are too narrow, because the
-    true value may be beyond the bound.
+    If the search has stopped at a bound (``at_bound``), all intervals are too narrow: the true
+    value may be beyond the bound.
     """
 
     law: Law  # the least-squares estimate
@@ -285,7 +285,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Group:
-    """The models of one family on one dataset, and the law that was fitted to them."""
+    """The models of a family on a dataset, and the law that was fitted to them."""
 
     family: str
     dataset: str

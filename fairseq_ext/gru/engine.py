@@ -78,7 +78,7 @@ def decode(
 
 
 def rotated(weight: np.ndarray, first: int, program: Writer) -> np.ndarray:
-    """Return a matrix with its left columns, ``first`` in number, moved behind the others.
+    """Return a matrix whose left columns, ``first`` in number, have moved behind the others.
 
     ``program`` records how the result is made from the model's weights.
     """

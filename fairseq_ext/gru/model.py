@@ -77,9 +77,9 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
     @staticmethod
     def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that has no effect, because of other options.
+        """Yield ``(option, need)`` for each option that other options turn off.
 
-        The need says what would give it an effect, such as `--attention-type mlp`.
+        The need says what would turn the option on, such as `--attention-type mlp`.
         """
         if cfg.attention_type != "mlp":
             yield "attention_dim", "`--attention-type mlp`"

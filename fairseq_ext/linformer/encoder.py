@@ -88,7 +88,7 @@ class TransformerClassifier(FairseqEncoderModel):
 
     @staticmethod
     def change_attention(cfg: FairseqDataclass, encoder: TransformerEncoderBase) -> None:
-        """Replace the attention in the encoder's layers: does nothing here, but in subclasses."""
+        """Change the attention in the encoder's layers; only subclasses do so."""
 
     def register_classification_head(
         self, name: str, num_classes: int, inner_dim: int | None = None, **unused: Any

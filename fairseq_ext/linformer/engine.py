@@ -22,10 +22,9 @@ def attention(
 ) -> Columns:
     """Compile ``added + softmax(Q (E K)^T · scale) F V W_O + b``; return the columns of the result.
 
-    ``added`` is the residual. Queries are computed from ``x``, keys and values from ``source``. If
-    ``source`` is ``NOTHING``, keys and values are computed from ``x`` too (self-attention).
-    ``shown``, which asks for the alignment, has no effect: a Linformer has no attention weights of
-    single tokens.
+    Queries are computed from ``x``, keys and values from ``source``, or from ``x`` if ``source`` is
+    ``NOTHING``. ``shown``, which asks for the alignment, has no effect: a Linformer has no
+    attention weights of single tokens.
     """
     read = x if source is NOTHING else source
     projection = layer.projection

@@ -65,13 +65,13 @@ class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield each Linformer option without effect, and a phrase that says what the option needs."""
+    """Yield ``(option, need)`` as :meth:`LinformerModel.without_effect` does."""
     if cfg.linformer_projection != "learned":
         yield "linformer_init", "`--linformer-projection learned`"
 
 
 def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
-    """Parse ``--linformer-k`` into the numbers of slots of all encoder and then all decoder layers.
+    """Parse ``--linformer-k``: the number of slots of each encoder layer, then each decoder layer.
 
     ``decoder`` says whether the model has a decoder.
 
@@ -265,9 +265,9 @@ class LinformerModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that has no effect, because of other options.
+        """Yield ``(option, need)`` for each option that other options turn off.
 
-        The need says what would give it an effect, such as `--linformer-projection learned`.
+        The need says what would turn the option on, such as `--linformer-projection learned`.
         """
         yield from super().without_effect(cfg)
         yield from without_effect(cfg)

@@ -82,7 +82,7 @@ class MultiScaleAttention(nn.Module):
 
     @property
     def parts_in(self) -> int:
-        """The number of projections in the input: 3 (q, k, v), or 4 with the convolution's own."""
+        """The number of projections in the input: 3 for q, k, v, and 1 for separate values."""
         return 4 if self.separate else 3
 
     @property

@@ -262,9 +262,9 @@ class MuseModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that has no effect, because of other options.
+        """Yield ``(option, need)`` for each option that other options turn off.
 
-        The need says what would give it an effect, such as “dynamic convolutions”.
+        The need says what would turn the option on, such as “dynamic convolutions”.
         """
         yield from super().without_effect(cfg)
         if cfg.muse_kernels == "none":
