@@ -20,8 +20,7 @@ import pytest
 import torch
 
 from fairseq_ext.text import checks, reading
-from fairseq_ext.utils.error_messages import final_line
-from fairseq_ext.utils.errors import CheckpointError, DataError
+from fairseq_ext.utils.errors import DataError
 from tests.support.harness import (
     BIN,
     USER_DIR,
@@ -453,17 +452,3 @@ def test_interactive_refuses_input_that_is_missing_or_not_utf_8(copy_data, copy_
     words = ("fairseq-interactive", *options[:-2], "--user-dir", USER_DIR)
     latin1 = f'printf "1 \\351\\n" | LC_ALL=C {BIN}/"$@"'
     refused(run("bash", "-c", latin1, "-", *words, ok=False), "the input is not UTF-8", "byte 0xe9")
-
-
-def fail_in_a_worker(_: int) -> None:
-    raise CheckpointError("the file x is damaged")
-
-
-def test_error_in_a_spawned_process():
-    with pytest.raises(torch.multiprocessing.ProcessRaisedException) as caught:
-        torch.multiprocessing.spawn(fail_in_a_worker, nprocs=1)
-    assert final_line(caught.value) == "error: the file x is damaged"
-
-
-def test_other_errors_need_their_traceback():
-    assert final_line(BrokenPipeError()) is None

@@ -451,5 +451,6 @@ def test_only_refusals_of_options_are_put_into_one_line():
     assert error_messages.final_line(raised(train_step)) is None
     assert error_messages.final_line(raised(lambda: parsing.advise(None, [], ""))) is None
     assert error_messages.final_line(raised(lambda: {}["a"])) is None
+    assert error_messages.final_line(BrokenPipeError()) is None
     assert error_messages.final_line(KeyboardInterrupt()) == "interrupted."
     assert error_messages.final_line(errors.DataError("a\nb")) == r"error: a\nb"

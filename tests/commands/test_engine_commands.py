@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.checkpoints import storage
-from fairseq_ext.commands.shortlist import _prefix
 from fairseq_ext.decoding.loading import data_of
 from fairseq_ext.evaluation import outputs
 from fairseq_ext.model import program_file, write
 from fairseq_ext.text.pipeline import Pipeline
-from fairseq_ext.utils.errors import CheckpointError, DataError
+from fairseq_ext.utils.errors import CheckpointError
 from tests.support.bundles import saved, sign_again
 from tests.support.fuzz_engine import fuzz
 from tests.support.harness import (
@@ -381,17 +380,6 @@ def test_generate_refuses_it_where_it_has_no_effect(copy_data, copy_model, lists
     words = ("generate", copy_data, "--path", copy_model, *BEAM, "--shortlist", lists, *options)
     done = fairseq(*words, ok=False)
     refused(done, message)
-
-
-@pytest.mark.parametrize("langs", [("en", "de"), ("pt-BR", "en"), ("en-GB", "en"), ("en", "en-GB")])
-def test_the_pair_of_some_data_is_found(langs: tuple[str, str], tmp_path: Path) -> None:
-    pair = "-".join(langs)
-    for language in langs:
-        (tmp_path / f"train.{pair}.{language}.idx").touch()
-    assert _prefix(tmp_path, None, None) == (tmp_path / f"train.{pair}", langs)
-    assert _prefix(tmp_path, *langs)[1] == langs
-    with pytest.raises(DataError, match="no binarized training data of a matching pair"):
-        _prefix(tmp_path, "fr", None)
 
 
 def test_other_data_are_refused(copy_data: Path, lists: Path, tmp_path: Path) -> None:

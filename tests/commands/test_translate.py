@@ -15,7 +15,7 @@ from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPECo
 from fairseq_ext.commands.translate import write
 from fairseq_ext.corpora.streams import Encode
 from fairseq_ext.decoding.search import Candidate, Search
-from fairseq_ext.decoding.stream import TextCodec, Translation, translations
+from fairseq_ext.decoding.stream import Translation
 from fairseq_ext.decoding.translator import Translator
 from fairseq_ext.evaluation import outputs
 from fairseq_ext.evaluation.outputs import read_lines
@@ -198,14 +198,6 @@ def test_text_is_prepared_as_the_training_corpus_was() -> None:
     assert [*map(pipeline.encoder(), lines)] == corpus
 
 
-def test_lower_case_and_kept_tokens(words: Path) -> None:
-    pipeline = Pipeline("en", "en", lowercase=True, tokenize=True, subwords="joined")
-    assert pipeline.encoder()("Hello, R&D!") == "hello , r & d !"
-    assert pipeline.joiner()("Hel@@ lo , you") == "Hello , you"
-    assert pipeline.decoder()("Hel@@ lo , you") == "Hello, you"
-    assert Pipeline("en", "en").encoder()("Hello, you") == "Hello, you"
-
-
 def test_a_long_line_is_named_after_all_before_it_were_written(digits):
     lines = ["1 2", "", "3", " ".join("4" * 11), "5"]  # <s> and </s> make it 13
     text = "\n".join(lines).encode()
@@ -237,25 +229,6 @@ def test_a_line_that_stays_as_it_is_has_its_text_in_the_details_too() -> None:
     rows = [json.loads(row)["translations"] for row in details.getvalue().splitlines()]
     assert rows == [[{"text": "x.org", "tokens": "", "score": 0.0}], []]
     assert out.getvalue() == "x.org\n\n"
-
-
-class Upper:
-    """Translates everything, also nothing."""
-
-    limit = 9
-
-    def lengths(self, lines: list[str]) -> list[int]:
-        return [len(line.split()) + 1 for line in lines]
-
-    def translate(self, lines: list[str], *_: object) -> list[list[Candidate]]:
-        return [[Candidate(f"{line.upper()} !", 0.0)] for line in lines]
-
-
-def test_a_line_without_a_visible_character_stays_empty() -> None:
-    lines = ["a", "\u200b", "\u00ad \u00ad", "", " \ufeff", "b\u200b"]
-    encode = Pipeline("en", "en", clean=True).encoder()
-    translated = translations(lines, Upper(), TextCodec(encode, str), buffer=4)
-    assert [translation.text for translation in translated] == ["A !", "", "", "", "", "B !"]
 
 
 @pytest.mark.parametrize(

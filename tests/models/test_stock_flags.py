@@ -210,6 +210,8 @@ def test_diverse_groups_of_any_sentences() -> None:
         expected = DiverseBeamSearch.step.__wrapped__(theirs, number, lprobs, scores, None, rows)
         for tensor, other in zip(actual, expected, strict=True):
             assert tensor.equal(other)
+    with pytest.raises(IndexError):
+        DiverseBeamSearch.step.__wrapped__(theirs, number, lprobs, scores, None, names[rows])
 
 
 def test_length_penalty_and_joined_words(trained: Trained) -> None:

@@ -255,11 +255,6 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 class TestLoadCheckpoint:
-    def test_good(self, checkpoint: Path):
-        state = storage.load(checkpoint)
-        assert torch.equal(state["model"]["w"], torch.arange(5000.0))
-        assert state["cfg"] == {"model": {"arch": "toy"}}
-
     def test_every_flipped_byte_of_the_weights_is_found(self, checkpoint: Path):
         good = checkpoint.read_bytes()
         start = good.index(torch.arange(5000.0).numpy().tobytes()[:64])
@@ -444,13 +439,6 @@ class TestSafeExtract:
         with pytest.raises(DataError, match="out/a is there already"):
             safe_extract(tar, tmp_path / "out")
         assert (tmp_path / "out/a").read_text() == "mine"
-
-    def test_truncated(self, tmp_path: Path):
-        tar = make_tar(tmp_path / "a.tgz", *(f"name{n}" for n in range(100)))
-        tar.write_bytes(tar.read_bytes()[:200])
-        with pytest.raises(DataError, match=r"a\.tgz is damaged"):
-            safe_extract(tar, tmp_path / "out")
-        assert names(tmp_path) == ["a.tgz"]
 
     @pytest.mark.parametrize("compression", ["gz", "bz2", "xz"])
     @pytest.mark.parametrize("place", [0.3, 0.5, 0.9999])  # data, data, checksum

@@ -97,17 +97,6 @@ def test_subsets_are_random_nested_and_of_the_sentence_alone() -> None:
     assert max(first.values()) < 140
 
 
-def test_a_decision_is_among_the_candidates_that_were_drawn() -> None:
-    for number in range(4):
-        candidates = Candidates(number, None, tuple(sentences(12, seed=number)[:12]))
-        places = mbr.random_subset(candidates, 5, 7)
-        decision = mbr.decide(candidates, build_utility("chrf"), places)
-        texts = [candidates.texts[place] for place in places]
-        means = [sum(NAIVE["chrf"](h, y) for y in texts) / 5 for h in texts]
-        assert decision.candidate in places
-        assert decision.expected_utility == pytest.approx(max(means), abs=1e-9)
-
-
 def generated(path: Path, samples: dict[int, list[str]], sources: str = "source") -> Path:
     """A file as fairseq-generate prints it, sentences in the order given."""
     lines = []

@@ -23,7 +23,6 @@ from fairseq_ext.text.byte_level import FILES, ByteBPE
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.sentences import SentenceSplitter, sentence_splitter
 from fairseq_ext.utils.errors import DataError
-from fairseq_ext.utils.files import staged_folder, writers
 from tests.support.harness import REPO, command, run, write_lines
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
 from tests.support.troubled_server import serving
@@ -302,27 +301,6 @@ def test_the_command_downloads(tmp_path: Path, files: Path) -> None:
             assert (tmp_path / folder / name).read_bytes() == (files / name).read_bytes()
 
 
-def write_both(left: Path, right: Path, fail: bool) -> None:
-    with (
-        staged_folder(left) as first,
-        staged_folder(right) as second,
-        writers([first / "x", second / "y"]) as files,
-    ):
-        files[0].write("text")
-        if fail:
-            raise ValueError("stop")
-
-
-def test_folders_appear_whole_or_not_at_all(tmp_path: Path) -> None:
-    left, right = tmp_path / "a" / "one", tmp_path / "two"
-    right.mkdir()
-    with pytest.raises(ValueError, match="stop"):
-        write_both(left, right, fail=True)
-    assert [path.name for path in tmp_path.rglob("*")] == ["two"]
-    write_both(left, right, fail=False)
-    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["a", "one", "x", "two", "y"]
-
-
 # Text is split into sentences by the rules of its language, and joined for the other one
 @pytest.mark.parametrize(
     ("src", "line", "sentences"),
@@ -401,6 +379,13 @@ def test_the_layout_of_lines_stays():
     assert [result.text for result in results] == [
         "  a) ONE TWO.   THREE.  NO MORE.", "\t- ONE.", "1. ONE. TWO.", "*  (3)", " -",
     ]  # fmt: skip
+
+
+def test_a_line_without_a_visible_character_stays_empty():
+    lines = ["a", "\u200b", "\u00ad \u00ad", "", " \ufeff", "b\u200b"]
+    encode = Pipeline("en", "en", clean=True).encoder()
+    results = translations(lines, Upper(), TextCodec(encode, str), buffer=4)
+    assert [result.text for result in results] == ["A", "", "", "", "", "B"]
 
 
 def test_numbers_of_list_items_are_copied():

@@ -37,7 +37,7 @@ from fairseq.logging import metrics
 from fairseq.models.ema.ema import EMA
 from fairseq.modules import dynamic_convolution
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer
-from fairseq.search import DiverseBeamSearch, Sampling
+from fairseq.search import Sampling
 from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 
@@ -83,7 +83,8 @@ def test_the_kind_of_each_patch_is_the_folder_of_its_module() -> None:
 @pytest.mark.parametrize("target", ["gone:nothing", "utils:nothing", "utils:No.thing"])
 def test_a_target_that_is_gone_names_its_patch(target: str) -> None:
     patch = Patch("lost", "why", layers=(Layer((f"fairseq.{target}",), models.load_once.wrapper),))
-    with pytest.raises(EnvironmentProblem, match=r"lost.*does not fit the installed fairseq"):
+    fault = r"lost.*does not fit the installed fairseq.*fairseq-fixed==0\.12\.3\.1"
+    with pytest.raises(EnvironmentProblem, match=fault):
         patching.apply(patch)
 
 
@@ -101,22 +102,6 @@ def test_online_back_translation_needs_an_output_layer_that_can_grow() -> None:
         model, task = build(["--arch", arch])
         with pytest.raises(ConfigError, match=r"an `--arch` whose output layer .* `transformer`"):
             add(task.source_dictionary, model, ["de", "en"])
-
-
-def diverse_step() -> None:
-    """Two steps of two groups, for the sentence that is number 7 of its data."""
-    words = Dictionary()
-    groups = DiverseBeamSearch(words, num_groups=2, diversity_strength=0.5, diversity_discount=1)
-    for number in range(2):
-        scores = torch.zeros(1, 2, number)
-        groups.step(number, torch.zeros(1, 2, len(words)), scores, None, torch.tensor([7]))
-
-
-def test_diverse_search_of_any_sentence(without: Callable[[str], None]) -> None:
-    diverse_step()
-    without("diverse beam search")
-    with pytest.raises(IndexError):
-        diverse_step()
 
 
 def test_samples_of_more_tokens_than_there_are(without: Callable[[str], None]) -> None:

@@ -90,18 +90,21 @@ def test_the_least_probable_pairs_make_room() -> None:
     np.testing.assert_allclose([limited.values[words == e].sum() for e in set(words)], 1)
 
 
-def test_data_serve_both_directions(tmp_path: Path) -> None:
-    for language in ("pt-BR", "en"):
-        (tmp_path / f"train.pt-BR-en.{language}.idx").touch()
-    prefix = tmp_path / "train.pt-BR-en"
-    assert training_data(tmp_path, None, None) == (prefix, ("pt-BR", "en"))
-    assert training_data(tmp_path, "en", "pt-BR") == (prefix, ("en", "pt-BR"))
-    with pytest.raises(DataError, match="no binarized training data of a matching pair"):
-        training_data(tmp_path, "en", "de")
-    for language in ("de", "en"):
-        (tmp_path / f"train.de-en.{language}.idx").touch()
+@pytest.mark.parametrize("langs", [("en", "es"), ("pt-BR", "en"), ("en-GB", "en"), ("en", "en-GB")])
+def test_data_serve_both_directions(langs: tuple[str, str], tmp_path: Path) -> None:
+    prefix = tmp_path / f"train.{'-'.join(langs)}"
+    for language in langs:
+        (tmp_path / f"{prefix.name}.{language}.idx").touch()
+    assert training_data(tmp_path, None, None) == (prefix, langs)
+    for pair in (langs, langs[::-1]):
+        assert training_data(tmp_path, *pair) == (prefix, pair)
+    for pair in (("en", "de"), ("fr", None)):
+        with pytest.raises(DataError, match="no binarized training data of a matching pair"):
+            training_data(tmp_path, *pair)
+    for language in ("de", langs[1]):
+        (tmp_path / f"train.de-{langs[1]}.{language}.idx").touch()
     with pytest.raises(DataError, match="several pairs of languages; choose one by `--src` and"):
-        training_data(tmp_path, None, "en")
+        training_data(tmp_path, None, langs[1])
 
 
 def test_files_keep_a_shortlist(tmp_path: Path) -> None:

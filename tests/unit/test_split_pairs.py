@@ -23,7 +23,6 @@ from fairseq_ext.corpora.near_duplicates import normalized
 from fairseq_ext.corpora.pair_texts import Text
 from fairseq_ext.corpora.split_pairs import SplitJob
 from fairseq_ext.text.cleaning import plain
-from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import cells, lines, table_rows
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import DataError
@@ -230,19 +229,6 @@ def test_more_held_out_sentences_than_there_are_is_an_error(tmp_path):
         ValueError, match="more than 300 distinct target sentences, but there are 300"
     ):
         split(corpus(), tmp_path, valid=150, test=150, key="target")
-
-
-def test_cleaning(tmp_path):
-    pairs = [("a  b", "c\u00a0d"), ("", "x"), ("a b", "c d"), ("1 2 3 4", "x"), ("1 2 3", "x")]
-    splits, report = split(pairs, tmp_path, valid=0, test=0, max_words=3)
-    assert splits["train"] == [("a b", "c d"), ("1 2 3", "x")]
-    assert report["read"] == 5
-    assert report["dropped"] == {"empty side": 1, "repeated pair": 1, "more than 3 words": 1}
-    words = Pipeline("en", "de", clean=True, tokenize=True, lowercase=True).words()
-    assert words('Mr. Smith\'s well-known ("old") car.') == (
-        'mr. smith \'s well-known ( " old " ) car .'
-    )
-    assert Pipeline("en", "de", lowercase=True).words()("It IS.") == "it is."
 
 
 def test_nothing_left_is_an_error(tmp_path):
