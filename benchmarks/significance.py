@@ -2,7 +2,7 @@
 """Measure how often `compare` finds a difference where there is none, and where there is one.
 
     python benchmarks/significance.py --experiments 10000 --json docs/results/significance.json
-    python benchmarks/significance.py --pseudo docs/results/multi30k_all/translations.tsv.gz \
+    python benchmarks/significance.py --pseudo docs/results/multi30k_all/translations.tsv.xz \
         --ref test.de --spread uniform --experiments 1000 --json significance_pseudo.json
 
 Every experiment compares two systems with a few training runs each, by the test of

@@ -203,7 +203,7 @@ def test_results_name_no_folder_of_the_machine_they_were_made_on() -> None:
     machine_path = re.compile(r"(?<![\w./…-])/(home|root|work|mnt|scratch|Users|var)/[^'\",\s]*")
     paths = [
         path
-        for ending in ("log.gz", "tsv.gz", "json", "txt")
+        for ending in ("log.gz", "tsv.bz2", "tsv.xz", "json", "txt")
         for path in (REPO / "docs" / "results").rglob(f"*.{ending}")
     ]
     mentions = {
