@@ -298,7 +298,10 @@ def _preprocess(original: Callable, args: Namespace) -> None:
         logger.addFilter(rename)
         try:
             original(Namespace(**{**vars(args), "destdir": str(stage)}))
-            _keep_pipeline(args, stage)
+            prefix = (args.trainpref or args.validpref or args.testpref or "").split(",")[0]
+            if prefix and (steps := pipeline.load(Path(prefix).parent)):
+                pipeline.require_same(destdir, steps)
+                steps.save(stage)
         finally:
             logger.removeFilter(rename)
         _require_same_dictionaries(stage, Path(destdir))
@@ -318,21 +321,6 @@ def _build_dictionary(original: Callable, cls: type, filenames: Any, **options: 
             "`--thresholdsrc` or `--thresholdtgt`, or raise `--nwordssrc` or `--nwordstgt`."
         )
     return dictionary
-
-
-def _keep_pipeline(args: Namespace, stage: Path) -> None:
-    """Copy the ``text.json`` beside the first text to binarize into the new data folder ``stage``.
-
-    The first text is that of ``--trainpref``; without this option, of ``--validpref`` or
-    ``--testpref``. ``text.json`` says how text became tokens. A different ``text.json`` in
-    ``--destdir`` is an error.
-    """
-    prefix = (args.trainpref or args.validpref or args.testpref or "").split(",")[0]
-    pipe = pipeline.load(Path(prefix).parent) if prefix else None
-    if pipe is None:
-        return
-    pipeline.require_same(args.destdir, pipe)
-    pipe.save(stage)
 
 
 def _require_no_dictionary(args: Namespace) -> None:
