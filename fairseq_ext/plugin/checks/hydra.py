@@ -91,15 +91,6 @@ def complete(cfg: Any) -> None:
 
     A memory-efficient precision switches ``fp16`` or ``bf16`` on, and an architecture sets sizes.
     """
-    require_names(cfg)
-    for precision in ("fp16", "bf16"):
-        if cfg.common[f"memory_efficient_{precision}"]:
-            cfg.common[precision] = True
-    fill_in_architecture(cfg)
-
-
-def require_names(cfg: Any) -> None:
-    """Raise :class:`ConfigError` if a `_name` in ``cfg``, such as `model._name`, is unknown."""
     from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY
@@ -114,6 +105,10 @@ def require_names(cfg: Any) -> None:
                 f"`{part}._name` must be one of the {len(names)} names that `fairseq-train "
                 f"--user-dir … --help` lists, but is `{name}`{nearest(name, names)}"
             )
+    for precision in ("fp16", "bf16"):
+        if cfg.common[f"memory_efficient_{precision}"]:
+            cfg.common[precision] = True
+    fill_in_architecture(cfg)
 
 
 def fill_in_architecture(cfg: Any) -> None:
