@@ -218,7 +218,12 @@ def _end(cfg: Any, number: signal.Signals) -> NoReturn:
     with contextlib.suppress(Exception):  # the process is already ending with another error
         async_checkpoints.wait()
     if not cfg.distributed_training.distributed_rank:
-        message = f"fairseq-ext: stopped by {number.name}. {_how_it_goes_on(cfg.checkpoint)}"
+        advice = "No checkpoint was saved yet: the same command starts from the beginning."
+        if last := last_checkpoint(cfg.checkpoint):
+            is_default = cfg.checkpoint.restore_file == "checkpoint_last.pt"
+            command = "The same command" + ("" if is_default else " without `--restore-file`")
+            advice = f"{command} continues from {last}."
+        message = f"fairseq-ext: stopped by {number.name}. {advice}"
         print(printable(message), file=sys.stderr)
     children = multiprocessing.active_children()
     for child in children:
@@ -232,15 +237,6 @@ def _end(cfg: Any, number: signal.Signals) -> NoReturn:
     sys.stderr.flush()
     os.kill(os.getpid(), number)
     raise SystemExit(128 + number)  # if the signal has not ended the process
-
-
-def _how_it_goes_on(checkpoint: Any) -> str:
-    last = last_checkpoint(checkpoint)
-    if last is None:
-        return "No checkpoint was saved yet: the same command starts from the beginning."
-    if checkpoint.restore_file != "checkpoint_last.pt":
-        return f"The same command without `--restore-file` continues from {last}."
-    return f"The same command continues from {last}."
 
 
 def last_checkpoint(checkpoint: Any) -> Path | None:
