@@ -120,12 +120,9 @@ def score_without_attention(
         return original(self, models, sample, **options)
     with contextlib.ExitStack() as hooks:
         for model in models:
-            hooks.enter_context(model.register_forward_hook(_first_output))
+            hook = model.register_forward_hook(lambda _, inputs, outputs: outputs[:1])
+            hooks.enter_context(hook)
         return original(self, models, sample, **options)
-
-
-def _first_output(model: Any, inputs: Any, outputs: tuple) -> tuple:
-    return outputs[:1]
 
 
 MBART = "fairseq.tasks.translation_from_pretrained_bart:TranslationFromPretrainedBARTTask"
