@@ -29,6 +29,8 @@ from fairseq_ext.utils.files import atomic_write
 
 logger = logging.getLogger(__name__)
 PLATEAU = "fairseq.optim.lr_scheduler.reduce_lr_on_plateau:ReduceLROnPlateauLRSchedule"
+PLATEAU_COUNTERS = ("num_bad_epochs", "cooldown_counter")
+BATCHES = "fairseq.data.iterators:EpochBatchIterator"
 
 
 # 1. Batches
@@ -61,10 +63,7 @@ def compose_as_in_first_epoch(
     return original(self, epoch, combine, load_dataset, **options)
 
 
-@around(
-    "fairseq.data.iterators:EpochBatchIterator._get_iterator_for_epoch",
-    patch="batches after resume",
-)
+@around(f"{BATCHES}._get_iterator_for_epoch", patch="batches after resume")
 def shuffle_as_asked(
     original: Callable, self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
 ) -> Any:
@@ -126,15 +125,13 @@ def group_what_is_left(
         iterable.take(done + groups * chunk_size)
 
 
-@around("fairseq.data.iterators:EpochBatchIterator.state_dict", patch="batches left of an epoch")
+@around(f"{BATCHES}.state_dict", patch="batches left of an epoch")
 def store_processes(original: Callable, self: Any) -> dict[str, Any]:
     """Add the number of processes that share the batches of an epoch to the iterator's state."""
     return {**original(self), "processes": self.num_shards}
 
 
-@around(
-    "fairseq.data.iterators:EpochBatchIterator.load_state_dict", patch="batches left of an epoch"
-)
+@around(f"{BATCHES}.load_state_dict", patch="batches left of an epoch")
 def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[str, Any]) -> None:
     """Continue an epoch where it stopped, even with another number of processes.
 
@@ -240,19 +237,14 @@ def restore_validation(
 @around(f"{PLATEAU}.state_dict", patch="validation after resume")
 def save_plateau(original: Callable, self: Any) -> dict[str, Any]:
     """Add the counters of ``reduce_lr_on_plateau`` to its state."""
-    plateau = self.lr_scheduler
-    return {
-        **original(self),
-        "num_bad_epochs": plateau.num_bad_epochs,
-        "cooldown_counter": plateau.cooldown_counter,
-    }
+    return original(self) | {name: getattr(self.lr_scheduler, name) for name in PLATEAU_COUNTERS}
 
 
 @around(f"{PLATEAU}.load_state_dict", patch="validation after resume")
 def restore_plateau(original: Callable, self: Any, state: dict[str, Any]) -> None:
     """Restore the counters of ``reduce_lr_on_plateau``; they are 0 if the checkpoint has none."""
     original(self, state)
-    for name in ("num_bad_epochs", "cooldown_counter"):
+    for name in PLATEAU_COUNTERS:
         setattr(self.lr_scheduler, name, state.get(name, 0))
 
 
