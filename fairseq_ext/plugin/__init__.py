@@ -1,9 +1,7 @@
-"""The only entry point of this plugin, :func:`register`.
+"""The only entry point of this plugin, :func:`register`; importing this package registers nothing.
 
-fairseq calls ``register`` if its command line has the option ``--user-dir``: ``--user-dir
-user_dir`` in a clone, or ``--user-dir "$(fairseq-ext user-dir)"`` in an installation. Our commands,
-and the processes that they start, call ``register`` themselves. Importing this package registers
-nothing.
+fairseq calls ``register`` if its command line has ``--user-dir`` (see :mod:`fairseq_ext`). Our
+commands, and the processes that they start, call it themselves.
 """
 
 import functools

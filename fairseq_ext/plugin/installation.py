@@ -19,12 +19,7 @@ def fairseq_distributions() -> list[str]:
 
 
 def check_single_fairseq() -> None:
-    """Refuse an environment in which two distributions have written into one ``fairseq`` folder.
-
-    Raises:
-        EnvironmentProblem: two are installed; the message has the command that replaces them by
-            the tested one.
-    """
+    """Raise :class:`EnvironmentProblem` if two distributions have written into ``fairseq``."""
     names = fairseq_distributions()
     if len(names) > 1:
         raise EnvironmentProblem(

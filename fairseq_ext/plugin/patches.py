@@ -65,11 +65,7 @@ _active: set[str] = set()  # global, because patches change the whole process
 
 
 def apply() -> None:
-    """Apply every patch, each once per process.
-
-    Raises:
-        EnvironmentProblem: fairseq lacks a function or class that a patch changes.
-    """
+    """Apply every patch once; raise EnvironmentProblem if fairseq lacks what a patch changes."""
     for patch in PATCHES:
         if patch.name not in _active:
             patching.apply(patch)

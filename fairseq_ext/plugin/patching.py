@@ -23,7 +23,7 @@ KINDS = {"repairs": "repair", "security": "security", "features": "feature", "ch
 
 @dataclass(frozen=True)
 class Layer:
-    """A part of a patch: attributes of fairseq or its libraries, and a function to wrap them.
+    """A function of a patch, and the attributes of fairseq or its libraries that it wraps.
 
     A layer without targets is an action: its function is called once, without arguments.
     """
@@ -41,20 +41,19 @@ class Layer:
 
 
 def replacing(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Decorate a function that takes fairseq's original function or value, and returns another.
+    """Decorate a function of ``patch`` that takes the original target and returns its replacement.
 
-    A target is a name such as ``fairseq.trainer:Trainer.train_step``. The decorated function
-    becomes a layer of the patch named ``patch``, and is called once for each target.
+    A target is a name such as ``fairseq.trainer:Trainer.train_step``; for each target the function
+    is called once.
     """
     return lambda wrapper: Layer(targets, wrapper, patch)
 
 
 def around(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Decorate a function that fairseq is to call instead of each target.
+    """Decorate a function of ``patch`` that fairseq is to call instead of each target.
 
     A target is a name such as ``fairseq.trainer:Trainer.train_step``. The decorated function gets
-    the original target first, then the arguments of the call. It becomes a layer of the patch named
-    ``patch``.
+    the original target first, then the arguments of the call.
     """
 
     def layer(function: Callable) -> Layer:

@@ -192,7 +192,7 @@ def _add_preprocess_args(original: Callable, parser: ArgumentParser) -> Any:
 
 
 def _error(parser: ArgumentParser, message: str) -> NoReturn:
-    """Report a wrong option in one line; if it belongs to other architectures, name them."""
+    """Report a wrong option in one line, and name the architectures that have this option."""
     from fairseq_ext.base import models
 
     if message.startswith("unrecognized arguments: "):
@@ -210,12 +210,9 @@ def _error(parser: ArgumentParser, message: str) -> NoReturn:
 
 @around("fairseq.dataclass.utils:compose", patch="command lines")
 def _compose(original: Callable, *arguments: Any, overrides: list[str], **options: Any) -> Any:
-    """Compose fairseq's configuration, with an error of one line if an option is wrong.
+    """Compose fairseq's configuration; raise ConfigError for a missing option or a wrong type.
 
     ``overrides`` are the options, such as ``dataset.max_tokens=4000``.
-
-    Raises:
-        ConfigError: an option is missing, or has a value of a wrong type.
     """
     from hydra.errors import ConfigCompositionException
 
@@ -234,10 +231,7 @@ def _compose(original: Callable, *arguments: Any, overrides: list[str], **option
 
 @functools.cache
 def ignored(command: str) -> frozenset[str]:
-    """Return the attribute names of the options that a command accepts but never reads.
-
-    ``command`` is one of :data:`COMMANDS`.
-    """
+    """Name the attributes of the options that a command of :data:`COMMANDS` never reads."""
     from fairseq.dataclass import configs
 
     common = set(configs.CommonConfig.__dataclass_fields__) - {"_name"}
@@ -257,10 +251,8 @@ def ignored(command: str) -> frozenset[str]:
 def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
     """Print one line for each option of this process's command line that has no effect.
 
-    ``args`` are the options as ``parser`` has read them.
-
-    Raises:
-        ConfigError: an option is in :data:`REFUSED`: the command cannot work with it.
+    ``args`` are the options as ``parser`` has read them. Raise :class:`ConfigError` for an option
+    in :data:`REFUSED`, with which the command cannot work.
     """
     from fairseq_ext.base import models
 
@@ -298,10 +290,7 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
 
 
 def _options_given(parser: ArgumentParser, words: Sequence[str]) -> dict[str, str]:
-    """Map each attribute that an option in ``words`` sets to that option, as the user typed it.
-
-    The user may have abbreviated options. Words that are no option are left out.
-    """
+    """Map attributes to the options in ``words`` that set them, as typed (perhaps abbreviated)."""
     options: dict[str, str] = {}
     actions = parser._option_string_actions
     for word in (word.partition("=")[0] for word in words if word.startswith("--")):

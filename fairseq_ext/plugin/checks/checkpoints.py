@@ -36,8 +36,7 @@ def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, 
 def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
     """Return the checkpoint from which fairseq would start training, and the option that names it.
 
-    The option, such as ``restore_file``, is None for the run's own last checkpoint, which may not
-    exist.
+    For the run's own last checkpoint, which may not exist, the option is None.
     """
     from fairseq.file_io import PathManager
 
@@ -55,8 +54,6 @@ def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
 @around("fairseq.checkpoint_utils:load_checkpoint", patch="checkpoints that do not fit")
 def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
     """Load a checkpoint; report faults in one line, and copy the data's text.json to `--save-dir`.
-
-    text.json says how text becomes tokens.
 
     Problem: A checkpoint of another architecture or scheduler ends in a traceback, and a model with
     another dictionary prints wrong words; if the file of `--restore-file` is missing, training
@@ -136,10 +133,7 @@ def _trainer_load_checkpoint(
 
 
 def _require_scheduler(cfg: Any, filename: str) -> None:
-    """Refuse to resume with a new `--lr-scheduler`, which would get the old scheduler's state.
-
-    ``filename`` is the checkpoint from which the run resumes.
-    """
+    """Refuse to resume from ``filename`` with a new scheduler, which would get the old state."""
     if not storage.is_checkpoint(filename):
         return
     state = storage.peek(filename)
@@ -188,14 +182,11 @@ def _save_dictionaries(
 
 
 def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool = True) -> None:
-    """Require that a task has the dictionaries with which the checkpoint ``path`` was trained.
+    """Raise CheckpointError if a task has other dictionaries than the checkpoint ``path``.
 
-    ``record`` has these dictionaries, as :func:`fairseq_ext.checkpoints.dictionaries.recorded`
-    returns them. If it is None, nothing is compared, and a warning is logged if ``warn``. Tasks
-    other than translation and language modelling are not checked.
-
-    Raises:
-        CheckpointError: a dictionary differs.
+    ``record`` has the checkpoint's, as :func:`fairseq_ext.checkpoints.dictionaries.recorded`
+    returns them. If it is None, nothing is compared, and a warning is logged if ``warn``. Only
+    tasks of translation and language modelling are checked.
     """
     pair = _task_symbols(task)
     if not pair:
@@ -218,10 +209,7 @@ def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool =
 
 
 def _task_symbols(task: Any) -> tuple[list[str], list[str]] | None:
-    """Return the symbols of a task's source and target dictionaries, which may be the same.
-
-    Return None for tasks other than translation and language modelling.
-    """
+    """Return the source and target symbols of a translation or language model task, or None."""
     from fairseq.tasks.language_modeling import LanguageModelingTask
     from fairseq.tasks.translation import TranslationTask
 

@@ -26,9 +26,7 @@ from fairseq_ext.utils.parsing import nearest
 
 @around("fairseq.distributed.utils:call_main", patch="options that do not work")
 def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
-    """Check the options of a command before it starts any process.
-
-    The commands are fairseq-train, fairseq-interactive, fairseq-validate and fairseq-eval-lm.
+    """Check the options of fairseq-train, -interactive, -validate and -eval-lm before they start.
 
     Problem: fairseq accepts options that cannot work, then fails with a traceback or ignores them.
     """
@@ -54,10 +52,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 
 @around("fairseq.trainer:Trainer.__init__", patch="options that do not work")
 def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
-    """Check the options of a training before its trainer is made.
-
-    `fairseq-train` checks them in `call_main`, which processes of `fairseq-hydra-train` skip.
-    """
+    """Check options in each process, because those of `fairseq-hydra-train` skip `call_main`."""
     _refuse_broken(cfg, "fairseq_cli.train")
     if cfg.optimization.use_bmuf and cfg.distributed_training.distributed_world_size == 1:
         raise ConfigError(
@@ -68,10 +63,7 @@ def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any
 
 
 def _refuse_broken(cfg: Any, command: str) -> None:
-    """Raise :class:`ConfigError` for options that ``command`` accepts but that cannot work.
-
-    ``command`` is the module of the command, such as ``fairseq_cli.train``.
-    """
+    """Refuse options with which a command, such as ``fairseq_cli.train``, cannot work."""
     option_checks.refuse_broken(cfg, command)
     unsharded = ("train", "validate", "interactive")
     if cfg.dataset.num_shards != 1 and command.rpartition(".")[2] in unsharded:
@@ -91,10 +83,7 @@ def _refuse_broken(cfg: Any, command: str) -> None:
 def _build_generator(
     original: Callable, self: Any, models: list[Any], args: Any, *rest: Any, **options: Any
 ) -> Any:
-    """Check whether the models and the data can do what the generation options ask for.
-
-    fairseq calls no earlier function that gets both the options and the models.
-    """
+    """Check, once the models are known, whether they and the data can do what options ask for."""
     from fairseq.models import FairseqLanguageModel
 
     reasons = [reason for model in models if (reason := option_checks.no_alignment(model))]
@@ -159,10 +148,7 @@ def _search(original: Callable, self: Any, models: list[Any], sample: Any, **opt
     patch="options that do not work",
 )
 def _add_symbols(original: Callable, dictionary: Any, model: Any, languages: Any) -> None:
-    """Refuse a model if online back-translation cannot add symbols to its output layer.
-
-    fairseq adds a symbol for each of ``languages`` to ``dictionary`` and to the model's layers.
-    """
+    """Refuse a model to whose output layer fairseq cannot add a symbol for each language."""
     weight = getattr(getattr(model.decoder, "output_projection", None), "weight", None)
     if weight is None or weight.size(1) != model.encoder.embed_tokens.embedding_dim:
         raise ConfigError(
@@ -174,10 +160,7 @@ def _add_symbols(original: Callable, dictionary: Any, model: Any, languages: Any
 
 
 def _check_input(path: str) -> None:
-    """Check the file to translate before models are loaded; make standard input strict UTF-8.
-
-    ``path`` is ``-`` for standard input.
-    """
+    """Check the file to translate before models are loaded; ``-`` is made strict UTF-8."""
     if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
         # Refuse invalid UTF-8, as in files: in some locales it would become unknown words.
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
@@ -188,9 +171,7 @@ def _check_input(path: str) -> None:
 
 @around("fairseq_cli.interactive:buffered_read", patch="control symbols as words")
 def _buffered_read(original: Callable, path: str, size: int) -> Iterator[list[str]]:
-    """Refuse `<s>`, `</s>` and `<pad>` as words of a text, while it is read for translation.
-
-    Files are also checked in advance (:func:`_check_input`); pipes and standard input are not.
+    """Refuse `<s>`, `</s>` and `<pad>` as words, also in pipes, which nothing else checks.
 
     Problem: fairseq-interactive takes `<s>`, `</s>` and `<pad>` in a text for the beginning, the
     end and the padding of a sentence.
@@ -310,10 +291,7 @@ def _preprocess(original: Callable, args: Namespace) -> None:
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.build_dictionary", patch="complete result files")
 def _build_dictionary(original: Callable, cls: type, filenames: Any, **options: Any) -> Any:
-    """Refuse to make a dictionary that has no word of the text.
-
-    It would have only symbols that fairseq adds itself, all of which count 0.
-    """
+    """Refuse to make a dictionary without any word of the text, only with fairseq's symbols."""
     dictionary = original(cls, filenames, **options)
     if not any(dictionary.count[dictionary.nspecial :]):
         raise ConfigError(
@@ -342,10 +320,7 @@ def _require_no_dictionary(args: Namespace) -> None:
 
 
 def _require_same_dictionaries(stage: Path, folder: Path) -> None:
-    """Refuse to replace a dictionary in ``folder`` if other data there were made with it.
-
-    ``stage`` has the new files, which will be moved to ``folder``.
-    """
+    """Refuse new files in ``stage`` that replace the dictionary of other data in ``folder``."""
     written = {path.name for path in stage.iterdir()}
     stay = sorted(path.name for path in folder.glob("*.idx") if path.name not in written)
     for new in stage.glob("dict.*txt") if stay else ():

@@ -74,10 +74,7 @@ def _save_checkpoint(original: Callable, cfg: Any, trainer: Any, *rest: Any, **o
 
 
 def _not_finite(trainer: Any) -> str | None:
-    """Name the first parameter of the model or its moving average that is NaN or infinite.
-
-    Return None if all are finite.
-    """
+    """Name the first parameter of the model or its average that is not finite; None if all are."""
     models = {"": trainer.get_model()}
     if trainer.cfg.ema.store_ema:
         models["moving average of "] = trainer.ema.get_model()

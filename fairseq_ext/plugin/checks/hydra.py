@@ -29,7 +29,7 @@ _patched_call = ContextVar("_patched_call", default=False)
 
 
 class _Done(BaseException):
-    """Raised after the checked training, so that fairseq-hydra-train does not train once more."""
+    """Raised after the training with checks, so that fairseq-hydra-train does not train again."""
 
 
 @around("fairseq.distributed.utils:call_main", patch="fairseq-hydra-train")
@@ -48,7 +48,7 @@ def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
 
 @around("fairseq_cli.train:add_defaults", patch="fairseq-hydra-train")
 def _add_defaults(original: Callable, cfg: Any) -> None:
-    """Start the checked training; fairseq calls this right after it imports the user directory."""
+    """Start training with all checks; fairseq calls this as soon as the plugin is imported."""
     hydra = next(running(HYDRA), None)
     if hydra is None or _patched_call.get():
         return original(cfg)

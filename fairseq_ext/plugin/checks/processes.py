@@ -57,10 +57,8 @@ _held = contextlib.ExitStack()  # global, because a lock belongs to the whole pr
 def locked(folder: str | Path) -> Iterator[None]:
     """Hold the lock on an existing folder during a ``with`` block, then remove the lock file.
 
-    On a file system without locks, only log a warning.
-
-    Raises:
-        ConfigError: another training holds the lock.
+    Raise :class:`ConfigError` if another training holds it. On a file system without locks, only
+    log a warning.
     """
     path = Path(folder, LOCK)
     with contextlib.ExitStack() as stack:
@@ -142,9 +140,7 @@ TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train")
 
 @around("fairseq.distributed.utils:call_main", patch="interruption")
 def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
-    """Handle signals in the first process of ``fairseq-train``, which waits for the others.
-
-    A signal ends the job's processes with one message.
+    """End all processes of a training, with one message, when the first gets a signal.
 
     Problem: Ctrl-C ends a training in pages of tracebacks; SIGTERM and SIGHUP (a closed terminal)
     end it without a message, and leave unfinished files and, for a while, other processes of its
@@ -209,10 +205,7 @@ def leave_quietly() -> None:
 
 
 def _end(cfg: Any, number: signal.Signals) -> NoReturn:
-    """Say how to continue, end the job's other processes, and end this one by the signal.
-
-    Shells expect a process to end by the signal that it got.
-    """
+    """Say how to continue; end other processes, and this one by the signal, as shells expect."""
     for handled in SIGNALS:
         signal.signal(handled, signal.SIG_DFL)  # a second Ctrl-C ends the process at once
     with contextlib.suppress(Exception):  # the process is already ending with another error

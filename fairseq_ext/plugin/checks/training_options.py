@@ -33,10 +33,7 @@ NUMBERS = re.compile(r"[0-9]+(,[0-9]+)*|[0-9]+-[0-9]+")
 
 
 def refuse(cfg: Any) -> None:
-    """Raise :class:`ConfigError` for options that fairseq-train accepts but that cannot work.
-
-    The functions below yield one message per fault. The error has the first of these messages.
-    """
+    """Raise :class:`ConfigError` with the first of the messages that the checks below yield."""
     checks = (_numbers, _precision, _packages, _sharding, _criterion, _bleu, _metric, _model, _data)
     for faults in checks:
         for fault in faults(cfg):
@@ -44,11 +41,7 @@ def refuse(cfg: Any) -> None:
 
 
 def dictionary(option: str, text: str) -> dict[Any, Any]:
-    """Read ``text``, the value of an option such as ``--model-overrides``, as a dictionary.
-
-    Raises:
-        ConfigError: the text is not a dictionary.
-    """
+    """Read the value ``text`` of an option as a dictionary; raise ConfigError if it is none."""
     values = _value(text)
     if not isinstance(values, dict):
         raise wrong_value(option, "a dictionary such as \"{'dropout': 0.1}\" (quote it)", text)
@@ -124,10 +117,7 @@ def _value(text: str) -> Any:
 
 
 def _precision(cfg: Any) -> Iterator[str]:
-    """Yield errors about ``--fp16`` and ``--amp`` on a CPU, and about ``--bf16-products``.
-
-    The master weights of ``--fp16`` and the loss scaler of both need CUDA.
-    """
+    """Yield errors about ``--fp16`` and ``--amp``, which need CUDA, and ``--bf16-products``."""
     import torch
 
     for option in ("fp16", "amp"):
@@ -179,10 +169,7 @@ def _packages(cfg: Any) -> Iterator[str]:
 
 
 def _sharding(cfg: Any) -> Iterator[str]:
-    """Yield errors about options that do not go with ``--zero-sharding os``.
-
-    It gives whole tensors to the processes, so the weights must not be joined into a single tensor.
-    """
+    """Yield errors about options that do not go with ``--zero-sharding os``."""
     common = cfg.common
     if cfg.distributed_training.zero_sharding != "os":
         return
@@ -253,10 +240,7 @@ def _bleu(cfg: Any) -> Iterator[str]:
 
 
 def _bleu_search(values: dict[str, Any]) -> Iterator[str]:
-    """Yield errors about names and types in ``values``, the dictionary of `--eval-bleu-args`.
-
-    fairseq ignores unknown names.
-    """
+    """Yield errors about unknown names, which fairseq ignores, and types in `--eval-bleu-args`."""
     from fairseq.dataclass.configs import GenerationConfig
 
     for name, value in values.items():
@@ -273,10 +257,7 @@ def _bleu_search(values: dict[str, Any]) -> Iterator[str]:
 
 
 def _metric(cfg: Any) -> Iterator[str]:
-    """Yield errors about the name or the direction of ``--best-checkpoint-metric``.
-
-    With the wrong direction, fairseq would keep the worst checkpoint as the best.
-    """
+    """Yield errors about the name or the direction of ``--best-checkpoint-metric``."""
     metric, names = cfg.checkpoint.best_checkpoint_metric, (*LOWER_IS_BETTER, *HIGHER_IS_BETTER)
     maximize = cfg.checkpoint.maximize_best_checkpoint_metric
     if metric in HIGHER_IS_BETTER and not maximize:

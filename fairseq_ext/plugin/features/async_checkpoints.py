@@ -84,9 +84,6 @@ def _torch_persistent_save(
 
 @around("fairseq.file_io:PathManager.async_close", patch="checkpoints written asynchronously")
 def _async_close(original: Callable) -> bool:
-    """Wait for the last checkpoint at the end of training, where fairseq calls this.
-
-    Return the result of fairseq's function.
-    """
+    """Wait for the last checkpoint at the end of training, where fairseq calls this."""
     wait()
     return original()

@@ -33,9 +33,8 @@ READING_LOGITS = ("compute_loss", "get_lprobs_and_target")
 def obstacle(criterion: Any, model: Any) -> str | None:
     """Say why the loss of ``model`` needs all logits at once; None if it can work in chunks.
 
-    A criterion of this plugin gives the reason in its method ``obstacle``; its ``compute_loss`` can
-    read features. A criterion of another plugin that computes its own loss gets all logits, as in
-    fairseq.
+    A criterion of this plugin gives a reason in its method ``obstacle``. A criterion of another
+    plugin that computes its own loss gets all logits, as in fairseq.
     """
     from fairseq_ext.training import chunked_output
 

@@ -71,10 +71,7 @@ def _parts(dataset: Any) -> Iterator[Any]:
     "fairseq.data.denoising_dataset:DenoisingDataset.__getitem__", patch="batches of each epoch"
 )
 def draw_noise_of_sentence(original: Callable, self: Any, index: int) -> Any:
-    """Seed torch's generator by run seed, epoch and sentence before noise is drawn.
-
-    fairseq seeds only numpy's generator in this way.
-    """
+    """Seed torch's generator by run, epoch and sentence before noise, as fairseq seeds numpy's."""
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(hash((self.seed, self.epoch, int(index))))
         return original(self, index)
@@ -108,7 +105,7 @@ def numpy_with_old_names(original: ModuleType) -> ModuleType:
 def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
     """Return the byte at which each sentence of a ``.bin`` file starts, int64 ``[sentences]``.
 
-    ``sizes`` counts the tokens of each sentence, which have ``itemsize`` bytes each.
+    ``sizes`` are the sentences' lengths in tokens, each of ``itemsize`` bytes.
     """
     counts = np.fromiter(sizes, np.int64, len(sizes))
     return (np.cumsum(counts) - counts) * itemsize
@@ -129,9 +126,7 @@ def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
 
 @around("fairseq.data.indexed_dataset:infer_dataset_impl", patch="data of the old layout")
 def not_cached(original: Callable, path: str) -> str | None:
-    """Return ``lazy`` instead of ``cached`` for data of `fairseq-preprocess --dataset-impl lazy`.
-
-    Then sentences are read from the file, not from a cache that is still empty.
+    """Return ``lazy`` instead of ``cached``, so that sentences are read from the file.
 
     Problem: Training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError, because
     fairseq reads a batch before it caches the sentences; without the cache, workers share the open
@@ -171,7 +166,7 @@ def close_if_open(original: Callable, self: Any) -> None:
 
 @around("fairseq.data.data_utils:_find_extra_valid_paths", patch="several validation sets")
 def names_of_subsets(original: Callable, dataset_path: str) -> set[str]:
-    """Return the names of further validation sets: ``valid1``, not ``valid1.de-en.de``.
+    """Return the names of further validation sets without endings, such as ``valid1``.
 
     Problem: fairseq-train refuses `--valid-subset valid,valid1`: it compares names of sets with
     names of files, and concludes that valid1 would be ignored.
@@ -199,8 +194,7 @@ PATIENCE = 5.0  # seconds to wait until the current batch is made
 def stop(thread: Callable[[], Any]) -> None:
     """End fairseq's loading thread (``BackgroundConsumer``); ``thread`` is a weak reference to it.
 
-    The thread ends when it has made a given number of batches, so this number is set to 0. The
-    queue is emptied because the thread waits while the queue is full.
+    It ends at a certain number of batches, set to 0 here, but waits while its queue is full.
     """
     consumer = thread()
     if consumer is None:

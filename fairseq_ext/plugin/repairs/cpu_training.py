@@ -44,11 +44,7 @@ def join_processes(training: Any) -> None:
 def require_one_job(training: Any) -> None:
     """Refuse processes of ``torchrun`` that would train separate models in the same folder.
 
-    fairseq ignores ``torchrun`` if ``--distributed-world-size`` is 1. The option's default is the
-    number of GPUs.
-
-    Raises:
-        ConfigError: ``torchrun`` has started several processes, but the option is 1.
+    With ``--distributed-world-size`` 1 (default: the number of GPUs) fairseq ignores ``torchrun``.
     """
     launched = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
     if launched > 1 and training.distributed_world_size == 1:
@@ -61,11 +57,7 @@ def require_one_job(training: Any) -> None:
 
 
 def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> None:
-    """Register this plugin in a spawned process, then run its part of the training.
-
-    ``index`` is the number of the process on this machine. ``main`` is the command's function,
-    called with ``cfg`` and ``kwargs``.
-    """
+    """Register this plugin in a spawned process, then call ``main(cfg, **kwargs)`` there."""
     from fairseq_ext.plugin import register
 
     register()
@@ -127,10 +119,7 @@ def without_device_ids(
 def gather_on_cpu(
     original: Callable, data: Any, group: Any = None, max_size: int = 16384
 ) -> list[Any]:
-    """Return the ``data`` of all processes, such as logs; with gloo, use no CUDA buffer.
-
-    fairseq always uses such a buffer, but a job with gloo may have no GPU.
-    """
+    """Return the ``data`` of all processes; with gloo, do without fairseq's CUDA buffer."""
     from fairseq.distributed.utils import get_global_group, get_world_size
 
     group = group or get_global_group()

@@ -77,13 +77,9 @@ def block_repetitions(original: Callable, self: Any, *arguments: Any, **options:
 def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -> Tensor:
     """Forbid the tokens that would repeat an n-gram of their hypothesis; return ``lprobs``.
 
-    Args:
-        size: the length n of the n-grams.
-        tokens: ``[B, T]``, the hypotheses with start symbol and padding.
-        lprobs: ``[B, V]``, log-probabilities of the next token; those of forbidden tokens are set
-            to ``-inf`` in place.
-        sizes: further numbers that fairseq passes; only the last is used, the number of tokens in
-            a hypothesis after the start symbol.
+    ``size`` is n. ``tokens`` ``[B, T]`` are the hypotheses with start symbol and padding. In
+    ``lprobs`` ``[B, V]``, log-probabilities of the next token, those of forbidden tokens become
+    ``-inf``. The last of ``sizes`` is the number of tokens after the start symbol.
     """
     step = sizes[-1]
     words = tokens[:, 1 : step + 1]  # without the start symbol and padding
@@ -193,11 +189,7 @@ def score_by_language(
 def count_empty_translations(
     original: Callable, self: Any, logging_outputs: list[dict[str, Any]], criterion: Any
 ) -> None:
-    """Log the BLEU counts also of batches whose translations have no words.
-
-    fairseq leaves out such batches. Without any other batch, there would be no BLEU for
-    ``--best-checkpoint-metric``.
-    """
+    """Log BLEU counts also if no translation has a word; fairseq would then log no BLEU at all."""
     from fairseq.logging import metrics
     from fairseq.tasks.translation import EVAL_BLEU_ORDER
 

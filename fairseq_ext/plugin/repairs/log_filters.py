@@ -74,10 +74,7 @@ def _log_file_once(original: Callable, *args: Any, **options: Any) -> Any:
 
 @around("fairseq.checkpoint_utils:verify_checkpoint_directory", patch="log file")
 def _log_plugin(original: Callable, save_dir: str) -> None:
-    """Write the plugin's messages, such as a change of stage, to ``--log-file`` too.
-
-    fairseq-train calls this once, in its first process, after it has opened the log file.
-    """
+    """Write the plugin's messages to ``--log-file`` too, which the first process has now opened."""
     plugin = logging.getLogger("fairseq_ext")
     for handler in logging.getLogger("fairseq_cli.train").handlers:
         if isinstance(handler, logging.FileHandler):

@@ -67,7 +67,7 @@ def compose_as_in_first_epoch(
 def shuffle_as_asked(
     original: Callable, self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
 ) -> Any:
-    """Tell a reused sampler whether to shuffle; it would otherwise do as in its first epoch."""
+    """Tell a reused sampler whether to shuffle in this epoch; it knows only its first epoch's."""
     if hasattr(self, "epoch_batch_sampler"):
         self.epoch_batch_sampler.shuffle = shuffle
     return original(self, epoch, shuffle, *args, **kwargs)
@@ -79,10 +79,10 @@ def shuffle_as_asked(
     patch="batches after resume",
 )
 def continue_the_pass(original: Callable, self: Any, epoch: int) -> None:
-    """Seed a pass over a multilingual corpus by its first epoch, also when a run resumes within it.
+    """Keep the order of a multilingual corpus when a run resumes within a pass over the corpus.
 
-    With ``--virtual-epoch-size`` a pass takes several epochs. fairseq draws another order if a run
-    resumes within a pass, so that some sentences are read twice and others not at all.
+    With ``--virtual-epoch-size`` a pass takes several epochs, and its first epoch is the seed.
+    fairseq would draw another order, and so read some sentences twice and others not at all.
     """
     first = epoch - (epoch - 1) % self.num_virtual_epochs
     if self._random_global_indices is None and first != epoch:
@@ -158,11 +158,7 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
 
 
 def early_stopping_state() -> dict[str, Any]:
-    """Return fairseq's state for ``--patience``: ``best`` and ``num_runs``.
-
-    ``best`` is the best value that a validation has given so far (None at first). ``num_runs`` is
-    the number of validations since then.
-    """
+    """Return ``best``, the best validation (None at first), and ``num_runs``, those since then."""
     command = next(running("fairseq_cli.train"), None)
     counter = getattr(command, "should_stop_early", None)
     return {"best": getattr(counter, "best", None), "num_runs": getattr(counter, "num_runs", 0)}
@@ -182,10 +178,7 @@ def save_early_stopping(
 
 
 def aim(cfg: Any) -> str:
-    """Describe which value of a metric counts as the best, such as ``lowest loss``.
-
-    ``cfg`` is the ``checkpoint`` group of the options.
-    """
+    """Describe the best value of the metric in ``cfg.checkpoint``, such as ``lowest loss``."""
     extreme = "highest" if cfg.maximize_best_checkpoint_metric else "lowest"
     return f"{extreme} {cfg.best_checkpoint_metric}"
 
@@ -293,11 +286,10 @@ def sweep_directory(original: Callable, save_dir: str) -> None:
 
 @around("fairseq.checkpoint_utils:save_checkpoint", patch="number of best checkpoints")
 def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None:
-    """Keep every checkpoint as one of the best until the number to keep is reached.
+    """Keep every checkpoint as one of the best until ``--keep-best-checkpoints`` is reached.
 
-    fairseq keeps a new checkpoint only if it is better than the worst that it has kept, even while
-    it has kept fewer than ``--keep-best-checkpoints``. So until that number is reached, this patch
-    tells fairseq that its worst checkpoint is infinitely bad.
+    fairseq keeps only a checkpoint that is better than the worst it has. Until the number is
+    reached, this patch tells fairseq that its worst checkpoint is infinitely bad.
 
     Problem: --keep-best-checkpoints 3 keeps only one checkpoint while the loss rises.
     """

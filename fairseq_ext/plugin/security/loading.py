@@ -169,10 +169,7 @@ def _one_by_one(
 
 
 def _require_memory(path: str, weights: dict[str, Any]) -> None:
-    """Refuse a model whose weights, in fp32, exceed this machine's memory.
-
-    ``weights`` are still on the disk: the file is only mapped into memory.
-    """
+    """Refuse a model whose weights, still on the disk, exceed this machine's memory in fp32."""
     tied = ties(weights)
     size = 4 * sum(weight.numel() for name, weight in weights.items() if name not in tied)
     remedy = "Make a bundle of it with `fairseq-ext bundle --numbers int8`"
