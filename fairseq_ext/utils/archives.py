@@ -83,12 +83,9 @@ def unpacked_in_cache(path: Path, kind: str, find: Callable[[Path], Path]) -> Pa
     """Unpack a model's archive into the user's cache; return the model's folder there.
 
     Each version of the archive is unpacked once, into a folder below the cache's folder ``kind``.
-    ``find`` takes the folder of unpacked files and returns the model's folder in it, or raises
-    DataError or CheckpointError.
-
-    Raises:
-        CheckpointError: the archive is damaged or unsafe, or ``find`` finds no model.
-        EnvironmentProblem: the cache cannot be written to.
+    ``find`` returns the model's folder in the folder of unpacked files, or raises DataError or
+    CheckpointError. Both, and a damaged or unsafe archive, are a CheckpointError here. A cache that
+    cannot be written to is an EnvironmentProblem.
     """
     return _unpacked(path.absolute(), files.version(path), kind, find)
 
@@ -124,10 +121,7 @@ def _unpacked(path: Path, former: files.Version, kind: str, find: Callable[[Path
 
 @contextmanager
 def archive_errors(path: str | Path) -> Iterator[None]:
-    """Turn errors of damaged or unsafe content into a DataError that names the archive ``path``.
-
-    All other errors, such as that of a full disk, pass through unchanged.
-    """
+    """Turn errors of damaged or unsafe content, but no others, into a DataError about ``path``."""
     try:
         yield
     except FairseqExtError:
@@ -170,10 +164,7 @@ class _Member(tarfile.TarInfo):
 
 
 class _Limited:
-    """A file that raises ValueError once more than ``limit`` bytes of it have been read.
-
-    ``end`` has the last 1024 bytes read so far.
-    """
+    """A file of which ``limit`` bytes can be read (else ValueError); ``end`` has the last 1024."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._count = file, 0
@@ -210,10 +201,9 @@ def _untar(packed: IO[bytes], folder: Path, max_bytes: int) -> None:
 
 
 def decompressed(file: IO[bytes], head: bytes) -> Any:
-    """Return a file object that reads the decompressed content of ``file``.
+    """Return a file object for the decompressed content of ``file``, or an uncompressed ``file``.
 
-    ``head`` has the first six bytes, which show the compression. An uncompressed file is returned
-    as it is.
+    ``head`` has the first six bytes, which show the compression.
     """
     if head.startswith(_ZSTD):
         extras.need("zstandard")
@@ -233,13 +223,10 @@ def decompressed(file: IO[bytes], head: bytes) -> Any:
 
 
 def write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    """Write a file or folder of a tar file below ``folder``.
+    """Write a member of a tar file below ``folder``, without its owner, times and permissions.
 
-    tarfile's own filter for unsafe members does not serve here: older Pythons lack it, and up to
-    3.11.12 links could deceive it (CVE-2025-4517). Owners, times and permissions are not restored.
-
-    Raises:
-        ValueError: the member would leave the folder, or is a link or a device.
+    Raise ValueError if it would leave the folder, or is a link or a device. tarfile's own filter
+    does not serve: older Pythons lack it, and up to 3.11.12 links deceive it (CVE-2025-4517).
     """
     _require_inside(member.name)
     path = folder / member.name

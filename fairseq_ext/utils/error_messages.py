@@ -28,10 +28,7 @@ _SPAWNED = re.compile(rf"^{re.escape(errors.__name__)}\.\w+: (.*)", re.MULTILINE
 
 
 def report(error: BaseException) -> int | None:
-    """Print the message of an error that ends the command, and return the exit status.
-
-    Return None, and print nothing, if the error needs its traceback.
-    """
+    """Print an error's message, and return the exit status; None if it needs its traceback."""
     line = None if os.environ.get(TRACEBACK) else final_line(error)
     if line is None:
         return None
@@ -53,11 +50,7 @@ def final_line(error: BaseException) -> str | None:
 
 
 def _plain_words(error: BaseException) -> str | None:
-    """Return a message in plain words for an error that a user can cause; None for other errors.
-
-    Such errors are failed file operations, text that is not UTF-8, missing modules and options, a
-    criterion that does not suit the model, and errors of a spawned process.
-    """
+    """Return a message in plain words for an error that a user can cause; None for other errors."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return extras.missing(error.name)
     if isinstance(error, OSError) and error.errno in USER_CAUSED:

@@ -28,10 +28,7 @@ EXTRAS: dict[str, str] = {
 
 
 def need(*modules: str) -> None:
-    """Raise :class:`EnvironmentProblem` if one of these modules is not installed.
-
-    The message names the first module that is missing, and the command that installs it.
-    """
+    """Raise EnvironmentProblem, with the command to install it, for the first missing module."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise EnvironmentProblem(missing(module))

@@ -28,10 +28,7 @@ _attributes = attrgetter("st_mode", "st_uid", "st_gid", "st_nlink")
 
 
 def explain(error: OSError, path: str | Path | None = None) -> str:
-    """Explain a failed file operation in one line: the path, the system's reason, the cure.
-
-    If ``path`` is None, the error tells the path.
-    """
+    """Explain a failed operation on ``path`` (default: the error's) in one line, with a cure."""
     name = path or error.filename2 or error.filename or "the output"
     if error.errno in FULL_DISK:
         cure = "Free some space, or choose a folder on another disk."
@@ -76,12 +73,9 @@ def require_file(path: str | Path, description: str = "file") -> Path:
 
 
 def head(path: str | Path, size: int) -> bytes:
-    """Return the first bytes of a file, or no bytes if it cannot be read or is not a regular file.
-
-    A pipe is not opened, because that would wait for someone to write to it.
-    """
+    """Return the first bytes of a file, or b"" if it cannot be read or is not a regular file."""
     try:
-        if not Path(path).is_file():
+        if not Path(path).is_file():  # to open a pipe would wait for someone to write to it
             return b""
         with Path(path).open("rb") as file:
             return file.read(size)
@@ -100,10 +94,7 @@ def is_name(name: object) -> TypeGuard[str]:
 
 
 def require_folder_of(path: Path, option: str) -> None:
-    """Raise :class:`EnvironmentProblem` if the folder of an output file does not exist.
-
-    ``option`` is the option that names the file, for the message.
-    """
+    """Raise EnvironmentProblem if the folder of the file that ``option`` names does not exist."""
     folder = Path(os.path.realpath(path)).parent  # of a link's target, as in `atomic_write`
     if os.path.isdir(folder):  # noqa: PTH112  # the text may be too long for a path
         return
@@ -295,8 +286,7 @@ def scratch_folder(path: str | Path) -> Iterator[Path]:
 def atomic_folder(folder: str | Path) -> Iterator[Path]:
     """Yield an empty folder that becomes ``folder`` once the block has succeeded.
 
-    The last step is a single rename: after an error or a kill before it, ``folder`` stays as it
-    was. ``folder`` must be empty, or not exist.
+    ``folder`` must be empty, or not exist, and stays so until a single rename at the end.
     """
     folder = Path(os.path.realpath(folder))
     with scratch_folder(folder) as hidden:
@@ -364,10 +354,9 @@ class FileVersions:
     def require_unchanged(self) -> None:
         """Raise :class:`DataError` if a file has been written to since this object was made.
 
-        The modification time alone does not show this, because anyone can set it back. Nobody can
-        set back the time of change (ctime). But the system also updates the ctime when a file gets
-        a new name, link, mode or owner. So a later ctime is accepted if the mode, the owner or the
-        number of links differs.
+        Anyone can set back the modification time, but nobody the time of change (ctime). The system
+        also updates the ctime when a file gets a new name, link, mode or owner. So a later ctime is
+        accepted if the mode, the owner or the number of links differs.
         """
         for path, former in self._files.items():
             now = path.stat() if path.exists() else None

@@ -50,11 +50,7 @@ _LOCKS: "weakref.WeakSet[ForkSafeLock]" = weakref.WeakSet()
 
 
 class ForkSafeLock:
-    """A lock for the threads of a process, which is free in a forked child.
-
-    The thread that held the lock at the fork does not exist in the child, so nobody there would
-    release the lock.
-    """
+    """A lock of threads that is free in a forked child, which lacks the thread that held it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -19,10 +19,8 @@ CHOICES = ("MALLOC_", "GLIBC_TUNABLES")
 def keep() -> bool:
     """Make the C library reuse freed memory instead of returning it; return whether it does.
 
-    Training soon needs freed memory again, but the system would clear it each time. For example,
-    glibc takes the gradients of a large embedding from the system and returns them, so each of
-    their pages costs a page fault in every update. Allocator settings in the environment take
-    precedence.
+    The gradients of a large embedding, for example, would cost a page fault for each of their pages
+    in every update. Allocator settings in the environment take precedence.
     """
     mallopt = _mallopt()
     if mallopt is None or any(name.startswith(CHOICES) for name in os.environ):

@@ -94,10 +94,7 @@ def _of_type(hint: Any, default: Any) -> dict[str, Any]:
 
 
 def from_args(kind: type[T], args: argparse.Namespace) -> T:
-    """Fill a dataclass, and dataclasses nested in it, from the arguments named like their fields.
-
-    A field keeps its default if no argument has its name.
-    """
+    """Fill a dataclass, and those nested in it, from the arguments that are named like fields."""
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
     for name in (field.name for field in dataclasses.fields(kind)):  # type: ignore[arg-type]

@@ -32,8 +32,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse like argparse, but let a subcommand's parser itself refuse unknown arguments.
 
-        Then that parser can suggest the nearest name among its own options. In argparse, the parent
-        parser refuses unknown arguments.
+        It can suggest a name among its own options, which argparse's parent parser cannot.
         """
         self._words = list(args or [])
         parsed, unknown = super().parse_known_args(args, namespace)
@@ -57,10 +56,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog.partition(' ')[0]}: error: {printable(line)}\n")
 
     def list_by_group(self, subparsers: Any, groups: Mapping[str, str]) -> None:
-        """Show each subcommand in the help below its heading, ``groups[name]``.
-
-        argparse has a single heading for all subcommands.
-        """
+        """Show each subcommand in the help below ``groups[name]``, not all below one heading."""
         headings: dict[str, Any] = {}
         for line in subparsers._choices_actions:
             title = groups[line.dest]
@@ -81,8 +77,7 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
 def advise(message: str, options: Iterable[str], command: str, example: str = "") -> str:
     """Reword argparse's message, and add what was probably meant, or where to find help.
 
-    ``options`` are all options of ``command``. ``example`` shows its use in the message; it
-    is empty if there is none.
+    ``options`` are all options of ``command``; an ``example`` of its use ends some messages.
     """
     usage = f"Example: `{example}`." if example else f"`{command} --help` explains them."
     if choice := re.fullmatch(

@@ -14,17 +14,11 @@ from fairseq_ext.utils.errors import EnvironmentProblem, FairseqExtError
 
 
 def run(address: str, work: Callable[[Any, bool], object], request: Any, *, cpu: bool) -> None:
-    """Start as many workers as the cluster has room for, and wait for all of them.
+    """Start as many workers as the cluster at ``address`` has room for, and wait for all of them.
 
-    Args:
-        address: the cluster's address; ``local`` starts a cluster.
-        work: the function that each worker calls: ``work(request, cpu)``, where ``cpu`` is True if
-            the worker has no GPU.
-        request: the first argument of ``work``.
-        cpu: whether to use no GPU at all.
-
-    Raises:
-        EnvironmentProblem: Ray is not installed, or the cluster cannot be reached.
+    The address ``local`` starts a cluster. Each worker calls ``work(request, cpu)``, where ``cpu``
+    is True if the worker has no GPU. With ``cpu`` no worker has one. Raise EnvironmentProblem if
+    Ray is not installed, or the cluster cannot be reached.
     """
     extras.need("ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # keep Ray from reporting to its makers

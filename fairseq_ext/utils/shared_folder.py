@@ -72,10 +72,7 @@ class SharedFolder:
         return [name for name in names if name not in file_names]
 
     def make(self, name: str, do: Callable[[str], object]) -> bool:
-        """Make the file ``name`` by ``do(name)``, unless it exists or another worker makes it.
-
-        Return whether this worker has made it.
-        """
+        """Make ``name`` by ``do(name)`` unless another worker does; return whether it was made."""
         stem = Path(name).stem
         try:
             with locks.held(self._lock(name), wait=False) as alone:
@@ -118,10 +115,7 @@ class SharedFolder:
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Flatten nested values into a dict with paths as keys, such as ``inputs 1 sha256``.
-
-    ``name`` is the path of ``value`` itself.
-    """
+    """Flatten the ``value`` at path ``name`` into a dict by paths such as ``inputs 1 sha256``."""
     if isinstance(value, (dict, list)):
         items = value.items() if isinstance(value, dict) else enumerate(value, start=1)
         pairs = [_flat(entry, f"{name} {key}".lstrip()) for key, entry in items]
