@@ -108,10 +108,7 @@ def all_commands() -> list[Command]:
 
 
 def add_all(parser: Parser, only: str | None = None) -> None:
-    """Add every subcommand to a parser or, if ``only`` names a subcommand, only that one.
-
-    The parser's help lists subcommands below the heading of their group.
-    """
+    """Add every subcommand, or the one that ``only`` names, to a parser; list them by group."""
     commands = all_commands()
     commands = [command for command in commands if command.name == only] or commands
     subparsers = parser.add_subparsers(
@@ -126,10 +123,9 @@ def add_all(parser: Parser, only: str | None = None) -> None:
 
 
 def _add_examples(parsers: dict[str, Parser], prefix: str = "") -> None:
-    """Give subcommands, and their own subcommands, the examples in :data:`EXAMPLES`.
+    """Give subcommands, and their own subcommands, their examples in :data:`EXAMPLES`, if any.
 
-    A subcommand that is not in :data:`EXAMPLES` keeps the example that it has set. ``prefix`` is
-    put before the names to look up, such as ``"plot "`` for the subcommands of ``plot``.
+    ``prefix`` is put before the names to look up, such as ``"plot "`` for subcommands of ``plot``.
     """
     for name, parser in parsers.items():
         parser.example = EXAMPLES.get(f"{prefix}{name}", parser.example)

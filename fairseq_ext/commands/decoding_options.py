@@ -59,10 +59,7 @@ def specified(args: Any, names: Iterable[str] = OF_A_MODEL) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The options of search and sampling on the command line of ``translate``.
-
-    A number that the command line does not give is None; :meth:`search` puts in the default.
-    """
+    """The options of search and sampling of ``translate``; most are None if not given."""
 
     beam: int | None = _number(Search.beam, "beam size")
     nbest: int | None = _number(Search.nbest, "translations for each line")
@@ -142,13 +139,10 @@ class SearchOptions:
             raise ConfigError(f"`{flag(name)}` {fault}.")
 
     def search(self, model_defaults: SearchDefaults) -> Search:
-        """Return the settings of the search.
+        """Return the settings of the search; raise ConfigError as :meth:`check` does.
 
         Options on the command line take precedence over ``model_defaults``, which take precedence
         over the defaults of :class:`Search`.
-
-        Raises:
-            ConfigError: an option has no effect in this :attr:`mode`.
         """
         self.check()
         values = {name: getattr(Search, name) for name in (*SEARCH, *LIMITS)}
@@ -206,13 +200,9 @@ def chosen_codec(
 ) -> TextCodec:
     """Make the codec that turns text into tokens, and tokens into text.
 
-    The first ``text.json`` in ``folders`` is used, except where ``options`` replace its steps. If
-    no folder has one, the options alone decide. ``codes`` is a file of merges to use instead of the
-    one that ``--bpe-codes`` names. With ``constraints``, a line may have target text after the
-    source, separated by tabs.
-
-    Raises:
-        ConfigError: an option has no effect, because the option that it needs is missing.
+    ``options`` replace steps of the first ``text.json`` in ``folders``, if there is one. ``codes``
+    is a file of merges that replaces ``--bpe-codes``. With ``constraints``, a line may have target
+    text after the source, separated by tabs. Raise ConfigError for an option that needs another.
     """
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text import pipeline

@@ -65,13 +65,12 @@ class TokenizerOptions:
     def choose(
         self, undoing: Iterable[Postprocessor], references: Sequence[str], path: Path | None = None
     ) -> str:
-        """Return the name of sacrebleu's tokenizer: ``--tokenize`` or, by default, by language.
+        """Return the name of sacrebleu's tokenizer: ``--tokenize``, or the target language's.
 
-        The target language is taken from ``-l``, ``--detokenize``, the pipelines that ``undoing``
-        undoes, or the ending of ``path``, the reference file; the first that names a language
-        decides. If the language has no tokenizer of its own, the script of ``references`` is
-        examined, too: see
-        :func:`~fairseq_ext.evaluation.score.choose_tokenizer`.
+        The first of these that names a language decides: ``-l``, ``--detokenize``, the pipelines of
+        ``undoing``, the ending of the reference file ``path``. If the language has no tokenizer of
+        its own, :func:`~fairseq_ext.evaluation.score.choose_tokenizer` also examines the script of
+        ``references``.
         """
         from fairseq_ext.evaluation.score import choose_tokenizer
 
@@ -99,9 +98,9 @@ class ProcessOptions:
         return {name: value for name, value in settings.items() if value is not None}
 
     def refuse(self, needs: str) -> None:
-        """Raise ConfigError if one of these options is given, for a command without neural metric.
+        """Raise ConfigError if one of these options is given without ``needs``.
 
-        ``needs`` is the missing option that asks for such a metric, ``--metric comet:MODEL``.
+        ``needs`` is an option that asks for a neural metric, such as ``--metric comet:MODEL``.
         """
         for name in ("metric_python", "metric_batch_size"):
             if getattr(self, name) is not None:
@@ -140,11 +139,9 @@ class MetricOptions:
     def source_path(self, reference: ReferenceOptions, latency: bool = False) -> Path | None:
         """Return the file with the source sentences, from ``--source`` or the test set ``--ref``.
 
-        None means that the source is not needed, or is in the S lines of fairseq-generate's output.
-        ``latency`` says whether the source is also needed to measure latencies.
-
-        Raises:
-            ConfigError: a metric is unknown, or an option goes with another that is missing.
+        None means that the source is not needed (``latency`` needs it too), or is in the S lines of
+        fairseq-generate's output. Raise ConfigError for an unknown metric, or an option that needs
+        another.
         """
         from fairseq_ext.evaluation.score import TEXT_METRICS, test_set_source
 
@@ -194,11 +191,8 @@ class UndoingOptions:
         """Choose the steps that turn the translations of one system into text.
 
         ``generated`` has the system's outputs of fairseq-generate. ``subwords`` is the kind of
-        subwords to assume without ``--remove-bpe`` and ``text.json``: ``joined`` or ``none``.
-
-        Raises:
-            ConfigError: the outputs become text in different ways, or options contradict each
-                other.
+        subwords to assume without ``--remove-bpe`` and ``text.json``: ``joined`` or ``none``. Raise
+        ConfigError if the outputs become text in different ways, or options contradict each other.
         """
         from fairseq_ext.text.generated import Postprocessor, find
         from fairseq_ext.text.pipeline import Pipeline

@@ -58,12 +58,9 @@ def write_json(path: Path | None, data: Any) -> None:
 
 
 def named_values(option: str, form: str, items: Sequence[str]) -> dict[str, str]:
-    """Parse values such as ``NAME=FILE`` of a repeated option; return the values by name.
+    """Return the values of a repeated ``option``, written in the ``form`` ``NAME=FILE``, by name.
 
-    ``option`` and ``form``, such as ``--log`` and ``NAME=FILE``, are for the message.
-
-    Raises:
-        ConfigError: a value has another form, or a name is repeated.
+    Raise :class:`ConfigError` if a value has another form, or a name is repeated.
     """
     values: dict[str, str] = {}
     for item in items:
@@ -79,9 +76,6 @@ def keep_inputs(args: Any) -> None:
 
     The :data:`OUTPUTS` of ``args`` are files to write, and all other paths are read. A command that
     writes several files sets ``endings``, which are added to ``--output``.
-
-    Raises:
-        ConfigError: a file would be both read and written, or written twice.
     """
     written: dict[str, str] = {}
     for name in OUTPUTS:
@@ -103,9 +97,6 @@ def require_folders(args: argparse.Namespace) -> None:
     """Refuse an output whose folder is missing, before the command does work that would be lost.
 
     A command that makes the folder of its ``--output`` sets ``makes_folder``.
-
-    Raises:
-        EnvironmentProblem: the folder of an output does not exist.
     """
     made_by_command = ("output",) if getattr(args, "makes_folder", False) else ()
     for name in OUTPUTS:
@@ -145,10 +136,7 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """End the ``with`` block quietly, without an error, at SIGTERM, SIGHUP or Ctrl-C.
-
-    Use it inside ``files.cleaned_up``, which turns SIGTERM into KeyboardInterrupt.
-    """
+    """End the block without an error at SIGTERM (in ``files.cleaned_up``), SIGHUP or Ctrl-C."""
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         # A running server has a handler of its own for SIGTERM, but not for SIGHUP.
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))

@@ -68,11 +68,7 @@ def serve(settings: Settings) -> int:
 
 
 def _splits(settings: Settings) -> bool:
-    """Return whether to split lines into sentences.
-
-    If no option decides, lines are split if the library sentence-splitter is installed. If it is
-    not installed, print a note.
-    """
+    """Return ``--split-sentences``, by default whether its library is installed; if not, say so."""
     if settings.split_sentences is not None:
         return settings.split_sentences
     if importlib.util.find_spec("sentence_splitter") is not None:

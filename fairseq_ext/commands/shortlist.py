@@ -86,10 +86,8 @@ def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[s
     """Find the training data of the only language pair, or of the requested one.
 
     Return the prefix of the data's files, such as ``data-bin/train.de-en``, and both languages. As
-    in fairseq, the data of a pair also serve the other direction if both languages are given.
-
-    Raises:
-        DataError: no pair of languages, or more than one, has training data in ``data``.
+    in fairseq, the data of a pair also serve the other direction if both languages are given. Raise
+    DataError unless exactly one pair has training data.
     """
     pairs = {}
     for path in data.glob("train.*-*.*.idx"):

@@ -65,10 +65,7 @@ class PartOptions:
     )
 
     def check(self, inputs: Sequence[Path] | None, outputs: Mapping[str, Path | None]) -> None:
-        """Raise ConfigError if an option needs ``--parts``, which is missing, or options conflict.
-
-        With ``--parts``, ``inputs`` must be files, and no output may be in the folder of the parts.
-        """
+        """Raise ConfigError if ``--parts`` is missing, or does not go with inputs or outputs."""
         if self.parts is None:
             for name in ("part_lines", "shard", "ray"):
                 if getattr(self, name) is not None:
@@ -140,11 +137,7 @@ class Request:
         )
 
     def resolved(self) -> Request:
-        """Return a copy of the request with ``path``, ``data`` and ``lines`` filled in.
-
-        ``path`` gets the files of the named models. The positional arguments, ``words``, become
-        either the folder ``data`` or the text ``lines``.
-        """
+        """Return a copy with the models' files as ``path``, and ``words`` as data or lines."""
         from fairseq_ext.decoding.loading import require_readers
 
         path = _find_models(self)
@@ -370,10 +363,9 @@ def translate_all(request: Request, translate: TranslateLines) -> Iterator[Trans
 def write(
     translations: Iterable[Translation], nbest: int, out: IO[str], details: IO[str] | None
 ) -> int:
-    """Write translations to ``out`` and, unless ``details`` is None, as JSON to that file.
+    """Write ``nbest`` translations of each line to ``out`` and, if given, to ``details`` as JSON.
 
-    If ``nbest``, the number of translations of each line, is above 1, they are written with line
-    number, rank and score. Return the number of the last line, or 0 if there is none.
+    Several have line number, rank and score. Return the number of the last line, or 0 for none.
     """
     number = 0
     # An untrusted dictionary may have tokens that control a terminal.
@@ -524,8 +516,8 @@ def _files(request: Request) -> list[Path]:
 def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     """Describe all that the translations depend on: files by checksum, and options.
 
-    Options that may differ between workers are left out: devices, memory, paths, and --skip-long.
-    --skip-long changes no finished part: without it, a part with an overlong line fails.
+    Left out are devices, memory, paths, and --skip-long, without which a part with an overlong line
+    would not have been finished.
     """
     values = dataclasses.asdict(request.search) | dataclasses.asdict(request.text)
     values |= {name: getattr(request, name) or None for name in OF_JOB}

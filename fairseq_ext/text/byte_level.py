@@ -23,8 +23,6 @@ FILES = ("encoder.json", "vocab.bpe")  # fairseq's names for vocabulary and merg
 class ByteBPE:
     """A byte-level byte-pair encoding: text to ids and back.
 
-    Decoding replaces each run of white space with one space, and strips the ends.
-
     Args:
         vocabulary: the id of each piece, in GPT-2's ``encoder.json`` or a ``vocab.json``; pieces
             are spelt in GPT-2's printable stand-ins for bytes.
@@ -54,7 +52,7 @@ class ByteBPE:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(lines))]
 
     def decode(self, symbols: Iterable[str]) -> str:
-        """Turn ids, as decimal words, into text; skip words that are not ids, such as ``<unk>``."""
+        """Turn ids, as decimal words, into text with single spaces; skip others, as ``<unk>``."""
         ids = [int(symbol) for symbol in symbols if symbol.isdecimal() and len(symbol) < 10]
         text = self._tokenizer.decode([id_ for id_ in ids if id_ in self._known])
         return one_spaced(text)  # a model may generate a line feed

@@ -106,10 +106,7 @@ def _require_plain_text(path: Path) -> None:
 
 
 def check_parallel(source: str | Path, target: str | Path, **options: Any) -> int:
-    """Check that two texts have equally many lines, and return how many.
-
-    Each text is checked by :func:`check_text` with these ``options``.
-    """
+    """Check two texts by :func:`check_text` with ``options``; return their (equal) line count."""
     counts = [check_text(path, **options) for path in (source, target)]
     if counts[0] != counts[1]:
         raise DataError(
@@ -165,10 +162,7 @@ def _text(path: str | Path, kind: str = "file of merges") -> str:
 
 
 def _rows(text: str, row: str, path: str | Path, form: str) -> list[tuple[str, str]]:
-    """Match each line of a text with the regular expression ``row``; return its two groups.
-
-    If a line does not match, the error says that it is not ``form``.
-    """
+    """Return both groups of the regex ``row`` in each line; refuse a line that is not ``form``."""
     rows = re.findall(rf"^{row}\r?$", text, re.MULTILINE)
     written = text.removesuffix("\n").split("\n") if text else []
     if len(rows) < len(written):

@@ -37,17 +37,11 @@ class Postprocessor:
 
     @classmethod
     def by_language(cls, language: str | None) -> "Postprocessor":
-        """Build a converter for output without a ``text.json``.
-
-        It joins subword-nmt's pieces. If there is a ``language``, it also undoes Moses' tokens.
-        """
+        """Build a converter that joins subword-nmt's pieces, and Moses' tokens of a language."""
         return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 
     def words(self, lines: Iterable[str]) -> list[str]:
-        """Join the subwords of each line into words.
-
-        Lines whose subwords fairseq's ``--remove-bpe`` has joined already stay as they are.
-        """
+        """Join the subwords of each line into words, if fairseq's ``--remove-bpe`` has not."""
         lines = list(lines)
         if self._mark and not any(self._mark in line for line in lines):
             return lines
@@ -65,8 +59,8 @@ class Postprocessor:
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
     """Return the line of fairseq-generate's output that says how to turn its tokens into text.
 
-    The line names the languages ``src`` and ``tgt``, and the path and checksum of the first
-    ``text.json`` in ``folders``. Return None if no folder has a ``text.json``.
+    It names both languages, and path and checksum of the first ``text.json`` in ``folders``. Return
+    None if no folder has a ``text.json``.
     """
     candidates = (Path(folder, FILE).absolute() for folder in folders)
     path = next((path for path in candidates if path.is_file()), None)
@@ -76,9 +70,8 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
     """Load the ``text.json`` for an output of fairseq-generate; return its folder and pipeline.
 
-    If the output names a ``text.json`` (:func:`note`), only that file is loaded. If the file is
-    gone or has changed, print a message and return None. If the output names none, load the
-    ``text.json`` beside the output, or return None if there is no such file.
+    If the output names a ``text.json`` (:func:`note`) that is gone or has changed, print a message
+    and return None. If it names none, load the one beside the output, or return None.
     """
     beside = Path(generated).absolute().parent
     match = _NOTE.search(Path(generated).read_bytes()) if Path(generated).is_file() else None

@@ -22,11 +22,9 @@ MARKUP = re.compile(
 
 
 def paragraphs(text: str) -> tuple[list[str], list[str]]:
-    """Split HTML at the markup that separates paragraphs.
+    """Split HTML into paragraphs, and the markup after each paragraph but the last.
 
-    Returns:
-        The paragraphs, and the markup after each paragraph but the last. Within a paragraph, line
-        breaks become spaces, and tags such as ``<b>`` remain.
+    Within a paragraph, line breaks become spaces, and tags such as ``<b>`` remain.
     """
     texts, between, part, end = list[str](), list[str](), "", 0
     for match in MARKUP.finditer(text):

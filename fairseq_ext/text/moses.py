@@ -200,10 +200,7 @@ class Tokenizer:
                 yield word
 
     def _is_short(self, word: str, following: str | None) -> bool:
-        """Return whether the full stop after ``word`` belongs to it, as in an abbreviation.
-
-        ``following`` is the next word, or None at the end of the line.
-        """
+        """Return whether a full stop between ``word`` and ``following`` marks an abbreviation."""
         if following is None:
             return False
         if "." in word and regex.search(r"\p{Alphabetic}", word):
@@ -215,10 +212,9 @@ class Tokenizer:
 
 
 def detokenizer(language: str) -> Callable[[str], str]:
-    """Return a function that turns a line of Moses' tokens into text.
+    """Return a function that detokenizes a line like ``detokenizer.perl -l language``.
 
-    It writes what ``detokenizer.perl -l language`` writes, with signs instead of XML entities. The
-    language code may have a script or region.
+    Signs replace XML entities. The language code may have a script or region.
     """
     code = short_code(language)
 
@@ -288,10 +284,10 @@ def _text(words: list[str], language: str) -> Iterator[str]:
 
 
 def _is_ending(words: list[str], language: str) -> bool:
-    """Return whether the last word continues the one before it, without a space.
+    """Return whether the last of up to three ``words`` continues the one before, without a space.
 
     It does if it is an English ``'s`` or ``'ll``, or the decimals of a Czech number: ``5`` after
-    ``3`` and ``,``. ``words`` are this word and up to two words before it.
+    ``3`` and ``,``.
     """
     *before, word = words
     if language == "en":

@@ -65,10 +65,7 @@ class Pipeline:
                 raise ConfigError(f"`--{option}` goes with `--tokenize`, which is missing.")
 
     def words(self, language: str | None = None) -> Step:
-        """Return a function that turns a line of text into a line of words, without subwords.
-
-        ``language`` is the text's language; the source language by default.
-        """
+        """Return a function from a line of text in ``language`` (default: ``src``) to its words."""
         language = language or self.src
         steps: list[Step] = []
         if self.clean:
@@ -99,13 +96,9 @@ class Pipeline:
         return do
 
     def encoder(self, language: str | None = None) -> Step:
-        """Return a function that turns a line of text into a line of subword tokens.
+        """Return a function from a line of text in ``language`` (default: ``src``) to its tokens.
 
-        ``language`` is the text's language; the source language by default.
-
-        Raises:
-            DataError: the files of the subwords cannot be used.
-            EnvironmentProblem: a library is not installed.
+        Raise DataError for unusable files of subwords, EnvironmentProblem for a missing library.
         """
         words = self.words(language)
         if self.subwords == "none":
@@ -125,10 +118,7 @@ class Pipeline:
         return self.pieces.decode
 
     def decoder(self, language: str | None = None) -> Step:
-        """Return a function that turns a line of tokens into text.
-
-        ``language`` is the text's language; the target language by default.
-        """
+        """Return a function from a line of tokens to text in ``language`` (default: ``tgt``)."""
         language = language or self.tgt
         join = self.joiner()
         if not self.tokenize:
@@ -139,11 +129,7 @@ class Pipeline:
         return lambda line: detokenize(join(line))
 
     def towards(self, src: str, tgt: str) -> "Pipeline | None":
-        """Return this pipeline, turned to translate from ``src`` to ``tgt``.
-
-        The pipeline may have been saved for the opposite direction. Return None if it is for other
-        languages.
-        """
+        """Return this pipeline turned to ``src`` → ``tgt``; None if it is for other languages."""
         if {src, tgt} != {self.src, self.tgt}:
             return None
         return dataclasses.replace(self, src=src, tgt=tgt)
@@ -160,11 +146,7 @@ class Pipeline:
         return f"{self.src} → {self.tgt}: {', '.join(named) or 'text as it is'}"
 
     def save(self, folder: Path) -> None:
-        """Write ``text.json`` into a folder, after the files that it names.
-
-        Raises:
-            EnvironmentProblem: the folder cannot be written to.
-        """
+        """Write the files of the subwords, then ``text.json``, into a folder."""
         entries = []
         for path in self.files:
             if path.resolve() != (folder / path.name).resolve():
@@ -177,12 +159,9 @@ class Pipeline:
 
 
 def load_towards(folder: Path, src: str, tgt: str) -> Pipeline | None:
-    """Load the pipeline in a folder, turned to translate from ``src`` to ``tgt``.
+    """Load the pipeline in a folder, turned to ``src`` → ``tgt``; None if there is no text.json.
 
-    Return None if the folder has no ``text.json``.
-
-    Raises:
-        DataError: the pipeline is for other languages, or :func:`load` refuses it.
+    Raise DataError if the pipeline is for other languages, or :func:`load` refuses it.
     """
     saved = load(folder)
     if saved is None:
@@ -198,9 +177,8 @@ def load_towards(folder: Path, src: str, tgt: str) -> Pipeline | None:
 def load(folder: str | Path) -> Pipeline | None:
     """Load the pipeline in a folder; return None if the folder has no ``text.json``.
 
-    Raises:
-        DataError: ``text.json`` is damaged or was written by a later version; or a file that it
-            names is missing or has changed.
+    Raise DataError if ``text.json`` is damaged or of a later version, or a file that it names is
+    missing or has changed.
     """
     path = Path(folder, FILE)
     if not path.exists():
@@ -262,10 +240,7 @@ def find(folders: Iterable[str | Path]) -> Pipeline | None:
 
 
 def find_towards(folders: Iterable[str | Path], src: str, tgt: str) -> Pipeline | None:
-    """Load the pipeline that :func:`find` finds, turned to translate from ``src`` to ``tgt``.
-
-    Return None if no folder has a pipeline, or if the first pipeline is for other languages.
-    """
+    """Turn the pipeline of :func:`find` to ``src`` → ``tgt``; None if it is for other languages."""
     saved = find(folders)
     return saved and saved.towards(src, tgt)
 

@@ -32,14 +32,9 @@ _NUMBER = re.compile(r"(?<![0-9A-Za-z])20[12][0-9](?![0-9A-Za-z])")
 
 @dataclass(frozen=True)
 class MaskedLine:
-    """A line, split into spans that stay unchanged and the text around them.
+    """A line, split into spans that stay unchanged and the text around them."""
 
-    ``parts`` are the texts before, between and after the spans, so there is one part more than
-    there are spans. ``years`` are the numbers that stand for the spans in the text for the model.
-    ``ends`` are the start and the end of the line, as far as they are not translated.
-    """
-
-    parts: Sequence[str]  # text before, between and after the spans
+    parts: Sequence[str]  # text before, between and after the spans, so one more than spans
     spans: Sequence[str]  # spans to keep unchanged
     markup: bool  # whether the parts are XML text, whose spans must stay in order
     years: Sequence[str]  # numbers that replace the spans; fewer than spans if a line has very many
@@ -124,10 +119,7 @@ def _has_word(text: str) -> bool:
 
 
 def _pairs(span: str, tags: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Pair the tags in a span that open and close an element; return each pair's start and end.
-
-    ``tags`` has the start and end of every tag in the span.
-    """
+    """Return start and end of each element in a span; ``tags`` has start and end of its tags."""
     pairs, opened = [], dict[str, list[int]]()
     for start, stop in tags:
         name = span[start:stop].strip("</>").partition(" ")[0].lower()
@@ -176,9 +168,9 @@ class Keeper:
     def _core(self, span: str, is_whole: bool) -> tuple[int, int]:
         """Return the start and end of a span's core, which leaves out tags at both ends.
 
-        The core keeps a pair of tags with text between them, unless ``is_whole`` says that the span
-        is all of the line. A span without a word has no core: the start is then the length of the
-        span, and the end is 0.
+        The core keeps a pair of tags with text between them, unless the span is all of the line
+        (``is_whole``). A span without a word has no core: its start is then ``len(span)``, its end
+        0.
         """
         tags = [match.span() for match in TAG.finditer(span)] if self.markup else []
         start, stop = 0, len(span)

@@ -74,11 +74,11 @@ def opened(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
     """Open a file for reading its bytes, and decompress gzip, bzip2, xz and zip.
 
     The format is recognized by the file's first bytes, or else by the ending of its name.
-    ``member`` is the name of the file to read in a ``.zip`` with several.
+    ``member`` names the file to read in a ``.zip`` with several.
 
     Raises:
-        DataError: there is no such file, it is damaged or compressed by zstd, or a ``.zip`` has no
-            such member or several texts.
+        DataError: there is no such file or ``member``, it is damaged or compressed by zstd, or a
+            ``.zip`` has several texts.
     """
     if not path.exists() or path.is_dir():
         raise DataError(f"`{path}` does not exist or is not a file; check the path.")
@@ -136,21 +136,17 @@ def _member(archive: zipfile.ZipFile, path: Path, member: str | None) -> str:
 def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
     """Yield ``(number from 1, line)`` of UTF-8 text, without line ends and byte-order mark.
 
-    Only a line feed ends a line, with or without a carriage return before it. ``member`` is the
-    name of the file to read in a ``.zip`` with several.
-
-    Raises:
-        DataError: the file is unreadable, or a line is not UTF-8, has NUL bytes or is too long; the
-            message names file and line.
+    Only a line feed ends a line, with or without a carriage return before it. ``member`` names the
+    file to read in a ``.zip`` with several. Raise DataError, with file and line, if the file is
+    unreadable, or a line is not UTF-8, has NUL bytes or is too long.
     """
     return decoded(raw_lines(path, member), path)
 
 
 def decoded(raws: Iterable[bytes], path: Path | str, first: int = 1) -> Iterator[tuple[int, str]]:
-    """Decode successive lines of UTF-8 bytes into ``(number, line)``, like :func:`lines`.
+    """Decode lines of UTF-8 bytes into ``(number, line)`` like :func:`lines`, from ``first`` on.
 
-    ``first`` is the number of the first line. ``path`` is the file's path, or the name of a stream,
-    for messages.
+    ``path`` is the file's path, or the name of a stream, for messages.
     """
     for number, raw in enumerate(raws, first):
         text = _decode(raw, path, number).removesuffix("\n").removesuffix("\r")
@@ -195,10 +191,9 @@ def _conversion(path: Path | str, line: bytes) -> str:
 
 
 def _encoding(line: bytes) -> str:
-    """Guess the encoding of bytes that are not UTF-8 or include NUL or escape sequences.
+    """Guess iconv's name for the encoding of bytes that are not UTF-8, or have NULs or escapes.
 
-    Return iconv's name of the encoding, "NAME" if it cannot be guessed, or "" if the bytes are not
-    text.
+    Return "NAME" if it cannot be guessed, or "" if the bytes are not text.
     """
     if line.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "utf-32"
@@ -257,11 +252,7 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
 
 
 def suggest_format(fields: Sequence[str]) -> str:
-    """Return advice for a line of CSV, XML, gettext or JSON where tab-separated text is needed.
-
-    ``fields`` is the line, split at tabs. Return "" if the line has a tab, or its format is not
-    recognized.
-    """
+    """Return advice if a line, split at tabs, is CSV, XML, gettext or JSON instead; or else ""."""
     line = fields[0].lstrip() if len(fields) == 1 else ""
     if line.startswith(("<", "msgid", "#")):
         return " `fairseq-ext corpus translations` reads TMX, XLIFF and gettext."
@@ -275,8 +266,7 @@ def cells(
 ) -> Iterator[tuple[str, str]]:
     """Yield the cleaned ``(source, target)`` of each line of a tab-separated file.
 
-    ``numbered`` has each line with its number; ``path`` names the file in messages. ``columns`` are
-    the numbers, from 1, of the columns with source and target.
+    ``numbered`` has lines with their numbers; ``columns`` are those of source and target, from 1.
     """
     for number, line in numbered:
         fields = line.split("\t") if line else [""] * max(columns)
@@ -287,11 +277,7 @@ def cells(
 def require_columns(
     fields: Sequence[str], path: Path, number: int, columns: tuple[int, int]
 ) -> None:
-    """Raise :class:`DataError` if a row lacks one of the ``columns`` (their numbers, from 1).
-
-    ``fields`` are the row's cells. ``path``, and the ``number`` of the line where the row begins,
-    are for the message.
-    """
+    """Raise :class:`DataError` if a row, from line ``number`` on, lacks one of the ``columns``."""
     if len(fields) < max(columns):
         raise DataError(
             f"`{path}`, line {number}: {len(fields)} column(s), but --columns "
@@ -320,8 +306,7 @@ class Part:
 def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[str, Any]]]:
     """Cut each file into parts of at most ``part_lines`` lines, reading it only once.
 
-    Return the parts of all files, and for the manifest each file's name, size, number of lines and
-    SHA-256.
+    Return the parts of all files, and for the manifest each file's name, size, lines and SHA-256.
     """
     parts: list[Part] = []
     texts: list[dict[str, Any]] = []

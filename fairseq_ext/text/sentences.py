@@ -60,10 +60,7 @@ class SentenceSplitter:
 
 
 def texts_to_translate(parts: list[str]) -> list[str]:
-    """Return the parts of a line, with "" for each part that is not to be translated.
-
-    :func:`is_copied` recognizes these parts. A line's only part is always translated.
-    """
+    """Return the parts of a line, with "" for each (unless it is alone) that :func:`is_copied`."""
     return parts if len(parts) == 1 else ["" if is_copied(part) else part for part in parts]
 
 
@@ -77,10 +74,7 @@ UNSPLIT = SentenceSplitter(lambda line: [line], "")
 
 
 def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
-    """Make a splitter for translation from the language ``src`` to ``tgt``.
-
-    A language without a list of abbreviations gets the English one.
-    """
+    """Make a splitter for ``src`` → ``tgt``, with English abbreviations if it knows no others."""
     source, target = map(short_code, (src, tgt))
     joint = "" if target in UNSPACED else " "
     if source in UNSPACED:
@@ -106,8 +100,7 @@ def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
 def _with_layout(split: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
     """Return a function that splits a line like ``split``, and also keeps the line's layout.
 
-    Indentation and the bullet or number of a list item become parts of their own. Several spaces
-    between two parts stay at the end of the first.
+    The parts are those of a :class:`SentenceSplitter`.
     """
 
     def split_line(line: str) -> list[str]:

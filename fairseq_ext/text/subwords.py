@@ -36,9 +36,8 @@ LONGEST_REMEMBERED = 100  # most characters of a cached word
 class Subwords(NamedTuple):
     """The functions of one kind of subwords: ``encode`` from words to pieces, ``decode`` back.
 
-    ``mark`` is SentencePiece's ``▁`` if ``decode`` turns it into a space; otherwise it is empty.
-    With the mark ``▁``, output of a model that has no ``▁`` at all consists of words, not of
-    pieces. A ``▁`` of the text itself becomes :data:`STAND_IN` in the pieces.
+    ``mark`` is SentencePiece's ``▁`` if ``decode`` turns it into a space, or else "". Pieces then
+    have :data:`STAND_IN` for a ``▁`` of the text, and output without any ``▁`` is already joined.
     """
 
     encode: Step  # turns words into pieces
@@ -76,11 +75,9 @@ def remove_bpe(text: str) -> str:
 
 
 class Merges:
-    """A function that splits the words of a line like subword-nmt.
+    """A function that splits the words of a line like subword-nmt, and caches their pieces.
 
-    It caches the pieces of words. For long words it is faster than subword-nmt, whose time is
-    quadratic in the length of a word. ``codes`` is the file of merges; ``counts`` says that its
-    lines end with counts, as fastBPE writes them.
+    ``codes`` is the file of merges; ``counts`` says that its lines end with counts, as fastBPE's.
     """
 
     def __init__(self, codes: Path, counts: bool = False) -> None:
@@ -109,13 +106,12 @@ class Merges:
 
 
 def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
-    """Merge symbols like subword-nmt, but in time nearly linear in the number of symbols.
+    """Merge symbols like subword-nmt, in time nearly linear (not quadratic) in their number.
 
-    Return the symbols that are left. ``ranks`` has the pairs to merge, each with its rank. Each
-    round merges all pairs of the lowest rank, from left to right. Only then come the pairs with the
-    merged symbol, even if their rank is lower. Until the end, a merged symbol has the place of its
-    left half, and the place of its right half is empty.
+    ``ranks`` has the pairs to merge, each with its rank. Each round merges all pairs of the lowest
+    rank, from left to right; only then come pairs with a merged symbol, even if they rank lower.
     """
+    # Until the end, a merged symbol has the place of its left half; that of the right is empty.
     merged, count = list(symbols), len(symbols)
     left, right = list(range(-1, count - 1)), list(range(1, count + 1))
     queue: list[tuple[int, int, str, str]] = []
@@ -226,10 +222,10 @@ def number_of_files(kind: str) -> int:
 
 
 def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:
-    """Learn subwords from all texts together, and write their file into ``folder``.
+    """Learn ``size`` merges or pieces from all texts together, and write a file into ``folder``.
 
-    ``kind`` names a method in :data:`LEARNT`; ``size`` is the number of merges or pieces. Return
-    the kind in :data:`KINDS` that applies the learnt subwords, and the paths of its files.
+    ``kind`` names a method in :data:`LEARNT`. Return the kind in :data:`KINDS` that applies the
+    learnt subwords, and the paths of its files.
     """
     learner = LEARNT[kind]
     path = folder / learner.file
@@ -240,9 +236,8 @@ def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[st
 def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
     """Learn at most ``merges`` merges from all texts together, and write them to ``codes``.
 
-    They equal the merges that ``subword-nmt learn-bpe`` learns from the concatenated texts. Words
-    are counted before, so that each different word is in memory only once. Texts with nothing to
-    merge are refused.
+    ``subword-nmt learn-bpe`` learns the same from the concatenated texts, in which words are
+    counted here to save memory. Raise DataError if there is nothing to merge.
     """
     from subword_nmt import learn_bpe as subword_nmt
     from tqdm import tqdm
