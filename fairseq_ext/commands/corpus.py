@@ -1,10 +1,7 @@
 """Subcommands that make training data: ``corpus``, ``prepare``, ``subwords`` and ``binarize``."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fairseq_ext.commands import options
 from fairseq_ext.corpora import SPLITS
@@ -12,9 +9,6 @@ from fairseq_ext.corpora.catalogue import CORPORA
 from fairseq_ext.corpora.command_lines import OFFICIAL, OTHERS, PREPARE, SUBWORDS
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options
-
-if TYPE_CHECKING:
-    from fairseq_ext.text.pipeline import Pipeline
 
 SIZE = 8000  # merges or pieces
 
@@ -113,7 +107,14 @@ def _subwords(args: argparse.Namespace) -> None:
         for option, value in (("--kind", args.kind), ("--size", args.size)):
             if value is not None:
                 raise ConfigError(f"`{option}` does not go with `--like`; the model sets it.")
-        steps = _steps_of(args.like, args.src, args.tgt)
+        from fairseq_ext.checkpoints import bundle
+        from fairseq_ext.decoding.loading import models_of
+        from fairseq_ext.text import pipeline
+
+        model = models_of(args.like, args.src, args.tgt)[0]
+        steps = pipeline.load_towards(bundle.home(model), args.src, args.tgt)
+        if steps is None:
+            raise ConfigError(f"{args.like} has no text.json, which says how to make tokens.")
         counts = own_text.split_like(args.text, args.output, steps)
     for name, count in counts.items():
         print(f"{name}  {count:,} lines")
@@ -121,22 +122,6 @@ def _subwords(args: argparse.Namespace) -> None:
         for side in (args.src, args.tgt):
             if hint := suggest_pieces(side, args.text / f"{SPLITS[0]}.{side}"):
                 print(hint)
-
-
-def _steps_of(model: Path, src: str, tgt: str) -> Pipeline:
-    """Return the steps between text and tokens from a model's ``text.json``.
-
-    Raises:
-        ConfigError: the model has no ``text.json``.
-    """
-    from fairseq_ext.checkpoints import bundle
-    from fairseq_ext.decoding.loading import models_of
-    from fairseq_ext.text import pipeline
-
-    steps = pipeline.load_towards(bundle.home(models_of(model, src, tgt)[0]), src, tgt)
-    if steps is None:
-        raise ConfigError(f"{model} has no text.json, which says how to make tokens.")
-    return steps
 
 
 def add_binarize(commands: options.Subparsers) -> None:
