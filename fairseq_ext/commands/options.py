@@ -82,7 +82,12 @@ def keep_inputs(args: Any) -> None:
         path = getattr(args, name, None)
         if not isinstance(path, Path) or files.is_special(path):
             continue
-        for file in _written(name, path, args):
+        outputs = [path]
+        if name == "output" and hasattr(args, "endings"):
+            from fairseq_ext.evaluation import plots
+
+            outputs = [plots.with_ending(path, ending) for ending in args.endings]
+        for file in outputs:
             place, option = os.path.realpath(file), f"--{name}"
             if place in written:
                 raise ConfigError(
@@ -103,18 +108,6 @@ def require_folders(args: argparse.Namespace) -> None:
         path = getattr(args, name, None)
         if name not in made_by_command and isinstance(path, Path):
             files.require_folder_of(path, f"--{name}")
-
-
-def _written(name: str, path: Path, args: argparse.Namespace) -> list[Path]:
-    """List the files that the output option ``name`` writes, from its value ``path``.
-
-    ``--output`` writes one file for each ending if the command has ``endings``.
-    """
-    if name != "output" or not hasattr(args, "endings"):
-        return [path]
-    from fairseq_ext.evaluation import plots
-
-    return [plots.with_ending(path, ending) for ending in args.endings]
 
 
 def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
