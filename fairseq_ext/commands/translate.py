@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any
 
 from fairseq_ext.commands import decoding_options, options
 from fairseq_ext.commands.decoding_options import SearchOptions, TextOptions
@@ -217,18 +217,15 @@ def translate(request: Request) -> None:
         input_versions.require_unchanged()
         print(_summary(translator, count, time.monotonic() - start), file=sys.stderr)
         if several:
+            seem = f"line {several[0]} seems"
+            if len(several) > 1:
+                seem = f"{len(several):,} of these lines, such as line {several[0]}, seem"
             print(
-                f"note: {_seeming(several)} to have "
+                f"note: {seem} to have "
                 "several sentences. A model that was trained on single sentences may leave some "
                 "out: see --split-sentences.",
                 file=sys.stderr,
             )
-
-
-def _seeming(numbers: Sequence[int]) -> str:
-    if len(numbers) == 1:
-        return f"line {numbers[0]} seems"
-    return f"{len(numbers):,} of these lines, such as line {numbers[0]}, seem"
 
 
 def _find_models(request: Request) -> list[Path]:
@@ -349,8 +346,12 @@ def translate_all(request: Request, translate: TranslateLines) -> Iterator[Trans
             [os.fsencode(f"{line}\n") for line in request.lines], "the command line"
         )
     elif request.input is None:
+        if sys.__stdin__ is None:
+            raise ConfigError("standard input is closed; name a file with text by `--input`.")
+        if sys.stdin.isatty():
+            print("Type text, one sentence per line; Ctrl-D ends it.", file=sys.stderr)
         name = "standard input"
-        yield from translate(bounded(_standard_input().buffer, name), name)
+        yield from translate(bounded(sys.stdin.buffer, name), name)
     before = end = 0
     for path in request.input or ():
         with path.open("rb") as file:
@@ -410,14 +411,6 @@ def _as_dict(translation: Translation) -> dict[str, Any]:
             for text, candidate in pairs
         ],
     }
-
-
-def _standard_input() -> TextIO:
-    if sys.__stdin__ is None:
-        raise ConfigError("standard input is closed; name a file with text by `--input`.")
-    if sys.stdin.isatty():
-        print("Type text, one sentence per line; Ctrl-D ends it.", file=sys.stderr)
-    return sys.stdin
 
 
 def _standard_output() -> IO[str]:
