@@ -121,6 +121,16 @@ def _bundle(args: argparse.Namespace) -> None:
     )
 
 
+def _add_model(parser: argparse.ArgumentParser, more: str = "") -> None:
+    parser.add_argument(
+        "model",
+        type=Path,
+        metavar="BUNDLE",
+        help="bundle: a folder, an archive, the name of a model that comes with the plugin, or "
+        f"ORG/NAME[@REVISION] on the Hugging Face Hub{more}",
+    )
+
+
 def add_trim(commands: options.Subparsers) -> None:
     parser = commands.add_parser(
         "trim",
@@ -130,14 +140,7 @@ def add_trim(commands: options.Subparsers) -> None:
         "other symbols are removed from embeddings and output projection. The logits of the "
         "remaining tokens do not change.",
     )
-    parser.add_argument(
-        "model",
-        type=Path,
-        metavar="BUNDLE",
-        help="bundle: a folder, an archive, the name of a model that comes with the plugin, or "
-        "ORG/NAME[@REVISION] on the Hugging Face Hub; `fairseq-ext bundle` makes one from another "
-        "model",
-    )
+    _add_model(parser, "; `fairseq-ext bundle` makes one from another model")
     parser.add_argument(
         "--for",
         dest="texts",
@@ -181,13 +184,7 @@ def add_describe(commands: options.Subparsers) -> None:
         description="Read and check a bundle; print its architecture, languages, text steps and "
         "operations, and the bytes of each kind of data.",
     )
-    parser.add_argument(
-        "model",
-        type=Path,
-        metavar="BUNDLE",
-        help="folder, archive, name of a model that comes with the plugin, or ORG/NAME[@REVISION] "
-        "on the Hugging Face Hub",
-    )
+    _add_model(parser)
     options.add_json(parser, "the sizes")
     parser.set_defaults(run=_describe)
 
@@ -212,14 +209,7 @@ def add_export(commands: options.Subparsers) -> None:
         "for Hugging Face's transformers instead, with its dictionaries as tokenizer. That model "
         "reads tokens, which fairseq_ext.text.pipeline makes from text by the text.json in OUT.",
     )
-    parser.add_argument(
-        "model",
-        type=Path,
-        metavar="BUNDLE",
-        help="folder, archive, name of a model that comes with the plugin, or ORG/NAME[@REVISION] "
-        "on the Hugging Face Hub; with --to also a checkpoint, the folder of a run or a published "
-        "model",
-    )
+    _add_model(parser, "; with --to also a checkpoint, the folder of a run or a published model")
     options.add_output(
         parser, "OUT", "checkpoint to write, without optimizer state; with --to a new folder"
     )
