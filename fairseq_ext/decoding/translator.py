@@ -69,7 +69,7 @@ class Translator:
     ) -> None:
         search = search or Search()
         self._search = search
-        with own_random_numbers(search):
+        with forked_random_numbers(search):
             self._cfg = _configuration(data, search)
             self._models, cfg, self._task = trained.load(data, paths, src, tgt)
             self._aligns = not any(map(no_alignment, self._models))
@@ -152,7 +152,7 @@ class Translator:
         results: list[list[Candidate]] = [[] for _ in sentences]
         numbers = range(len(sentences)) if numbers is None else numbers
         words = self._task.source_dictionary
-        with self._one_at_a_time.held(), own_random_numbers(self._search):
+        with self._one_at_a_time.held(), forked_random_numbers(self._search):
             generator = self._generator(search)
             skipped = getattr(generator, "symbols_to_strip_from_output", {generator.eos})
             if search.sampling and sentences:
@@ -196,7 +196,7 @@ class Translator:
             eos=end,
         )
         scored: list[Tensor] = [torch.empty(0)] * len(targets)
-        with self._one_at_a_time.held(), own_random_numbers(self._search):
+        with self._one_at_a_time.held(), forked_random_numbers(self._search):
             for place, _, (hypothesis,) in self._run(
                 SequenceScorer(words), pairs, range(len(targets))
             ):
@@ -254,21 +254,16 @@ class Translator:
         return Candidate(text, float(hypothesis["score"]) / math.log(2), attention)
 
 
-def _flags(search: Search) -> list[str]:
-    """Return fairseq-interactive's flags for the options fixed at loading (:data:`FIXED`, seed)."""
-    names = ("max_tokens", "seed", "engine")
-    flags = [f"--{name.replace('_', '-')}={getattr(search, name)}" for name in names]
-    switches = [f"--{name}" for name in ("fp16", "cpu") if getattr(search, name)]
-    if search.constraints:
-        switches.append(f"--constraints={search.constraints}")
-    if search.shortlist is not None:
-        switches.append(f"--shortlist={search.shortlist}")
-    return [*flags, *switches]
-
-
 def _configuration(data: str | Path, search: Search) -> Any:
+    flags = [f"--max-tokens={search.max_tokens}", f"--seed={search.seed}"]
+    flags += [f"--engine={search.engine}"]
+    flags += [f"--{name}" for name in ("fp16", "cpu") if getattr(search, name)]
+    if search.constraints:
+        flags.append(f"--constraints={search.constraints}")
+    if search.shortlist is not None:
+        flags.append(f"--shortlist={search.shortlist}")
     parser = options.get_interactive_generation_parser()
-    args = options.parse_args_and_arch(parser, [str(data), *_flags(search)])
+    args = options.parse_args_and_arch(parser, [str(data), *flags])
     cfg = convert_namespace_to_omegaconf(args)
     # Otherwise `fconv` would accept only one beam size, but each search may have another.
     cfg.generation.no_beamable_mm = True
@@ -276,7 +271,7 @@ def _configuration(data: str | Path, search: Search) -> Any:
     return cfg
 
 
-def own_random_numbers(search: Search) -> AbstractContextManager[None]:
+def forked_random_numbers(search: Search) -> AbstractContextManager[None]:
     """Return a context that, at its end, restores the state of torch's random generators.
 
     These include the GPUs', unless ``search`` asks for the CPU and CUDA is not in use.
