@@ -263,14 +263,14 @@ def _data_or_text(
     request: Request, models: Sequence[Path]
 ) -> tuple[Path | None, Sequence[str] | None]:
     """Read the positional arguments as a data folder or as lines of text; the other is None."""
-    from fairseq_ext.decoding.loading import has_dictionaries
+    from fairseq_ext.checkpoints import bundle, published
 
     words = request.words
     if not words:
         return None, None
     if len(words) == 1 and os.path.isdir(words[0]):  # noqa: PTH112  # may be a long text
         return Path(words[0]), None
-    if all(map(has_dictionaries, models)):
+    if all(bundle.is_bundle(path) or published.is_prepared(path) for path in models):
         if request.input is not None:
             raise ConfigError("`--input` does not go with text as an argument; give one of them.")
         for text in words:

@@ -175,11 +175,6 @@ def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path
     return first
 
 
-def has_dictionaries(path: Path) -> bool:
-    """Return whether a model comes with its dictionaries, as bundles and published models do."""
-    return bundle.is_bundle(path) or published.is_prepared(path)
-
-
 def in_run(path: Path) -> Path:
     """Return the path of the bundle or checkpoint that ``path`` stands for.
 
