@@ -46,12 +46,17 @@ def shipped(folder: Path = SHIPPED) -> list[str]:
 def resolved(path: Path, folder: Path = SHIPPED) -> Path:
     """Return the folder of the bundle that ``path`` names, shipped or fetched from the Hub.
 
-    ``folder`` has the shipped bundles. Any other path is returned as it is, even if it does not
-    exist.
+    ``folder`` has the shipped bundles. A fetched bundle is checked. Any other path is returned as
+    it is, even if it does not exist.
+
+    Raises:
+        CheckpointError: the Hub has no such bundle, or the bundle is damaged.
+        EnvironmentProblem: the Hub cannot be reached.
     """
     if not path.exists() and str(path) == path.name and path.name in shipped(folder):
         return folder / path.name
-    return fetched(path)
+    repo_and_revision = hub_name(path)
+    return path if repo_and_revision is None else _fetch(*repo_and_revision)
 
 
 def require(path: Path) -> Path:
@@ -95,19 +100,6 @@ def hub_name(path: str | Path) -> tuple[str, str | None] | None:
     if os.path.lexists(path) or Path(match[1].partition("/")[0]).exists():
         return None
     return match[1], match[2]
-
-
-def fetched(path: Path) -> Path:
-    """Fetch a bundle from the Hub, check it, and return its folder.
-
-    A path that is not a name on the Hub is returned as it is.
-
-    Raises:
-        CheckpointError: the Hub has no such bundle, or the bundle is damaged.
-        EnvironmentProblem: the Hub cannot be reached.
-    """
-    repo_and_revision = hub_name(path)
-    return path if repo_and_revision is None else _fetch(*repo_and_revision)
 
 
 @functools.cache

@@ -212,10 +212,10 @@ def test_there_and_back(bundled: Path, server: Hub, caplog: pytest.LogCaptureFix
 
 def test_a_commit_that_was_downloaded_needs_no_network(bundled: Path, server: Hub):
     name = f"{REPO}@{server.commit(REPO, contents(bundled))}"
-    folder = find_model.fetched(Path(name))
+    folder = find_model.resolved(Path(name))
     find_model._fetch.cache_clear()
     server.asked.clear()
-    assert find_model.fetched(Path(name)) == folder
+    assert find_model.resolved(Path(name)) == folder
     assert server.asked == []
 
 
@@ -223,16 +223,16 @@ def test_a_commit_that_was_downloaded_needs_no_network(bundled: Path, server: Hu
 def test_tags(bundled: Path, server: Hub, terminal: bool, monkeypatch, capsys):
     commit = server.commit(REPO, contents(bundled), "v1")
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-    assert find_model.fetched(Path(f"{REPO}@v1")).name == commit
+    assert find_model.resolved(Path(f"{REPO}@v1")).name == commit
     assert (f"looking for {REPO} on" in capsys.readouterr().err) == terminal
 
 
 def test_a_copy_that_was_damaged_is_downloaded_again(bundled: Path, server: Hub):
     name = Path(f"{REPO}@{server.commit(REPO, contents(bundled))}")
-    weights = find_model.fetched(name) / "model.safetensors"
+    weights = find_model.resolved(name) / "model.safetensors"
     weights.resolve().write_bytes(b"x")
     find_model._fetch.cache_clear()
-    assert find_model.fetched(name) == weights.parent
+    assert find_model.resolved(name) == weights.parent
     assert weights.read_bytes() == (bundled / "model.safetensors").read_bytes()
 
 
@@ -242,9 +242,9 @@ def test_a_download_that_is_cut_short(bundled: Path, server: Hub, monkeypatch, n
     path = Path(f"{REPO}@{server.commit(REPO, contents(bundled))}")
     server.cut = name
     with pytest.raises((CheckpointError, EnvironmentProblem)):
-        find_model.fetched(path)
+        find_model.resolved(path)
     server.cut = ""
-    folder = find_model.fetched(path)
+    folder = find_model.resolved(path)
     bundle.read(folder).check()
     assert contents(folder).items() <= contents(bundled).items()  # the card is not downloaded
 
