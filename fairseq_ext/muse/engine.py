@@ -109,15 +109,12 @@ def fused(layer: ParallelBlock, program: Writer) -> tuple[np.ndarray, ...]:
 
 def convolution(
     layer: DynamicConvolution, values: Columns, out: Columns, program: Writer
-) -> Columns:
-    """Compile the gated sum of dynamic convolutions of ``values``, equations (6) and (7).
-
-    The sum is written to the columns ``out``, which are returned.
-    """
+) -> None:
+    """Compile the gated sum of dynamic convolutions of ``values``, (6) and (7), into ``out``."""
     logits = program.linear(values, program.array(layer.predictor.weight))
     shares = layer.gate_values().detach().float().cpu().numpy()
     kernels = np.stack([np.array(layer.kernel_sizes, np.float32), shares], axis=1)
-    return program.convolve(logits, values, kernels, layer.heads, out=out)
+    program.convolve(logits, values, kernels, layer.heads, out=out)
 
 
 def ordinary(layer: OrdinaryConvolution, x: Columns, y: Columns, program: Writer) -> Columns:
