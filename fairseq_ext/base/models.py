@@ -121,10 +121,7 @@ def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:
 
 
 def require_shareable(cfg: TranslationModelConfig, source: Dictionary, target: Dictionary) -> None:
-    """Raise :class:`ConfigError` if encoder and decoder cannot share one embedding table.
-
-    They can if both languages have the same dictionary and both sides the same embedding dimension.
-    """
+    """Raise :class:`ConfigError` unless both sides have one dictionary and one embedding size."""
     if source != target:
         raise ConfigError(
             "`--share-all-embeddings` must have one dictionary for both languages, but the "
@@ -147,7 +144,7 @@ def init_linear_(linear: nn.Linear) -> None:
 
 
 class TranslationTransformer(TransformerModelBase):
-    """Base class of our models that are fairseq's Transformer with other layers.
+    """The base of our models that are fairseq's Transformer with other layers.
 
     A subclass sets the classes of encoder and decoder, or changes the model in :meth:`complete`.
     """
@@ -181,11 +178,7 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that other options turn off.
-
-        The need is a phrase that says what would turn the option on, such as `--attention-type
-        mlp`.
-        """
+        """Yield ``(option, need)``, as :func:`options_without_effect` describes it."""
         if cls.binarization is not None:
             yield from cls.binarization.without_effect(cfg)
 

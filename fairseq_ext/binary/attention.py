@@ -78,10 +78,7 @@ class BinaryAttention(MultiheadAttention):
 
     @classmethod
     def of(cls, attention: MultiheadAttention, **options: Any) -> "BinaryAttention":
-        """Make a binary attention that shares the parameters of fairseq's ``attention``.
-
-        ``options`` are further arguments of this class.
-        """
+        """Make a binary attention with the parameters of ``attention`` and other ``options``."""
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced below
             binary = cls(
                 attention.embed_dim,

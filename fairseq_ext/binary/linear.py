@@ -77,10 +77,7 @@ def _signs(x: Tensor, levels: Levels, mask: Tensor | None) -> Tensor:
 def _binary_product(
     x: Tensor, x_level: Tensor, weight: Tensor, level: Tensor, bias: Tensor | None
 ) -> Tensor:
-    """Multiply binary inputs and weights, given as signs and levels; return ``[..., N]``.
-
-    Signs are ``[..., K]`` and ``[N, K]``, levels ``[..., 1]`` and ``[N, 1]``.
-    """
+    """Multiply signs ``[..., K]`` and ``[N, K]`` and their levels ``[..., 1]`` and ``[N, 1]``."""
     y = F.linear(x, weight).mul_(x_level).mul_(level.squeeze(1))
     return y if bias is None else y.add_(bias)
 
@@ -167,10 +164,7 @@ class BinaryLinear(nn.Linear):
         return _Product.apply(x, self.weight, self.bias, self._levels(), inputs, mask, scale)
 
     def _read(self, x: Tensor, dropout: nn.Module | None) -> Tensor:
-        """Return the product's left operand in floats: ``A``, or ``A_b / s`` for binary inputs.
-
-        ``dropout``, if any, is applied to it.
-        """
+        """Return the product's left operand, ``A`` or ``A_b / s``, in floats after ``dropout``."""
         if self.binary_inputs:
             x = self.input_binarizer(x)
             x = x if self.scale == 1 else x / self.scale

@@ -75,10 +75,7 @@ class Law:
     base: tuple[float, float]  # (N̄e, N̄d), parameters of the baseline without embeddings
 
     def __call__(self, encoder: Array | float, decoder: Array | float) -> Array:
-        """Return the loss that the law predicts for numbers of encoder and decoder parameters.
-
-        Arrays must have the same shape, which the result then has, too.
-        """
+        """Return the loss predicted for numbers of parameters; arrays must have one shape."""
         x, y = _logs(encoder, decoder, self.base)
         return _predict(self.theta, x, y)
 

@@ -70,15 +70,9 @@ class EngineTranslator:
         numbers: Sequence[int] | None = None,
         search: Search | None = None,
     ) -> list[list[Candidate]]:
-        """Translate sentences; return the ``nbest`` best translations of each, best first.
+        """Translate as :meth:`fairseq_ext.decoding.translator.Translator.translate` does.
 
-        The samples of a sentence depend on its number in ``numbers``; None stands for 0, 1, 2 ….
-        ``search`` replaces the translator's own search, except for batch size, constraints and
-        shortlist.
-
-        Raises:
-            ConfigError: the search is not possible.
-            DataError: a constraint has tokens that the model does not write.
+        A ``search`` leaves batch size, constraints and shortlist as they are.
         """
         search = search or self._search
         rules = _rules(search, self._search.constraints, len(self._model.target))

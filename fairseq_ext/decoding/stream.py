@@ -22,10 +22,7 @@ class TextCodec(NamedTuple):
     decode: Step
 
     def with_constraints(self, encode_target: Step) -> "TextCodec":
-        """Return a codec that also encodes constraints: target text, after tabs in the same line.
-
-        ``encode_target`` turns a constraint into tokens.
-        """
+        """Return a codec that also encodes constraints, target text after tabs in a line."""
 
         def encode(line: str) -> str:
             text, *constraints = line.split("\t")

@@ -124,10 +124,7 @@ def require(condition: bool, feature: str) -> None:
 
 
 def require_methods(module: nn.Module, base: type, names: Sequence[str] = METHODS) -> None:
-    """Raise ConfigError if code outside this package overrides one of ``base``'s methods.
-
-    ``module`` is an instance of ``base``, ``names`` are the methods.
-    """
+    """Raise ConfigError if code outside this package overrides methods ``names`` of ``base``."""
     for name in names:
         method = _method(module, name)
         unchanged = method is getattr(base, name, None) or _package(method) == OURS
@@ -205,10 +202,7 @@ def joined(layers: list[Any], x: Columns, program: Writer) -> list[Columns]:
 
 
 def norm(layer: Any, x: Columns, program: Writer, groups: int = 1) -> Columns:
-    """Compile a layer norm of each of ``groups`` equal parts of a row.
-
-    If ``layer`` is None or the identity, return ``x``.
-    """
+    """Compile a layer norm of ``groups`` equal parts of a row; None or the identity gives ``x``."""
     if layer is None or isinstance(layer, nn.Identity):
         return x
     gain, bias = program.parameters(layer)
@@ -361,10 +355,7 @@ def compile_lightconv(model: lightconv.LightConvModel, program: Writer) -> None:
 def lightconv_layer(
     layer: Any, x: Columns, source: Columns, shown: bool, program: Writer
 ) -> Columns:
-    """Compile a LightConv layer: convolution, source attention and feed-forward network.
-
-    ``source`` and ``shown`` are as for :func:`transformer_layer`.
-    """
+    """Compile a LightConv layer; the arguments are those of :func:`transformer_layer`."""
     if source is NOTHING:
         require_methods(layer, lightconv.LightConvEncoderLayer)
         x = convolution(layer, layer.layer_norm1, x, program)

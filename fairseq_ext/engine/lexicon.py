@@ -72,10 +72,7 @@ def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table
 
 
 def _first(source: Side, target: Side, limit: int) -> Table:
-    """Return t(f | e) of at most ``limit`` pairs after the first iteration.
-
-    In this iteration, all source words of a sentence are equally probable.
-    """
+    """Return t(f | e) of at most ``limit`` pairs, estimated with all e equally probable."""
     total, waiting = Table(np.empty(0, np.int64), np.empty(0)), []
     for keys, widths in _blocks(source, target):
         pairs, places = np.unique(keys, return_inverse=True)
@@ -137,10 +134,10 @@ def _pairs(source: Side, target: Side, first: int, last: int) -> tuple[np.ndarra
 
 
 def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndarray]:
-    """Return the ids of each source word's ``count`` most probable target words, best first.
+    """Return the ids of up to ``count`` most probable target words of each source word.
 
-    ``table`` has the probabilities; there may be fewer words. ``source`` and ``target`` give only
-    the sizes of the vocabularies.
+    The most probable word is the first. ``source`` and ``target`` only give the vocabularies'
+    sizes.
     """
     origins, words = np.divmod(table.keys, target.vocabulary)
     usable = (origins < source.vocabulary) & (table.values > 0) & ~np.isin(words, NEVER)

@@ -130,10 +130,7 @@ class Machine:
         prefixes: Rows | None,
         constraints: Rows | None = None,
     ) -> list[np.ndarray]:
-        """Return, for each sentence, the ids of the target tokens that its translations may have.
-
-        They are the shortlisted tokens, the tokens of prefix and constraints, and ``</s>``.
-        """
+        """Return each sentence's shortlisted tokens, prefix, constraints and ``</s>``, as ids."""
         none: Rows = [()] * len(sentences)
         end, size = self.program.symbols.end, self.target_vocabulary
         rows = zip(sentences, prefixes or none, constraints or none, strict=True)
@@ -220,11 +217,7 @@ class Worker:
     def _together(
         self, sentences: Rows, rules: Rules, numbers: Sequence[int], *rows: Sequence[Any] | None
     ) -> list[list[Hypothesis]]:
-        """Translate sentences by a single call of the C library.
-
-        ``rows`` are the sentences' prefixes, constraints and listed target tokens; each may be
-        None.
-        """
+        """Translate by one call of the C code; ``rows`` are prefixes, constraints and lists."""
         words, begins = joined(sentences)
         program = self._machine.program
         check_sentences(words, begins, program, self._machine.source_vocabulary)

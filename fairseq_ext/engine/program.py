@@ -70,10 +70,7 @@ BACKWARDS, CELLS = 1, 2
 
 
 class Shape(NamedTuple):
-    """The shape of a register: ``width`` columns, and rows that its ``phase`` describes.
-
-    In phase SLOTS, ``rows`` is the number of slots per sentence; in all others, it is 0.
-    """
+    """The shape of a register: ``width`` columns and, in phase SLOTS, ``rows`` slots a sentence."""
 
     width: int
     phase: Phase

@@ -60,10 +60,7 @@ class Rules:
         return 1 if self.sampling else 2 * self.beam
 
     def longest(self, source: int, program: Program) -> int:
-        """Return the most tokens, without ``</s>``, in a translation of ``source`` tokens.
-
-        ``program`` has the model's own limit, ``longest_target``.
-        """
+        """Return the most tokens, without ``</s>``, in a translation of ``source`` tokens."""
         a, b = (min(bound, program.longest_target) for bound in (self.max_len_a, self.max_len_b))
         limit = source if self.match_source_len else int(a * source + b)
         return min(limit, program.longest_target - 1)

@@ -54,10 +54,7 @@ class Writer(Program):
         return self._arrays[key][1]
 
     def parameters(self, layer: nn.Module, ending: str = "") -> tuple[Any, Any]:
-        """Return the arrays of a layer's weight and bias, or None for a missing one.
-
-        ``ending`` is the end of their names, such as ``_ih`` in ``weight_ih``.
-        """
+        """Return a layer's ``weight`` and ``bias`` with this ending, such as ``_ih``, or None."""
         weight, bias = (getattr(layer, kind + ending, None) for kind in ("weight", "bias"))
         return self.array(weight), self.array(bias)
 
@@ -108,10 +105,7 @@ class Writer(Program):
         ints: Sequence[int] = (),
         reals: Sequence[float] = (),
     ) -> Columns:
-        """Add an operation to the decoder if rows of ``out`` are hypotheses, else to the encoder.
-
-        Return ``out``, the columns that the operation writes.
-        """
+        """Add an operation to the decoder if ``out`` has hypotheses, else to the encoder."""
         operations = self.decoder if self.phase(out) is Phase.HYPOTHESES else self.encoder
         operations.append(
             Operation(code, out, tuple(inputs), tuple(weights), tuple(ints), tuple(reals))
@@ -119,10 +113,7 @@ class Writer(Program):
         return out
 
     def like(self, place: Columns, width: int | None = None) -> Columns:
-        """Add a register with rows like those of ``place``; return its columns.
-
-        ``width`` is the number of columns; None for as many as ``place`` has.
-        """
+        """Add a register with rows as in ``place`` and ``width`` (None: as many) columns."""
         shape = self.shapes[place.register]
         return self.register(place.width if width is None else width, shape.phase, shape.rows)
 

@@ -44,10 +44,7 @@ class EpsilonSampling(Sampling):
         self.epsilon = epsilon
 
     def step(self, step: int, lprobs: Tensor, *state: Tensor | None) -> tuple[Tensor, ...]:
-        """Draw one token for each hypothesis, after truncating ``lprobs`` ``[B, K, V]``.
-
-        Everything else is as in fairseq's ``Sampling.step``.
-        """
+        """Draw a token for each hypothesis after truncating ``lprobs`` ``[B, K, V]``."""
         return super().step(step, truncate(lprobs, self.epsilon), *state)
 
 

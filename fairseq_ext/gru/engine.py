@@ -78,18 +78,12 @@ def decode(
 
 
 def rotated(weight: np.ndarray, first: int, program: Writer) -> np.ndarray:
-    """Return a matrix whose left columns, ``first`` in number, have moved behind the others.
-
-    ``program`` records how the result is made from the model's weights.
-    """
+    """Return a matrix whose left columns, ``first`` in number, have moved behind the others."""
     return program.derive("beside", *reversed(split_columns(weight, first, program)))
 
 
 def split_columns(weight: np.ndarray, first: int, program: Writer) -> list[np.ndarray]:
-    """Split a matrix into two: its left columns, ``first`` in number, and its other columns.
-
-    ``program`` records how the results are made from the model's weights.
-    """
+    """Split a matrix into its left columns, ``first`` in number, and its other columns."""
     ends = (0, first), (first, weight.shape[1])
     return [program.derive("columns", weight, *end) for end in ends]
 

@@ -124,10 +124,7 @@ class GRUEncoder(FairseqEncoder):
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
     ) -> dict[str, list[Tensor]]:
-        """Return the encoder's output for the hypotheses ``new_order`` ``[R']`` of beam search.
-
-        Encoder states are stored once per sentence, not once per hypothesis.
-        """
+        """Return the output for hypotheses ``new_order`` ``[R']``; see :func:`reorder_rows`."""
         return reorder_rows(encoder_out, new_order, "hidden")
 
     def max_positions(self) -> int:

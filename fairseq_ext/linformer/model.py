@@ -243,10 +243,7 @@ class LinformerEncoder(transformer.TransformerEncoderBase):
         return min(super().max_positions(), self.linformer_max_len)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Return the encoder's output for the hypotheses ``new_order`` ``[R']`` of beam search.
-
-        Encoder states are stored once per sentence, not once per hypothesis.
-        """
+        """Return the output for hypotheses ``new_order``; see :func:`padding.reorder_rows`."""
         return padding.reorder_rows(encoder_out, new_order, "src_lengths")
 
 

@@ -187,10 +187,7 @@ def with_symbols(
 
 
 def _dictionary(words: Dictionary, rows: torch.Tensor) -> Dictionary:
-    """Return a dictionary with only the symbols of ``words`` whose numbers are in ``rows``.
-
-    The first rows are those of fairseq's special symbols.
-    """
+    """Return a dictionary with only the symbols of ``words`` at ``rows``, special ones first."""
     smaller = Dictionary()
     for number in rows.tolist()[smaller.nspecial :]:
         smaller.add_symbol(words.symbols[number], n=words.count[number])

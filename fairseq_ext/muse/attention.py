@@ -170,19 +170,13 @@ class SourceAttention(nn.Module):
         self.dropout = dropout or nn.Identity()
 
     def source(self, projected: Tensor, padding_mask: Tensor | None) -> Source:
-        """Split projected keys and values ``[S, B, 2C]`` into heads; return a :class:`Source`.
-
-        ``padding_mask`` ``[B, S]`` is true on pads.
-        """
+        """Split keys and values ``[S, B, 2C]`` into heads; the mask ``[B, S]`` is true on pads."""
         keys, values = heads_first(projected, 2, self.heads)
         mask = None if padding_mask is None else additive_mask(padding_mask, self.heads, keys)
         return Source(keys, values, mask)
 
     def forward(self, queries: Tensor, source: Source) -> tuple[Tensor, Tensor]:
-        """Attend from queries ``[T, R, C]`` to the source.
-
-        Return contexts ``[T, R, C]`` and attention weights ``[R, H, T, S]``.
-        """
+        """Attend from ``[T, R, C]``; return contexts ``[T, R, C]`` and weights ``[R, H, T, S]``."""
         length, rows, dim = queries.shape
         sentences = source.keys.size(0) // self.heads
         # Hypotheses become further positions, so that a sentence needs only one product.

@@ -107,9 +107,7 @@ def fused(layer: ParallelBlock, program: Writer) -> tuple[np.ndarray, ...]:
     )
 
 
-def convolution(
-    layer: DynamicConvolution, values: Columns, out: Columns, program: Writer
-) -> None:
+def convolution(layer: DynamicConvolution, values: Columns, out: Columns, program: Writer) -> None:
     """Compile the gated sum of dynamic convolutions of ``values``, (6) and (7), into ``out``."""
     logits = program.linear(values, program.array(layer.predictor.weight))
     shares = layer.gate_values().detach().float().cpu().numpy()

@@ -201,10 +201,7 @@ class MuseEncoder(TransformerEncoderBase):
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Return the encoder's output for the hypotheses ``new_order`` ``[R']`` of beam search.
-
-        Encoder states are stored once per sentence, not once per hypothesis.
-        """
+        """Return the output for hypotheses ``new_order`` ``[R']``; see :func:`reorder_rows`."""
         return reorder_rows(encoder_out, new_order, "src_lengths")
 
 

@@ -167,10 +167,7 @@ class FusedProjections(nn.Module):
         self._linear_in.enabled = self._linear_out.enabled = True
 
     def write_sum(self, parts: Sequence[Tensor]) -> Tensor:
-        """Apply ``W_Dec`` to all ``parts`` at once; return the sum of the outputs ``[..., C]``.
-
-        ``parts`` are as in :meth:`SeparateProjections.write`.
-        """
+        """Apply ``W_Dec`` to all ``parts`` at once; return the sum of the outputs ``[..., C]``."""
         joined = torch.cat(list(parts), dim=-1)
         return self._linear_out(joined, self.weight_out, self.biases_out.sum(0))
 

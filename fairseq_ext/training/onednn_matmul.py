@@ -42,10 +42,7 @@ an update needs thirty. With the default of 1,024 for each, a training would fil
 
 @functools.cache
 def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether MKL is slow here (AVX-512, but not from Intel) and oneDNN can replace it.
-
-    Linux describes the machine's processors in the file ``processors``.
-    """
+    """Return whether MKL is slow here (AVX-512, but not from Intel) and oneDNN can replace it."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():
         return False
     try:

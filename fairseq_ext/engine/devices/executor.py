@@ -319,8 +319,8 @@ class Executor:
     ) -> list[list[Hypothesis]]:
         """Translate by beam search; see :meth:`fairseq_ext.engine.library.Worker.translate`.
 
-        ``numbers``, ``constraints`` and the options of sampling have no effect here, because the
-        generator that calls this method refuses them.
+        ``numbers``, ``constraints`` and options of sampling have no effect: the caller refuses
+        them.
         """
         if not sentences:
             return []

@@ -164,10 +164,7 @@ class Frame:
         return self.state["step"]
 
     def keep(self, name: str, values: Tensor) -> Tensor:
-        """Store a step's values ``[B, W, …]``; return those of all steps, ``[B, T, W, …]``.
-
-        ``name`` is the name of the tensor in the decoder's state.
-        """
+        """Store a step's ``[B, W, …]`` in ``state[name]``, ``[B, T, W, …]``; return the latter."""
         past = self.state[name]
         return past.index_copy_(1, self.step, values.unsqueeze(1).to(past))
 

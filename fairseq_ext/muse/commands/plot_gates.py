@@ -56,10 +56,7 @@ def _plot_gates(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Gates:
-    """The share of each kernel size in each layer of encoder and decoder, lowest layer first.
-
-    A layer without convolution has an empty dictionary.
-    """
+    """The share of each kernel size in each layer, lowest first; {} without a convolution."""
 
     encoder: tuple[Shares, ...]
     decoder: tuple[Shares, ...]
@@ -150,10 +147,7 @@ def draw(gates: Gates, output: str | Path) -> list[Path]:
 
 
 def _draw_side(axes: Axes, layers: tuple[Mapping[int, float], ...], sizes: list[int]) -> None:
-    """Draw a line for each kernel size over the layers of encoder or decoder.
-
-    A dashed line marks equal shares of all kernels, with which training begins.
-    """
+    """Draw a line for each kernel size over the layers, and a dashed line at equal shares."""
     from fairseq_ext.evaluation.plots import PALETTE
 
     numbers = range(1, len(layers) + 1)
