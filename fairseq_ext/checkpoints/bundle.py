@@ -220,10 +220,7 @@ def unchanged(path: str | Path) -> Iterator[Bundle]:
 
 
 def require_kind(path: Path) -> None:
-    """Raise :class:`ConfigError` if a bundle's ``path`` ends neither like an archive nor a folder.
-
-    An archive ends in one of :data:`SUFFIXES`. A folder may end in a version such as ``.2``.
-    """
+    """Refuse a bundle's ``path`` that ends neither like an archive nor like a folder (``m.2``)."""
     if not suffix(path) and re.fullmatch(r"\.(?!v?\d+$)\w+", path.suffix):
         raise ConfigError(
             f"`--output {path}`: an archive's name must end in {' or '.join(SUFFIXES)}. A folder's "

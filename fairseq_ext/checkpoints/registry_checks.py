@@ -26,10 +26,7 @@ SPARE_PARAMETERS = 10_000_000  # parameters allowed beyond eight times the file'
 
 
 def require_registered(path: str | Path, args: Any) -> None:
-    """Refuse an old checkpoint whose ``args`` name a class that fairseq's registries lack.
-
-    New checkpoints, whose ``args`` are None, are not checked.
-    """
+    """Refuse an old checkpoint whose ``args`` (None in new ones) name a class fairseq lacks."""
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY

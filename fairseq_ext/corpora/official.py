@@ -115,10 +115,7 @@ class Preparation:
     # ---- from archives to text -------------------------------------------------------------------
 
     def _raw(self, source: Source) -> tuple[tuple[Path, Path], Report]:
-        """Return the paths of a parallel text's two files, and a report: addresses and checksums.
-
-        The files are downloaded and unpacked if needed.
-        """
+        """Fetch a parallel text if needed; return its two files, with addresses and checksums."""
         if (archive := source.archive) is None:
             paths = [fetch(url, self.download, self.mirror) for url in source.files]
             record = read_json(self.download / RECORD)

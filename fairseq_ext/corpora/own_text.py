@@ -106,10 +106,7 @@ def split_into_subwords(
 
 
 def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
-    """Write the plain texts in a folder as a model's tokens; return each file's number of lines.
-
-    ``steps`` is the pipeline of the model.
-    """
+    """Write a folder's plain texts as a model's tokens; return each file's number of lines."""
     saved = pipeline.load(text)
     if saved is not None and (saved.tokenize or saved.subwords != "none"):
         raise DataError(f"{text} holds tokens already, as its {pipeline.FILE} says; give the text.")

@@ -116,10 +116,7 @@ def is_packed(text: Text, path: Path) -> bool:
 
 
 def rows(text: Text) -> Iterator[tuple[int, list[str]]]:
-    """Yield each row of a CSV or tab-separated file as ``(number of its first line, cells)``.
-
-    The header is a row, too. Empty lines are left out.
-    """
+    """Yield each nonempty row of a CSV or tab-separated file, header too, as ``(line, cells)``."""
     if text.table:
         table = reading.table_rows(text.files[0], text.member)
         return ((number, row) for number, row in table if row)

@@ -401,11 +401,7 @@ def prepare(
 
 
 def work(job: SplitJob) -> None:
-    """Do all stages of a job, together with other workers that share its folder.
-
-    Raises:
-        DataError: no pairs are left after cleaning.
-    """
+    """Do all stages of a job, with other workers in its folder; refuse texts without pairs."""
     shared = SharedFolder(job.folder, HEAD)
     spread = partial(_spread, processes(job.options.workers))
     for stage, (names, do) in enumerate(job.steps()):

@@ -158,10 +158,7 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
 
 def read_header(index: Path) -> tuple[int, str] | None:
-    """Check an index file; return the number of sentences and the numpy type of their tokens.
-
-    Return None if the layout is not ``mmap``.
-    """
+    """Check an index; return its number of sentences and token type, or None if not ``mmap``."""
     layout = np.dtype(HEADER)
     with index.open("rb") as file:
         head = file.read(layout.itemsize)
@@ -204,10 +201,7 @@ def read(prefix: str | Path) -> tuple[Any, Any]:
 
 
 def bytes_of_data(index: Path, sentences: int, token_type: str) -> int:
-    """Return how many bytes of data an index describes.
-
-    Raise :class:`DataError` if a sentence does not start where the sentence before it ends.
-    """
+    """Check that sentences follow each other in an index; return the bytes of their data."""
     itemsize, offset = np.dtype(token_type).itemsize, np.dtype(HEADER).itemsize
     sizes = np.memmap(index, "<i4", "r", offset, (sentences,))
     pointers = np.memmap(index, "<i8", "r", offset + sizes.nbytes, (sentences,))

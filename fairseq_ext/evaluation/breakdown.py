@@ -107,10 +107,7 @@ def kinds_of(
     sources: Sequence[str] | None = None,
     training: Iterable[str] | None = None,
 ) -> dict[str, list[int]]:
-    """Return the numbers (from 0) of the sentences of each kind, by the kind's name.
-
-    The arguments are those of :func:`break_down`.
-    """
+    """Return the numbers (from 0) of each kind's sentences; arguments as in :func:`break_down`."""
     spaceless = is_spaceless(references)
     unit, factor = ("characters", 2) if spaceless else ("words", 1)
     lengths = count_units(references)

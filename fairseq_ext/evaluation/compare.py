@@ -422,10 +422,7 @@ def _facts(system: System) -> dict[str, Any]:
 def _tokenized_scores(
     tokens: Mapping[str, Sequence[Sequence[str]]], reference: str | Path | None
 ) -> dict[str, float]:
-    """Return each system's BLEU on tokens, averaged over its runs.
-
-    ``reference`` is the file of tokenized references; if it is None, the result is empty.
-    """
+    """Return each system's mean BLEU on tokens over its runs; {} without tokenized references."""
     if reference is None:
         return {}
     references = plain_lines(reference)

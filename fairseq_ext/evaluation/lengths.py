@@ -37,21 +37,15 @@ class Bucket:
 
 @dataclass(frozen=True)
 class LengthScores:
-    """The BLEU of each system on every bucket, from short to long, and on the whole corpus.
-
-    Lengths are in ``unit``: words, or characters if the source has no spaces.
-    """
+    """The BLEU of each system on every bucket, from short to long, and on the whole corpus."""
 
     metric: str
     buckets: tuple[Bucket, ...]
     whole: dict[str, float]
-    unit: str = "words"
+    unit: str = "words"  # of lengths; `characters` if the source has no spaces
 
     def rows(self) -> list[list[str]]:
-        """Return a table: the heading, a row for each bucket, and a row for the whole corpus.
-
-        An empty bucket has dashes instead of BLEU.
-        """
+        """Return a table: heading, a row for each bucket (dashes if empty), and one for all."""
         rows = [[f"source {self.unit}", "sentences", *self.whole]]
         for bucket in self.buckets:
             scores = [f"{bucket.bleu[n]:.2f}" if bucket.bleu else "–" for n in self.whole]
@@ -165,8 +159,7 @@ def plot_lengths(
 ) -> list[Path]:
     """Plot each system's BLEU against source length; return the files written (picture, JSON).
 
-    ``relative_to`` is the name of a system whose BLEU is subtracted from every system's, so that
-    small differences show; None subtracts nothing.
+    If ``relative_to`` is given, this system's BLEU is subtracted, so that small differences show.
     """
     data, shown = asdict(scores), scores
     if relative_to is not None:

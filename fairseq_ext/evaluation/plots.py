@@ -148,10 +148,7 @@ def entry(label: str) -> str:
 
 
 def show_names(legend: Legend) -> float:
-    """Remove the mark of :func:`entry` from a legend's labels, and wrap long labels.
-
-    Return the legend's height in lines of text.
-    """
+    """Unmark and wrap a legend's labels (:func:`entry`); return its height in lines of text."""
     lines = 0.0
     for text in legend.get_texts():
         label = textwrap.fill(text.get_text().removeprefix(_MARK), LONGEST)
@@ -393,10 +390,7 @@ def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
 
 @contextlib.contextmanager
 def new_figure(width: float, height: float) -> Iterator[Figure]:
-    """Yield an empty figure, and apply :data:`STYLE` to matplotlib during the block.
-
-    ``width`` and ``height`` are in inches.
-    """
+    """Yield an empty figure of a size in inches; in the block, matplotlib uses :data:`STYLE`."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -436,10 +430,7 @@ def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) ->
 
 
 def write_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG if ``path`` ends in ``.svg``, else as PNG with at most 64 colours.
-
-    Characters that :data:`FONT` lacks are drawn in other fonts.
-    """
+    """Write a figure as SVG if ``path`` ends in ``.svg``, else as PNG with at most 64 colours."""
     from PIL import Image
 
     _add_fonts(figure)

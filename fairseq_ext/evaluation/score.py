@@ -419,10 +419,7 @@ def check_counts(
     hypothesis_name: str | Path,
     reference_name: str | Path,
 ) -> None:
-    """Raise DataError unless hypotheses and references are equally many, and references have words.
-
-    The two names are for the message.
-    """
+    """Refuse unequal numbers of lines, or references without words; names are for the message."""
     if len(hypotheses) != len(references):
         raise DataError(
             f"`{hypothesis_name}` has {len(hypotheses)} lines, but `{reference_name}` has "

@@ -316,10 +316,7 @@ def _runs(scores: Sequence[tuple[float, np.ndarray]]) -> Runs:
 
 
 def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dict[str, Estimate]:
-    """Estimate each system's score by one metric, and its difference from the baseline.
-
-    ``scored`` has the scores of each system's runs; ``sentences`` counts the test sentences.
-    """
+    """Estimate each system's score by one metric, and its difference from the baseline."""
     from sacrebleu.significance import estimate_ci
 
     estimates = {}

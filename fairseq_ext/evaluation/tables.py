@@ -43,10 +43,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows as a table of Markdown, the heading first.
-
-    Cells are read as Markdown: pass plain text through :func:`verbatim` first.
-    """
+    """Format cells of Markdown (:func:`verbatim` escapes text) as a table, the heading first."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 

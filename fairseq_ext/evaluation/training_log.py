@@ -34,11 +34,9 @@ Points = dict[int, float]  # update → value
 
 @dataclass
 class Curves:
-    """The learning curves of a run: ``{metric: {update: value}}`` in training and in validation.
+    """The learning curves of a run: ``{metric: {update: value}}`` in training and in validation."""
 
-    The metrics are ``loss``, ``nll_loss``, ``ppl`` and ``bleu``, as far as the log has them.
-    """
-
+    # By metric: `loss`, `nll_loss`, `ppl` and `bleu`, as far as the log has them.
     train: dict[str, Points] = field(default_factory=dict)
     valid: dict[str, Points] = field(default_factory=dict)
 

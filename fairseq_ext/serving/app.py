@@ -115,11 +115,7 @@ class Service:
         return JSONResponse(await self._in_text_thread(1, lambda: self._pairs.detect(text)))
 
     async def _fields(self, request: Request) -> dict[str, Any]:
-        """Read and return the fields of a request.
-
-        Raises:
-            Refusal: the queue is full (429), the fields cannot be read, or the API key is wrong.
-        """
+        """Read a request's fields; refuse a full queue (429), damaged fields or a wrong API key."""
         if self._load >= self._limits.max_queue:
             raise Refusal(429, BUSY, {**WAIT, **requests.CLOSE})  # before there is a body in memory
         self._reading += 1
@@ -137,9 +133,7 @@ class Service:
         return self._batcher.waiting + self._reading + self._encoding
 
     async def _in_text_thread(self, lines: int, work: Callable[[], _T]) -> _T:
-        """Call ``work`` in the thread that converts text, and return its result.
-
-        Meanwhile ``lines`` lines count as waiting.
+        """Call ``work`` in the thread that converts text; meanwhile count ``lines`` as waiting.
 
         Raises:
             Refusal: too many lines already wait (429).

@@ -57,10 +57,7 @@ class Metrics:
         self._seconds.labels(label).observe(seconds)
 
     def translated(self, lengths: Sequence[int], results: Sequence[object]) -> None:
-        """Count a batch: its source tokens (``lengths``), target tokens and failed sentences.
-
-        Each result is a list of candidates, or else a failure.
-        """
+        """Count a batch: source tokens, target tokens, and results that are no lists as failed."""
         nbest = [candidates for candidates in results if isinstance(candidates, list)]
         best = [candidates[0] for candidates in nbest if candidates]
         self._batches.observe(len(lengths))
@@ -79,10 +76,7 @@ class Metrics:
 
 
 class _Together(MultiProcessCollector):
-    """A collector of all workers' metrics that skips empty files, which the library cannot read.
-
-    A worker that is just starting has such a file.
-    """
+    """A collector of all workers' metrics; a starting worker's file, still empty, is skipped."""
 
     def collect(self) -> Iterable[prometheus.Metric]:
         return self.merge([str(path) for path in Path(self._path).glob("*.db") if _size(path)])

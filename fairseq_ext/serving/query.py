@@ -32,11 +32,7 @@ class Query(BaseModel):
 
 
 def parse_query(fields: dict[str, Any]) -> Query:
-    """Check the fields of a request for translations, and make a query of them.
-
-    Raises:
-        Refusal: a field is missing or wrong (status 400).
-    """
+    """Make a query of a request's fields; refuse missing and wrong fields (status 400)."""
     # LibreTranslate's clients send null or an empty text for fields that the server is to choose.
     fields = {
         name: value

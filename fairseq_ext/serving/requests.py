@@ -121,11 +121,7 @@ async def _parse_multipart(request: Request, body: bytes) -> list[tuple[str, Any
 
 
 def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
-    """If the server has API keys, refuse a request without one of them.
-
-    Raises:
-        Refusal: 401 without a key, 403 with a wrong one.
-    """
+    """If the server has API keys, refuse a request without one (401) or with a wrong one (403)."""
     if not keys:
         return
     key = fields.get("api_key")
@@ -138,11 +134,7 @@ def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
 
 
 def check_texts(texts: Sequence[str], limits: Limits) -> None:
-    """Refuse a request with too many texts, or with too many characters or lines in its texts.
-
-    Raises:
-        Refusal: status 413.
-    """
+    """Refuse (status 413) too many texts, or too many characters or lines in all texts."""
     _require_few("texts", len(texts), limits.max_sentences)
     _require_few("characters", sum(map(len, texts)), limits.max_chars)
     _require_few("lines", sum(text.count("\n") + 1 for text in texts), limits.max_sentences)

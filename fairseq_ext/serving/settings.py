@@ -140,8 +140,5 @@ class Settings:
                     raise wrong_value(flag(name), wish, value)
 
     def keeper(self, in_html: bool) -> Keeper | None:
-        """Return the keeper, which finds spans of text to keep unchanged; None without such spans.
-
-        ``in_html`` says whether the texts are HTML, whose tags are kept.
-        """
+        """Return the keeper of spans that stay as they are (tags, too, ``in_html``), or None."""
         return keeper(self.keep, in_html, self.keep_addresses)

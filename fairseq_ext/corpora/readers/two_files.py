@@ -30,11 +30,9 @@ VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
 def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield the segments of two SGM files, source and target, in pairs.
 
-    If the target file repeats a segment, and the source file repeats none, the repetition belongs
-    to a further reference translation. It is yielded without texts, and its ``fault`` says so.
-
-    Raises:
-        DataError: the files have different documents or segments.
+    Files of different test sets are refused. If the target file repeats a segment, and the source
+    file repeats none, the repetition belongs to a further reference translation. It is yielded
+    without texts, and its ``fault`` says so.
     """
     source, target = (list(_sgm_segments(path)) for path in paths)
     if len({item[:2] for item in source}) == len(source):  # unlike in documents without names
@@ -84,11 +82,7 @@ def _line_ends(path: Path, comment: re.Match[str]) -> str:
 
 
 def lines(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Yield the lines of two aligned text files, source and target, in pairs.
-
-    Raises:
-        DataError: the files have different numbers of lines.
-    """
+    """Yield the lines of two aligned text files in pairs; refuse different numbers of lines."""
     for number, (source, target) in enumerate(zip_longest(*map(_lines, paths)), 1):
         if source is None or target is None:
             longer = paths[source is None]
