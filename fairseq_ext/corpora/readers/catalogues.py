@@ -182,7 +182,11 @@ def _mo_messages(content: bytes, path: Path) -> Iterator[Message]:
     count, originals, translations = struct.unpack_from(f"{order}8x3I", content)
     if max(originals, translations) + 8 * count > len(content):
         raise damaged
-    charset = _mo_charset(content, order, translations) if count else "utf-8"
+    charset = "utf-8"
+    if count:  # the header is the translation of the first message
+        length, start = struct.unpack_from(f"{order}2I", content, translations)
+        if match := CHARSET.search(content[start : start + length]):
+            charset = match[1].decode()
     for index in range(count):
         sides = []
         for table in (originals, translations):
@@ -200,14 +204,3 @@ def _mo_messages(content: bytes, path: Path) -> Iterator[Message]:
             texts["msgid_plural"] = plural[0]
         forms = enumerate(sides[1].split("\0") if plural else sides[1:])
         yield Message(texts=texts | {f"msgstr[{number}]": text for number, text in forms})
-
-
-def _mo_charset(content: bytes, order: str, translations: int) -> str:
-    """Return the charset in a ``.mo`` file's header; UTF-8 if there is none.
-
-    The header is the translation of the first message. ``order`` is the byte order, ``<`` or ``>``;
-    ``translations`` is where the table of translations starts.
-    """
-    length, start = struct.unpack_from(f"{order}2I", content, translations)
-    match = CHARSET.search(content[start : start + length])
-    return match[1].decode() if match else "utf-8"
