@@ -63,7 +63,11 @@ class Rules:
                 return pair, "mark-up differs"
             if self.markup == "strip":
                 pair = (TAG.sub(_stripped, pair[0]), TAG.sub(_stripped, pair[1]))
-        values = [Counter(_plain_names(PLACEHOLDER.findall(text))) for text in pair]
+        # Without positions, such as `1$` in `%1$s`: translations may change the order of values.
+        values = [
+            Counter(re.sub(r"^%\d+\$", "%", value) for value in PLACEHOLDER.findall(text))
+            for text in pair
+        ]
         if any(values) and self.placeholders == "leave-out":
             return pair, "placeholders"
         if values[0] != values[1]:
@@ -79,11 +83,6 @@ class Rules:
 
 def _stripped(tag: re.Match[str]) -> str:
     return " " if BREAKING_TAG.match(tag[0]) else ""
-
-
-def _plain_names(placeholders: list[str]) -> list[str]:
-    """Delete positions, such as ``1$`` in ``%1$s``: translations may change the order of values."""
-    return [re.sub(r"^%\d+\$", "%", placeholder) for placeholder in placeholders]
 
 
 def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
