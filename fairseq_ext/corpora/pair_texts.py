@@ -99,7 +99,6 @@ def read_list(path: Path) -> tuple[Text, ...]:
 class PairPart:
     """Successive pairs of a text, which can be read without the pairs before them."""
 
-    number: int  # number of this part, from 0
     text: int  # number of the text, from 0
     parts: tuple[reading.Part, ...]  # the part of each of the text's files
 
@@ -161,7 +160,7 @@ def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[Pair
                 "aligned files must have equally many."
             )
         for parts in zip(*(parts for parts, _ in sides), strict=True):
-            pair_parts.append(PairPart(len(pair_parts), number, parts))
+            pair_parts.append(PairPart(number, parts))
     return pair_parts
 
 

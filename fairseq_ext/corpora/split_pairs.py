@@ -106,7 +106,7 @@ class SplitJob:
     @property
     def clean_names(self) -> list[str]:
         """The names of the parts' reports; a report is written when its part has been cleaned."""
-        return [f"clean-{part.number:06d}.json" for part in self.parts]
+        return [f"clean-{number:06d}.json" for number in range(len(self.parts))]
 
     @property
     def repeat_names(self) -> list[str]:
@@ -299,10 +299,10 @@ class SplitJob:
         dropped, fate_counts = Counter[str](), Counter[int]()
         pairs, words = [0] * len(SPLITS), [[0, 0] for _ in SPLITS]
         texts = [{"read": 0, "train": 0} for _ in self.texts]
-        for part, clean in zip(self.parts, self.clean_names, strict=True):
+        for number, (part, clean) in enumerate(zip(self.parts, self.clean_names, strict=True)):
             report, before = self.load(clean), pairs[0]
             dropped.update(report["dropped"])
-            fates, leak_count = self._fates(part.number, clean, report["kept"])
+            fates, leak_count = self._fates(number, clean, report["kept"])
             if "train" in leaks:
                 leaks["train"] += leak_count
             fate_counts.update(fates.tolist())
@@ -593,7 +593,9 @@ def _checked_texts(options: PairOptions) -> tuple[Text, ...]:
 def run(options: PairOptions) -> str:
     """Read, clean, split and write the pairs as the options say; return the summary."""
     texts = _checked_texts(options)
-    _check_folder(options, texts)
+    files.keep_inputs([path for text in texts for path in text.files], _files(options))
+    if options.as_split is not None:
+        pipeline.require_same(options.out, text_pipeline(options))
     if options.parts is not None and files.twice([options.parts, options.out]):
         raise ConfigError("`--parts` and `--output` are the same; name two folders.")
     record = _record(options, texts)
@@ -607,13 +609,6 @@ def run(options: PairOptions) -> str:
         job = prepare(options, texts, folder)
         work(job)
         return _write(job, record)
-
-
-def _check_folder(options: PairOptions, texts: Sequence[Text]) -> None:
-    """Refuse to overwrite the input, or to mix splits that were made in different ways."""
-    files.keep_inputs([path for text in texts for path in text.files], _files(options))
-    if options.as_split is not None:
-        pipeline.require_same(options.out, text_pipeline(options))
 
 
 def _files(options: PairOptions) -> list[Path]:
