@@ -89,16 +89,11 @@ def segments(args: TranslationOptions) -> Iterator[Segment]:
                 )
             yield from FORMATS[name][0]((path,), args.src, args.tgt)
         return
-    name = args.format or _two_sided_format(args.source)
+    by_ending = "sgm" if ending(args.source) == ".sgm" else "lines"
+    name = args.format or ("help" if args.source.is_dir() else by_ending)
     if name not in TWO_SIDED:
         raise ConfigError(f"`--format {name}` has both languages in one file; give FILE instead.")
     yield from FORMATS[name][0]((args.source, args.target), args.src, args.tgt)
-
-
-def _two_sided_format(source: Path) -> str:
-    if source.is_dir():
-        return "help"
-    return "sgm" if ending(source) == ".sgm" else "lines"
 
 
 def run(args: TranslationOptions) -> str:
