@@ -43,8 +43,7 @@ class OriginFilter:
 
     def _error(self, headers: Headers) -> str | None:
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
-        name = _host_in(hosts[0]) if len(hosts) == 1 else None
-        if ANY not in self.names and not (name in self.names or _is_address(name)):
+        if ANY not in self.names and not (len(hosts) == 1 and self._is_ours(hosts[0])):
             return (
                 "This server has another name. Use its IP address, or start it with "
                 f"`{self.name_option}`."
@@ -56,23 +55,15 @@ class OriginFilter:
                 return f"Pages of other origins are refused{cure}."
         return None
 
+    def _is_ours(self, header: str) -> bool:
+        """Return whether a ``Host`` header has one of this server's names, or an IP address."""
+        try:
+            host = urlsplit(f"//{header}").hostname or ""
+            return host in self.names or bool(ipaddress.ip_address(host))
+        except ValueError:  # raised for a header without a host, too
+            return False
+
 
 def names_of(host: str) -> set[str]:
     """Return the names by which clients may address a server on ``host``, besides IP addresses."""
     return {host.lower(), socket.gethostname().lower()} - {"", "0.0.0.0", "::"}
-
-
-def _host_in(header: str) -> str | None:
-    """Return the host in a ``Host`` header, without its port; None if the header has no host."""
-    try:
-        return urlsplit(f"//{header}").hostname
-    except ValueError:
-        return None
-
-
-def _is_address(name: str | None) -> bool:
-    try:
-        ipaddress.ip_address(name or "")
-    except ValueError:
-        return False
-    return True
