@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.decoding.loading import data_of, model_of
-from fairseq_ext.decoding.search import Candidate, Search, Translates
+from fairseq_ext.decoding.search import Search, Translates
 from fairseq_ext.decoding.stream import TextCodec, translations
 from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Hypothesis, Sentence
@@ -150,21 +150,12 @@ def _answer_of(system: System, text: str) -> Answer:
         remark += f", {unknown} of {sum(lengths)} source tokens unknown"
     attention = None
     if len(sources) == 1 and finder is None:
-        attention = _attention(system.name, sources[0], best)
+        sentence = Sentence(1, sources[0])
+        sentence.hypotheses.append(Hypothesis(best.tokens, best.score, soft=best.attention))
+        with contextlib.suppress(DataError):  # no attention, or the task has cut the source
+            attention = plots.alignment(sentence, merge_bpe=True)
+            attention = dataclasses.replace(attention, title=f"Attention of {system.name}")
     return Answer(system.name, line.text, remark, attention)
-
-
-def _attention(name: str, tokens: str, best: Candidate) -> plots.Alignment | None:
-    """Return the attention between the words of a sentence and of its translation, for a heat map.
-
-    ``name`` is the system's, for the title. Return None if the model gives no attention, or if the
-    task has cut the sentence, so that the attention does not fit the words.
-    """
-    hypothesis = Hypothesis(best.tokens, best.score, soft=best.attention)
-    with contextlib.suppress(DataError):  # no attention, or the task has cut the source
-        alignment = plots.alignment(Sentence(1, tokens, hypotheses=[hypothesis]), merge_bpe=True)
-        return dataclasses.replace(alignment, title=f"Attention of {name}")
-    return None
 
 
 def heat_map(attention: plots.Alignment) -> bytes:
