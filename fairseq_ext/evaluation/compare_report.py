@@ -105,13 +105,16 @@ def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
     titles = ", ".join(title.lower() for title, *_ in _panels(result))
     alternative = f"BLEU against {titles}" if titles else "BLEU of each system"
     first, *others = sections(result)
+    absent = [tables.verbatim(row.name) for row in result.systems if not _in_picture(row)]
     parts = [
         f"# {tables.verbatim(_title(result))}",
         *_markdown(first),
         f"The same figures: {files_}.",
         f"![{alternative}]({quote(picture.name)})",
-        *_absent(result),
     ]
+    if 0 < len(absent) < len(result.systems):
+        without = "Without checkpoint, log or speed, and so not in the picture"
+        parts.append(f"{without}: {', '.join(absent)}.")
     for path in pictures:
         link = quote(os.path.relpath(path, stem.parent))
         parts.append(f"![{tables.verbatim(path.stem)}]({link})")
@@ -460,14 +463,6 @@ def _panels(result: Result) -> list[tuple[str, str, Place]]:
 
 def _in_picture(row: Measured) -> bool:
     return any(place(row) is not None for *_, place in PANELS)
-
-
-def _absent(result: Result) -> list[str]:
-    """Return a note that names the systems missing from the picture; empty if none or all are."""
-    absent = [tables.verbatim(row.name) for row in result.systems if not _in_picture(row)]
-    if not 0 < len(absent) < len(result.systems):
-        return []
-    return [f"Without checkpoint, log or speed, and so not in the picture: {', '.join(absent)}."]
 
 
 def plot(result: Result, output: str | Path) -> list[Path]:
