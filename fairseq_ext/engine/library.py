@@ -76,19 +76,12 @@ def active_path() -> str:
 
 
 class Hypothesis(NamedTuple):
-    """A translation of a sentence, as the search returns it.
+    """A translation of a sentence, as the search returns it."""
 
-    Attributes:
-        tokens: token ids, ``</s>`` included.
-        score: sum of the tokens' log-probabilities, divided by a power of the length.
-        scores: log-probability of each token.
-        attention: weights ``[target tokens, source tokens]``; None if there are none.
-    """
-
-    tokens: np.ndarray
-    score: float
-    scores: np.ndarray
-    attention: np.ndarray | None
+    tokens: np.ndarray  # token ids, `</s>` included
+    score: float  # sum of the tokens' log-probabilities, divided by a power of the length
+    scores: np.ndarray  # log-probability of each token
+    attention: np.ndarray | None  # weights [target tokens, source tokens], if any
 
 
 class Machine:

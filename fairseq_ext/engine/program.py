@@ -136,17 +136,13 @@ READINGS = ("floats", "largest", "mean", "bound")
 class Reading(NamedTuple):
     """The way in which a product with a binary weight binarizes its inputs.
 
-    Attributes:
-        how: ``floats`` keeps the inputs. With any other value, an input is replaced by its sign
-            times a level: half the row's ``largest`` magnitude, the row's ``mean`` magnitude, or
-            half of ``bound``.
-        bound: used only if ``how`` is ``bound``.
-        divisor: number by which the level is divided.
+    ``floats`` keeps the inputs. Otherwise an input is replaced by its sign times a level: half the
+    row's ``largest`` magnitude, the row's ``mean`` magnitude, or half of ``bound``.
     """
 
-    how: str = "floats"
-    bound: float = 0.0
-    divisor: float = 1.0
+    how: str = "floats"  # one of READINGS
+    bound: float = 0.0  # used only if `how` is `bound`
+    divisor: float = 1.0  # number by which the level is divided
 
 
 FLOATS = Reading()
@@ -201,25 +197,18 @@ class Output(NamedTuple):
 class Program:
     """The computation of a model, built by :class:`fairseq_ext.engine.writer.Writer`.
 
-    Attributes:
-        symbols: the target's special symbols.
-        longest_source, longest_target: largest number of tokens, ``</s>`` included.
-        matrices: the weights.
-        shapes: the shapes of the registers.
-        encoder, decoder: operations to run once per batch, and once per step.
-        caches: number of the decoder's caches of past steps.
-        outputs: the output layer; an ensemble has one for each model and takes the mean of the
-            models' probabilities, like fairseq's ``EnsembleModel``.
+    An ensemble has an output layer for each model, and takes the mean of the models'
+    probabilities, like fairseq's ``EnsembleModel``.
     """
 
-    symbols: Symbols
-    longest_source: int
-    longest_target: int
-    matrices: list[Matrix | Signs] = field(default_factory=list)
-    shapes: list[Shape] = field(default_factory=list)
-    encoder: list[Operation] = field(default_factory=list)
-    decoder: list[Operation] = field(default_factory=list)
-    caches: int = 0
+    symbols: Symbols  # the target's special symbols
+    longest_source: int  # largest number of tokens, `</s>` included
+    longest_target: int  # largest number of tokens, `</s>` included
+    matrices: list[Matrix | Signs] = field(default_factory=list)  # the weights
+    shapes: list[Shape] = field(default_factory=list)  # of the registers
+    encoder: list[Operation] = field(default_factory=list)  # to run once per batch
+    decoder: list[Operation] = field(default_factory=list)  # to run once per step
+    caches: int = 0  # number of the decoder's caches of past steps
     outputs: list[Output] = field(default_factory=list)
 
     @property

@@ -28,25 +28,19 @@ PIECE = 1 << 25  # least bytes to allocate at once for many weights
 class Packed(NamedTuple):
     """A weight ``[N, K]`` in the layout in which the machine reads it.
 
-    Attributes:
-        kind: an index in :data:`fairseq_ext.engine.NUMBERS`; :data:`PLAIN` for plain weights;
-            :data:`SIGNS` or :data:`TERNARY` for signs that multiply floats or signs;
-            :data:`BITS8` for signs that multiply inputs rounded to int8.
-        outputs, inputs: N, K.
-        values: the numbers or bits, in the layout of the kind.
-        scales: a factor for each output: its unit in int8, its level in BITS8 and TERNARY, twice
-            its level in SIGNS; None for other kinds.
-        sums: in int8 and BITS8, 128 times the sum of each output's weights; None for other kinds.
-        reading: how SIGNS and TERNARY binarize their inputs.
+    The kind is an index in :data:`fairseq_ext.engine.NUMBERS`, or :data:`PLAIN` for plain weights,
+    :data:`SIGNS` or :data:`TERNARY` for signs that multiply floats or signs, or :data:`BITS8` for
+    signs that multiply inputs rounded to int8. ``scales`` has a factor for each output: its unit in
+    int8, its level in BITS8 and TERNARY, twice its level in SIGNS; None for other kinds.
     """
 
     kind: int
-    outputs: int
-    inputs: int
-    values: np.ndarray
+    outputs: int  # N
+    inputs: int  # K
+    values: np.ndarray  # the numbers or bits, in the layout of the kind
     scales: np.ndarray | None = None
-    sums: np.ndarray | None = None
-    reading: Reading = FLOATS
+    sums: np.ndarray | None = None  # in int8 and BITS8, 128 times the sum of an output's weights
+    reading: Reading = FLOATS  # how SIGNS and TERNARY binarize their inputs
 
 
 class Pool:

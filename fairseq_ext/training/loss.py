@@ -20,17 +20,11 @@ BLOCK = 2**18  # logits of which the loss is computed at a time: they fit into a
 
 
 class OutputLayer(NamedTuple):
-    """The last matrix product of a model: logits are ``h W^T + b``.
+    """The last matrix product of a model: logits are ``h W^T + b``."""
 
-    Attributes:
-        features: ``h``, ``[..., C]``.
-        weight: ``W``, ``[V, C]``.
-        bias: ``b``, ``[V]``, or None.
-    """
-
-    features: Tensor
-    weight: Tensor
-    bias: Tensor | None = None
+    features: Tensor  # h, [..., C]
+    weight: Tensor  # W, [V, C]
+    bias: Tensor | None = None  # b, [V]
 
     def of_words(self, words: Tensor | slice) -> "OutputLayer":
         """Return this layer with only the features of the selected ``words``, ``[N, C]``."""
