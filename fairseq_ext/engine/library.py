@@ -87,9 +87,9 @@ class Hypothesis(NamedTuple):
 class Machine:
     """A program with its packed weights and an optional shortlist of target tokens.
 
-    The weights are ``packed`` or, if it is None, those of the program, packed in the format
-    ``numbers`` (fp32, bf16 or int8). ``path`` is the instruction set to use, one of :data:`PATHS`;
-    None for :func:`active_path`.
+    ``packed`` are the weights; None packs those of the program in the format ``numbers`` (fp32,
+    bf16 or int8). ``path`` is the instruction set to use, one of :data:`PATHS`; None for
+    :func:`active_path`.
 
     Raises:
         ConfigError: the program or the shortlist does not fit the weights.

@@ -77,7 +77,7 @@ class Tensors:
         return name in self._table
 
     def names(self) -> Iterator[str]:
-        """Yield the names of all weights; those in a compact form are named NAME."""
+        """Yield the names of all weights, without the endings of compact forms."""
         for name in self._table:
             stem, dot, ending = name.rpartition(".")
             if dot + ending in (INT8, BITS, TRITS):

@@ -30,8 +30,8 @@ NEVER = -torch.inf
 def captured(step: Step, device: torch.device) -> Step:
     """Capture ``step`` as a CUDA graph; return the function that replays the graph.
 
-    Return ``step`` itself on other devices, or if CUDA cannot capture it. It must work in place on
-    tensors with fixed addresses, and must not synchronize with the device.
+    Return ``step`` itself on other devices, or if CUDA cannot capture it. A ``step`` must work in
+    place on tensors with fixed addresses, and must not synchronize with the device.
     """
     if device.type != "cuda":
         return step
