@@ -144,8 +144,8 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 def _inverse(level: Tensor) -> Tensor:
     """Return ``1 / level`` at least in fp32, or 1 where the level is 0 or subnormal.
 
-    The result scales a gradient that has already been multiplied by the level; where this product
-    is 0 or nearly 0, it stays so.
+    The result scales a gradient that has already been multiplied by the level. So where the level
+    is 0 or subnormal, this gradient stays 0 or nearly 0.
     """
     level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)

@@ -72,7 +72,7 @@ class EngineTranslator:
     ) -> list[list[Candidate]]:
         """Translate as :meth:`fairseq_ext.decoding.translator.Translator.translate` does.
 
-        A ``search`` leaves batch size, constraints and shortlist as they are.
+        A ``search`` cannot change batch size, constraints and shortlist.
         """
         search = search or self._search
         rules = _rules(search, self._search.constraints, len(self._model.target))
@@ -127,7 +127,7 @@ class EngineTranslator:
         return scored
 
     def _split(self, line: str) -> list[str]:
-        """Split a line into its sentence and, if the search has constraints, these."""
+        """Split a line into its sentence and, if the search has any, its constraints."""
         return line.split("\t") if self._search.constraints else [line]
 
     def _encode_constraints(self, constraints: Sequence[str]) -> list[int]:

@@ -302,7 +302,7 @@ def _mean(decisions: Sequence[Decision], name: str) -> float:
 
 
 def best_agreeing(translations: Iterable[Translation], utility: Utility) -> Iterator[Translation]:
-    """Yield each line with the one of its samples that MBR chooses; a skipped line as it is."""
+    """Yield each line with only the sample that MBR chooses; skipped lines stay as they are."""
     for translation in translations:
         if not translation.candidates:
             yield translation

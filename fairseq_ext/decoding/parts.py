@@ -49,14 +49,14 @@ class Folder:
         return SharedFolder(self.path, HEAD)
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
-        """Return the parts, or those of ``parts``, that are not translated yet."""
+        """Return those of ``parts`` (None: all parts) that are not translated yet."""
         parts_by_name = {
             self.text(part).name: part for part in (self.parts if parts is None else parts)
         }
         return [parts_by_name[name] for name in self.shared.missing([*parts_by_name])]
 
     def work(self, parts: Sequence[Part], write: WritePart) -> None:
-        """Translate the missing ones of ``parts`` by ``write``, together with other workers."""
+        """Translate those of ``parts`` that are missing, by ``write``, along with other workers."""
         parts_by_name = {self.text(part).name: part for part in parts}
         self.shared.work([*parts_by_name], lambda name: self._write(parts_by_name[name], write))
 
@@ -74,7 +74,7 @@ class Folder:
                     sums.write(f"{sha256(file.name)}  {path.name}\n")
 
     def join(self, output: Path, *, details: bool = False) -> None:
-        """Write all parts in order into the file ``output``, or the ``details`` of all parts.
+        """Write all parts, or their ``details``, in order into the file ``output``.
 
         A file that has this content already is left alone.
 

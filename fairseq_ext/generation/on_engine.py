@@ -54,7 +54,7 @@ def on_a_device(model: BaseFairseqModel) -> bool:
 
 
 def share_weights(generators: Iterable[Any]) -> None:
-    """Let each :class:`NativeGenerator` share its weights; they must be of the same models."""
+    """Share weights among all :class:`NativeGenerator` objects, which run the same models."""
     natives = [generator for generator in generators if isinstance(generator, NativeGenerator)]
     for native in natives[1:]:
         native._teams, native._shortlist = natives[0]._teams, natives[0]._shortlist

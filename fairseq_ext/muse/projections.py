@@ -38,7 +38,7 @@ class Sizes(NamedTuple):
 
 
 def names(crossing: bool) -> tuple[list[str], list[str]]:
-    """Return the names of a block's linear layers: those with first, and those with last matrices.
+    """Return the names of the linear layers with the first and with the last matrices of a block.
 
     Both lists have the order of the rows of ``W_Enc`` and the columns of ``W_Dec``. ``crossing``
     says whether the block attends to a source.
