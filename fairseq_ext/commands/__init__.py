@@ -123,10 +123,7 @@ def add_all(parser: Parser, only: str | None = None) -> None:
 
 
 def _add_examples(parsers: dict[str, Parser], prefix: str = "") -> None:
-    """Give subcommands, and their own subcommands, their examples in :data:`EXAMPLES`, if any.
-
-    ``prefix`` is put before the names to look up, such as ``"plot "`` for subcommands of ``plot``.
-    """
+    """Give subcommands their :data:`EXAMPLES`, by ``prefix`` (such as ``"plot "``) and name."""
     for name, parser in parsers.items():
         parser.example = EXAMPLES.get(f"{prefix}{name}", parser.example)
         for action in parser._actions:

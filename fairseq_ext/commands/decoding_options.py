@@ -139,11 +139,7 @@ class SearchOptions:
             raise ConfigError(f"`{flag(name)}` {fault}.")
 
     def search(self, model_defaults: SearchDefaults) -> Search:
-        """Return the settings of the search; raise ConfigError as :meth:`check` does.
-
-        Options on the command line take precedence over ``model_defaults``, which take precedence
-        over the defaults of :class:`Search`.
-        """
+        """Return the settings: those given, or ``model_defaults``, or those of :class:`Search`."""
         self.check()
         values = {name: getattr(Search, name) for name in (*SEARCH, *LIMITS)}
         values |= SAMPLES

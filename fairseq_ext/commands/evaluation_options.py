@@ -98,10 +98,7 @@ class ProcessOptions:
         return {name: value for name, value in settings.items() if value is not None}
 
     def refuse(self, needs: str) -> None:
-        """Raise ConfigError if one of these options is given without ``needs``.
-
-        ``needs`` is an option that asks for a neural metric, such as ``--metric comet:MODEL``.
-        """
+        """Refuse these options without the option ``needs``, such as ``--metric comet:MODEL``."""
         for name in ("metric_python", "metric_batch_size"):
             if getattr(self, name) is not None:
                 raise ConfigError(f"`{flag(name)}` goes with `{needs}`, which is missing.")

@@ -99,10 +99,7 @@ def keep_inputs(args: Any) -> None:
 
 
 def require_folders(args: argparse.Namespace) -> None:
-    """Refuse an output whose folder is missing, before the command does work that would be lost.
-
-    A command that makes the folder of its ``--output`` sets ``makes_folder``.
-    """
+    """Refuse an output whose folder is missing, unless the command makes it (``makes_folder``)."""
     made_by_command = ("output",) if getattr(args, "makes_folder", False) else ()
     for name in OUTPUTS:
         path = getattr(args, name, None)

@@ -41,10 +41,9 @@ class Layer:
 
 
 def replacing(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Decorate a function of ``patch`` that takes the original target and returns its replacement.
+    """Decorate a function of ``patch`` that turns each original target into its replacement.
 
-    A target is a name such as ``fairseq.trainer:Trainer.train_step``; for each target the function
-    is called once.
+    A target is a name such as ``fairseq.trainer:Trainer.train_step``.
     """
     return lambda wrapper: Layer(targets, wrapper, patch)
 

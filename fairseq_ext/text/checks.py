@@ -60,11 +60,8 @@ def check_text(
     Lines end in ``\\n`` or ``\\r\\n``; the last end may be missing. ``empty_lines`` allows lines
     without words, which fairseq keeps as empty sentences. ``controls`` allows words that fairseq
     reads as the beginning, the end or the padding of a sentence. Lines of more than ``max_tokens``
-    words are refused; None allows any length.
-
-    Raises:
-        DataError: the file is not plain text, or a line is faulty; the message has the line's
-            number and a remedy.
+    words are refused; None allows any length. Raise DataError, with a line's number and a remedy,
+    if the file is not plain text, or a line is faulty.
     """
     path = require_file(path, "text file")
     _require_plain_text(path)

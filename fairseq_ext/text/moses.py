@@ -243,10 +243,7 @@ CASE_OF_FINNISH = (  # compiled and cached by regex at the first Finnish text
 
 
 def _text(words: list[str], language: str) -> Iterator[str]:
-    """Yield detokenized text word by word, with a space before each word that needs one.
-
-    ``words`` are Moses' tokens after an empty string.
-    """
+    """Yield Moses' tokens (after ``""``) as text, with a space before each word that needs one."""
     space = " "
     quotes: defaultdict[str, int] = defaultdict(int)  # odd while a quotation of that kind is open
     joined = False  # whether this word has been yielded already, with the word before it

@@ -246,10 +246,7 @@ def find_towards(folders: Iterable[str | Path], src: str, tgt: str) -> Pipeline 
 
 
 def copy(folder: str | Path, target: str | Path) -> None:
-    """Copy ``text.json``, if ``folder`` has it, and the files that it names to ``target``.
-
-    Raise :class:`DataError` if ``target`` has a different pipeline.
-    """
+    """Copy ``text.json``, if any, and its files to ``target``, unless another pipeline is there."""
     pipeline = load(folder)
     if pipeline is None or Path(folder).resolve() == Path(target).resolve():
         return

@@ -169,8 +169,7 @@ class Keeper:
         """Return the start and end of a span's core, which leaves out tags at both ends.
 
         The core keeps a pair of tags with text between them, unless the span is all of the line
-        (``is_whole``). A span without a word has no core: its start is then ``len(span)``, its end
-        0.
+        (``is_whole``). Without a word there is no core: return the span's length, and 0.
         """
         tags = [match.span() for match in TAG.finditer(span)] if self.markup else []
         start, stop = 0, len(span)
@@ -241,8 +240,7 @@ class Keeper:
 def keeper(patterns: Sequence[str], markup: bool, addresses: bool = False) -> Keeper | None:
     """Make a keeper from ``--keep``, ``--markup`` and ``--keep-addresses``; None if all are off.
 
-    Raises:
-        ConfigError: a pattern is not a regular expression, or matches an empty text.
+    Raise ConfigError if a pattern is not a regular expression, or matches an empty text.
     """
     compiled = [re.compile(ADDRESS)] if addresses else []
     for pattern in patterns:

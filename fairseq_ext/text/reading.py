@@ -74,11 +74,8 @@ def opened(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
     """Open a file for reading its bytes, and decompress gzip, bzip2, xz and zip.
 
     The format is recognized by the file's first bytes, or else by the ending of its name.
-    ``member`` names the file to read in a ``.zip`` with several.
-
-    Raises:
-        DataError: there is no such file or ``member``, it is damaged or compressed by zstd, or a
-            ``.zip`` has several texts.
+    ``member`` names the file to read in a ``.zip`` with several. Raise DataError if the file is
+    missing, damaged or compressed by zstd, or the choice of a member is wrong.
     """
     if not path.exists() or path.is_dir():
         raise DataError(f"`{path}` does not exist or is not a file; check the path.")
@@ -219,10 +216,7 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
     is the comma, semicolon, tab or bar whose number per line is most regular at the start of the
     file; in a tie, the one that is most frequent in the first line. Quoted cells may contain line
     ends. A carriage return, which the format does not allow outside quotation marks, becomes a
-    space.
-
-    Raises:
-        DataError: the file is not CSV, or :func:`lines` refuses it.
+    space. Raise DataError if the file is not CSV, or :func:`lines` refuses it.
     """
     numbered = ((number, line.replace("\r", " ")) for number, line in lines(path, member))
     top = [line for _, line in itertools.islice(numbered, LOOKED_AT)]

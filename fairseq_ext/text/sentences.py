@@ -98,10 +98,7 @@ def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
 
 
 def _with_layout(split: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
-    """Return a function that splits a line like ``split``, and also keeps the line's layout.
-
-    The parts are those of a :class:`SentenceSplitter`.
-    """
+    """Return a function that splits like ``split``, and keeps indentation, items and spaces."""
 
     def split_line(line: str) -> list[str]:
         line = line.rstrip()

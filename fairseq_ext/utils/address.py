@@ -6,12 +6,9 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket; port 0 stands for any free port.
+    """Open a listening socket; port 0 stands for any free port. Clients wait until it is served.
 
-    Clients that connect before the models are loaded have to wait.
-
-    Raises:
-        ConfigError: the address is not one of this machine, or the port is not free.
+    Raise ConfigError if the address is not one of this machine, or the port is not free.
     """
     try:
         if not 0 <= port <= 65535:  # getaddrinfo would take it modulo 65,536

@@ -27,14 +27,10 @@ PAUSE = 0.5  # seconds before looking again at files that others are making
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """A folder in which several workers do one job.
-
-    The folder's manifest is a JSON file that describes the job. ``head`` has its first entries: the
-    ``format`` and its ``version``.
-    """
+    """A folder in which several workers do one job, which a JSON file describes (its manifest)."""
 
     path: Path
-    head: Mapping[str, Any]
+    head: Mapping[str, Any]  # the first entries of the manifest: `format` and its `version`
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
         """Return whether a worker has begun this job here; raise DataError for another job."""

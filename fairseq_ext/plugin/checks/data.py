@@ -60,10 +60,7 @@ def _add_from_file(original: Callable, self: Any, f: Any) -> None:
 def _make_dataset(
     original: Callable, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None
 ) -> Any:
-    """Check the files of a data set before fairseq opens them.
-
-    The first process of a job reads the files; the other processes check only their sizes.
-    """
+    """Check data before fairseq opens them: completely in a job's first process, or just sizes."""
     from fairseq.distributed.utils import get_global_rank
 
     vocabulary = len(dictionary) if dictionary is not None else None

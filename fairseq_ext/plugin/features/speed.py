@@ -84,8 +84,7 @@ def loss_in_chunks(
 ) -> tuple[Tensor, Tensor]:
     """Return the loss and the negative log-likelihood of a batch, both summed over its tokens.
 
-    ``net_output`` begins with features ``[B, T, C]`` if the loss is computed in chunks of tokens.
-    Otherwise it begins with logits ``[B, T, V]``.
+    ``net_output`` begins with features ``[B, T, C]``, or with logits if nothing is in chunks.
     """
     from fairseq_ext.training import chunked_output
 

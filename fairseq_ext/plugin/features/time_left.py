@@ -11,10 +11,7 @@ PRIORITY = 2000  # higher than fairseq's priorities, so that it is printed last
 
 
 def updates_left(cfg: Any, epoch_itr: Any, done: int) -> float:
-    """Return the number of updates left at the start of an epoch, infinite if there is no limit.
-
-    ``done`` is the number of updates so far. ``--max-update`` and ``--max-epoch`` set the limit.
-    """
+    """Return how many updates will follow the first ``done``; infinite if no option limits them."""
     max_update, epochs = cfg.optimization.max_update, cfg.optimization.max_epoch
     left = max_update - done if max_update else math.inf
     if epochs:

@@ -20,8 +20,7 @@ logger = logging.getLogger(__name__)
 def join_processes(training: Any) -> None:
     """Set the options by which this process on a CPU finds the job's other processes.
 
-    ``training`` is ``cfg.distributed_training``. The processes are started by ``torchrun``, or
-    spawned by :func:`start_on_cpu` because of ``--distributed-world-size``.
+    ``training`` is ``cfg.distributed_training``. ``torchrun`` or this module starts the processes.
     """
     from torch.distributed.elastic.utils.distributed import get_free_port
 

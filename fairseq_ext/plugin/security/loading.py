@@ -179,8 +179,7 @@ def _require_memory(path: str, weights: dict[str, Any]) -> None:
 def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
     """Require `--source-bos` if the model was trained with it, and refuse the option otherwise.
 
-    fairseq-generate takes the option from the command line, not from the checkpoint. ``name`` is
-    the checkpoint's file, ``cfg`` its configuration, and ``task`` the task of this run.
+    fairseq-generate takes the option from the command line, not from the checkpoint's ``cfg``.
     """
     trained, requested = (
         bool(getattr(getattr(owner, attribute, None), "source_bos", False))
