@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 from fairseq_ext.utils import errors, extras, files
 from fairseq_ext.utils.errors import FairseqExtError, printable
@@ -102,9 +102,7 @@ def install_excepthook() -> None:
     if getattr(previous, "prints_user_errors", False):
         return
 
-    def hook(
-        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-    ) -> None:
+    def hook(kind: Any, error: BaseException, traceback: Any) -> None:
         if report(error) is None:
             previous(kind, error, traceback)
 

@@ -18,6 +18,7 @@ MOST_OPERATORS = 1_000  # each may copy MOST_ELEMENTS
 MOST_BITS = 1024  # most bits of an integer; Python would refuse to print 4,300 digits
 
 _SEQUENCES = (str, list, tuple)
+_FAULTS = (SyntaxError, ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError)
 
 
 class LiteralError(ConfigError):
@@ -41,14 +42,7 @@ def literal(text: str) -> Any:
             warnings.simplefilter("ignore")  # a text can cause a SyntaxWarning
             tree = ast.parse(text.strip(), mode="eval")
         return _value(tree.body)[0]
-    except (
-        SyntaxError,
-        ValueError,
-        TypeError,
-        ArithmeticError,
-        RuntimeError,
-        MemoryError,
-    ) as error:
+    except _FAULTS as error:
         reason = str(error) if isinstance(error, _Refusal) else "is not one"
         raise LiteralError(
             f"`{shown(text)}` must be a literal (numbers, strings, True, False, None, lists, "

@@ -19,13 +19,7 @@ METAVARS = {int: "N", float: "N", Path: "FILE"}
 class Once(argparse.Action):
     """An action that stores the value of an option, and refuses the option if it is given again."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         if getattr(namespace, self.dest) is not self.default:
             parser.error(f"`{option_string}` is given twice, but takes one value; leave one out.")
         setattr(namespace, self.dest, values)
