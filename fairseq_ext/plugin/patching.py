@@ -1,12 +1,12 @@
 """Describe and apply the changes that the plugin makes in fairseq (patches)."""
 
+import dataclasses
 import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +21,7 @@ KINDS = {"repairs": "repair", "security": "security", "features": "feature", "ch
 """Kinds of patches by their folders in this package."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Layer:
     """A function of a patch, and the attributes of fairseq or its libraries that it wraps.
 
@@ -73,7 +73,7 @@ def acting(patch: str) -> Callable[[Callable], Layer]:
     return lambda action: Layer((), action, patch)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Patch:
     """A change to fairseq with its reason: one row of :data:`fairseq_ext.plugin.patches.PATCHES`.
 
@@ -195,3 +195,22 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, before)
+
+
+def add_options(group: Any, options: Mapping[str, tuple[Any, Any, str]]) -> None:
+    """Add options to a dataclass of fairseq's options, such as ``GenerationConfig``.
+
+    ``options`` has the type, default and help text of each new field, by the field's name.
+    fairseq-hydra-train checks a YAML file before it loads the plugin, so it accepts such an option
+    only on the command line, after a plus sign (``+optimization.bf16_products=True``). The
+    constructor of ``group`` does not take the new fields; set the attribute of an object instead.
+    """
+    from fairseq.dataclass.initialize import hydra_init
+
+    for name, (kind, default, text) in options.items():
+        field = dataclasses.field(default=default, metadata={"help": text})
+        holder: Any = dataclasses.make_dataclass("Holder", [(name, kind, field)])
+        group.__dataclass_fields__ |= holder.__dataclass_fields__
+        group.__annotations__ |= holder.__annotations__
+        setattr(group, name, default)
+    hydra_init()

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, HELP, SHORTLIST_HELP
-from fairseq_ext.plugin import fairseq_options
-from fairseq_ext.plugin.patching import acting, around
+from fairseq_ext.plugin.patching import acting, add_options, around
 from fairseq_ext.utils.errors import ConfigError
 
 
@@ -28,7 +27,7 @@ def _add_option() -> None:
         "engine": (choice, DEFAULT, help_text),
         "shortlist": (path, None, SHORTLIST_HELP),
     }
-    fairseq_options.add(GenerationConfig, options)
+    add_options(GenerationConfig, options)
 
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.build_generator", patch="engine")

@@ -17,8 +17,7 @@ import torch.nn.functional as F  # noqa: F401
 from torch import Tensor
 
 from fairseq_ext.base import dropout as sixteen_bits
-from fairseq_ext.plugin import fairseq_options
-from fairseq_ext.plugin.patching import acting, around, replacing
+from fairseq_ext.plugin.patching import acting, add_options, around, replacing
 from fairseq_ext.training import adam, loss, onednn_matmul
 from fairseq_ext.utils import memory
 
@@ -248,7 +247,7 @@ def add_bf16_products() -> None:
         "training; weights, products within attention, all other operations, validation and "
         "checkpoints stay in fp32"
     )
-    fairseq_options.add(OptimizationConfig, {"bf16_products": (bool, False, text)})
+    add_options(OptimizationConfig, {"bf16_products": (bool, False, text)})
 
 
 @around("fairseq.trainer:Trainer.train_step", patch="matrix products by oneDNN")
