@@ -116,13 +116,10 @@ def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> Non
         self.bhooks.append(module.register_forward_hook(watch_all))
 
 
-HALF_PRECISION = ("fairseq.optim:FP16Optimizer", "fairseq.optim:MemoryEfficientFP16Optimizer")
+FP16, LEAN_FP16 = "fairseq.optim:FP16Optimizer", "fairseq.optim:MemoryEfficientFP16Optimizer"
 
 
-@around(
-    *(f"{optimizer}.__init__" for optimizer in HALF_PRECISION),
-    patch="update frequencies in bf16",
-)
+@around(f"{FP16}.__init__", f"{LEAN_FP16}.__init__", patch="update frequencies in bf16")
 def without_scale_window(
     original: Callable, self: Any, cfg: Any, *args: Any, **kwargs: Any
 ) -> None:
@@ -146,10 +143,7 @@ def _master_weights(optimizer: Any) -> list[Tensor]:
     return list(weights.values()) if isinstance(weights, dict) else list(weights)
 
 
-@around(
-    *(f"{optimizer}.state_dict" for optimizer in HALF_PRECISION),
-    patch="half precision after resume",
-)
+@around(f"{FP16}.state_dict", f"{LEAN_FP16}.state_dict", patch="half precision after resume")
 def save_half_precision(original: Callable, self: Any) -> dict[str, Any]:
     """Add fp32 master weights and the loss scaler's state to the state of the optimizer.
 
@@ -164,8 +158,7 @@ def save_half_precision(original: Callable, self: Any) -> dict[str, Any]:
 
 
 @around(
-    *(f"{optimizer}.load_state_dict" for optimizer in HALF_PRECISION),
-    patch="half precision after resume",
+    f"{FP16}.load_state_dict", f"{LEAN_FP16}.load_state_dict", patch="half precision after resume"
 )
 def restore_half_precision(
     original: Callable, self: Any, state: dict[str, Any], *args: Any, **kwargs: Any
