@@ -77,15 +77,11 @@ def draw_noise_of_sentence(original: Callable, self: Any, index: int) -> Any:
         return original(self, index)
 
 
-USERS_OF_REMOVED_NAMES = (
-    "fairseq.data.language_pair_dataset:np",
-    "fairseq.data.token_block_dataset:np",
-    "fairseq.data.data_utils:np",
-    "fairseq.modules.dynamic_crf_layer:np",
+@replacing(
+    *("fairseq.data.language_pair_dataset:np", "fairseq.data.token_block_dataset:np"),
+    *("fairseq.data.data_utils:np", "fairseq.modules.dynamic_crf_layer:np"),
+    patch="old names of numpy",
 )
-
-
-@replacing(*USERS_OF_REMOVED_NAMES, patch="old names of numpy")
 def numpy_with_old_names(original: ModuleType) -> ModuleType:
     """Return a copy of the module numpy that still has the old names that fairseq uses.
 
