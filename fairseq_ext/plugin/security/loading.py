@@ -36,6 +36,7 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.utils.literals import literal
 
 PACKAGES = ("fairseq", "fairseq_cli")
+BEFORE_BUILDING = "checkpoints are checked before models are built"  # a patch
 
 
 @around("importlib.machinery:SourceFileLoader.exec_module", patch="no string is evaluated")
@@ -94,10 +95,7 @@ def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
     return view
 
 
-@around(
-    "fairseq.checkpoint_utils:load_checkpoint_to_cpu",
-    patch="checkpoints are checked before models are built",
-)
+@around("fairseq.checkpoint_utils:load_checkpoint_to_cpu", patch=BEFORE_BUILDING)
 def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
     """Check every checkpoint that fairseq reads; accept a bundle in place of a checkpoint.
 
@@ -112,10 +110,7 @@ def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
         return original(str(file), *rest, **options)
 
 
-@around(
-    "fairseq.checkpoint_utils:load_model_ensemble_and_task",
-    patch="checkpoints are checked before models are built",
-)
+@around("fairseq.checkpoint_utils:load_model_ensemble_and_task", patch=BEFORE_BUILDING)
 def _one_by_one(
     original: Callable,
     filenames: list[str],
@@ -193,17 +188,14 @@ def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
         raise ConfigError(f"{name} was trained without `--source-bos`; leave it out.")
 
 
-@around("fairseq_cli.validate:main", patch="checkpoints are checked before models are built")
+@around("fairseq_cli.validate:main", patch=BEFORE_BUILDING)
 def _validated(original: Callable, cfg: Any, *rest: Any, **options: Any) -> Any:
     """Name the checkpoint in errors about its criterion, which `fairseq-validate` builds."""
     with about(getattr(cfg, "common_eval", cfg).path):  # callers may pass fairseq's flat options
         return original(cfg, *rest, **options)
 
 
-@around(
-    "fairseq.logging.meters:MetersDict.load_state_dict",
-    patch="checkpoints are checked before models are built",
-)
+@around("fairseq.logging.meters:MetersDict.load_state_dict", patch=BEFORE_BUILDING)
 def _meters(original: Callable, self: Any, state_dict: Any) -> None:
     """Refuse meters of unknown kinds, because fairseq would call any function that a file names."""
     from fairseq.logging import meters
