@@ -28,16 +28,10 @@ def add(commands: options.Subparsers) -> None:
         type=Path,
         help="a run's --save-dir; one of the next three options chooses its files",
     )
-    selection = parser.add_mutually_exclusive_group()
-    selection.add_argument(
-        "--last-epochs", type=int, metavar="N", help="last N files checkpointEPOCH.pt"
-    )
-    selection.add_argument(
-        "--last-updates", type=int, metavar="N", help="last N files checkpoint_EPOCH_UPDATE.pt"
-    )
-    selection.add_argument(
-        "--best", type=int, metavar="N", help="best N files checkpoint.best_METRIC_VALUE.pt"
-    )
+    option = parser.add_mutually_exclusive_group().add_argument
+    option("--last-epochs", type=int, metavar="N", help="last N files checkpointEPOCH.pt")
+    option("--last-updates", type=int, metavar="N", help="last N files checkpoint_EPOCH_UPDATE.pt")
+    option("--best", type=int, metavar="N", help="best N files checkpoint.best_METRIC_VALUE.pt")
     options.add_output(parser, "OUT.pt", "averaged checkpoint to write, without optimizer state")
     parser.set_defaults(run=_average)
 

@@ -210,12 +210,10 @@ def add_export(commands: options.Subparsers) -> None:
         "reads tokens, which fairseq_ext.text.pipeline makes from text by the text.json in OUT.",
     )
     _add_model(parser, "; with --to also a checkpoint, the folder of a run or a published model")
-    options.add_output(
-        parser, "OUT", "checkpoint to write, without optimizer state; with --to a new folder"
-    )
-    parser.add_argument(
-        "--to", choices=("ctranslate2", "huggingface"), help="tool that will run the model"
-    )
+    output = "checkpoint to write, without optimizer state; with --to a new folder"
+    options.add_output(parser, "OUT", output)
+    tools = ("ctranslate2", "huggingface")
+    parser.add_argument("--to", choices=tools, help="tool that will run the model")
     parser.set_defaults(run=_export)
 
 
