@@ -37,7 +37,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -126,13 +125,6 @@ class SplitJob:
         return sum(self.load(name)[count] for name in self.clean_names)
 
     # ---- the stages ----------------------------------------------------------------------------
-
-    def steps(self) -> Iterator[tuple[list[str], Callable[[str], None]]]:
-        """Yield each stage, in order: the names of its reports, and the method that writes one."""
-        yield self.clean_names, self.clean
-        if self.options.as_split is None:
-            yield self.repeat_names, self.repeat
-            yield ["held.json"], self.hold_groups if self.options.key == GROUPS else self.hold
 
     def _finish(self, name: str, array: np.ndarray, report: object) -> None:
         """Write an array, and then the report ``name``, which says that the array is there."""
@@ -402,20 +394,22 @@ def prepare(
 
 def work(job: SplitJob) -> None:
     """Do all stages of a job, with other workers in its folder; refuse texts without pairs."""
-    shared = SharedFolder(job.folder, HEAD)
-    spread = partial(_spread, processes(job.options.workers))
-    for stage, (names, do) in enumerate(job.steps()):
-        shared.work(names, do, spread=spread)
-        if stage == 0 and not job.total("kept"):
-            raise DataError(
-                f"no pairs are left of {job.total('read')} read; nothing to write. Check the "
-                "texts, or allow more by `--rule` and `--max-words`."
-            )
+    shared, workers = SharedFolder(job.folder, HEAD), processes(job.options.workers)
 
+    def spread(do: Callable[[str], bool], names: Iterable[str]) -> Iterator[bool]:
+        names = [*names]
+        return ordered_map(do, names, min(workers, len(names)) or 1)
 
-def _spread(workers: int, do: Callable[[str], bool], names: Iterable[str]) -> Iterator[bool]:
-    names = [*names]
-    return ordered_map(do, names, min(workers, len(names)) or 1)
+    shared.work(job.clean_names, job.clean, spread=spread)
+    if not job.total("kept"):
+        raise DataError(
+            f"no pairs are left of {job.total('read')} read; nothing to write. Check the texts, or "
+            "allow more by `--rule` and `--max-words`."
+        )
+    if job.options.as_split is None:
+        shared.work(job.repeat_names, job.repeat, spread=spread)
+        hold = job.hold_groups if job.options.key == GROUPS else job.hold
+        shared.work(["held.json"], hold, spread=spread)
 
 
 def _number(name: str) -> int:
