@@ -461,7 +461,15 @@ def _texts(options: PairOptions) -> tuple[Text, ...]:
     origins = (options.pairs, options.source, options.corpora)
     if origins.count(None) != 2 or (options.source is None) != (options.target is None):
         raise ConfigError("give either PAIRS, or both --source and --target, or --corpora.")
-    _require_used(options)
+    zipped = options.pairs is not None and options.pairs.suffix.lower() == ".zip"
+    for option, is_set, used, partner in (
+        ("--columns", options.columns != (1, 2), options.pairs is not None, "PAIRS"),
+        ("--header", options.header, options.pairs is not None, "PAIRS"),
+        ("--csv", options.csv, options.pairs is not None, "PAIRS"),
+        ("--member", options.member is not None, zipped, "PAIRS that are a .zip"),
+    ):
+        if is_set and not used:
+            raise ConfigError(f"`{option}` goes with {partner}, which is missing; leave it out.")
     if options.corpora is not None:
         return pair_texts.read_list(options.corpora)
     inputs = (options.pairs, options.source, options.target)
@@ -550,19 +558,6 @@ def _encoding_fault(path: Path, sentences: Sequence[str]) -> str:
             command = reading.through(path, f"iconv -f {start} -t {end}")
             return f"seems to be {reason} (`{strange[0]}`); convert it: {command}"
     return ""
-
-
-def _require_used(options: PairOptions) -> None:
-    """Raise :class:`ConfigError` for an option that does not apply to this kind of input."""
-    zipped = options.pairs is not None and options.pairs.suffix.lower() == ".zip"
-    for option, is_set, used, partner in (
-        ("--columns", options.columns != (1, 2), options.pairs is not None, "PAIRS"),
-        ("--header", options.header, options.pairs is not None, "PAIRS"),
-        ("--csv", options.csv, options.pairs is not None, "PAIRS"),
-        ("--member", options.member is not None, zipped, "PAIRS that are a .zip"),
-    ):
-        if is_set and not used:
-            raise ConfigError(f"`{option}` goes with {partner}, which is missing; leave it out.")
 
 
 def _checked_texts(options: PairOptions) -> tuple[Text, ...]:
