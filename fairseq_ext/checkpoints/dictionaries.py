@@ -41,10 +41,7 @@ def record(source: Sequence[str], target: Sequence[str]) -> dict[str, str]:
 
 
 def recorded(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, str] | None:
-    """Return the :func:`record` in a checkpoint; None if it was saved without the plugin.
-
-    ``path`` is for the :class:`CheckpointError` about a damaged record.
-    """
+    """Return the :func:`record` in a checkpoint, or None without one; refuse a damaged record."""
     words = extra_state(checkpoint).get(DICTIONARIES)
     if words is None:
         return None

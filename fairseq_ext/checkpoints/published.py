@@ -479,11 +479,7 @@ def _split(value: Any) -> list[str]:
 
 
 def _require_language(folder: Path, option: str, code: str | None, codes: Sequence[str]) -> None:
-    """Refuse a language that the model lacks, or a missing language that the model needs.
-
-    ``code`` is the language, ``codes`` are the model's, if known. ``folder`` and ``option``
-    (``--src`` or ``--tgt``) are for the message.
-    """
+    """Refuse a language that the model lacks, or a missing language that the model needs."""
     if code in codes or (code is not None and not codes):
         return
     near = near_names(code, codes) if code else []

@@ -141,10 +141,7 @@ def _staged(text: Path, out: Path, sides: tuple[str, str]) -> Iterator[tuple[Pat
 
 
 def encode_file(path: Path, out: Path, encode: subwords.Step, *, refuse_empty: bool = False) -> int:
-    """Write each line of a checked text as tokens; return the number of lines.
-
-    With ``refuse_empty``, a line without tokens is refused.
-    """
+    """Write each line of a checked text as tokens; return the number of lines."""
     number = 0
     with out.open("w", encoding="utf-8", newline="\n") as tokens:
         for number, line in lines(path):

@@ -136,10 +136,7 @@ class Encode:
     def __call__(
         self, pairs: Iterable[Sequence[str | None]], first: int = 1
     ) -> Iterator[tuple[str, str, str]]:
-        """Yield ``(fate, source tokens, target tokens)`` of each pair.
-
-        ``first`` is the number of the first pair, for messages.
-        """
+        """Yield ``(fate, source tokens, target tokens)`` of pairs, numbered from ``first``."""
         to_source, to_target = _steps(self)
         checks = rules.checks(self.rules, (self.pipeline.src, self.pipeline.tgt))
         for number, (source, target) in enumerate(pairs, first):

@@ -53,10 +53,7 @@ class Score:
 
 
 def shown(name: str, value: float) -> str:
-    """Format a score with its metric's usual number of decimals.
-
-    ``name`` begins with the metric's name, as the name of a :class:`Score` or a signature does.
-    """
+    """Format a score with its metric's usual decimals; ``name`` begins with the metric's name."""
     return f"{value:.{PLACES.get(re.split('[ |]', name)[0], 2)}f}"
 
 
