@@ -253,8 +253,8 @@ def _prepared(
 def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline, str]:
     """Return the text steps of a published model, and the origin of these steps for a message.
 
-    The steps are those in :func:`hub_models` of the model after which ``path`` or ``folder`` is
-    named. Otherwise the files of subwords in ``folder`` decide.
+    If ``path`` or ``folder`` has the name of a model with steps in :func:`hub_models`, these steps
+    count. Otherwise the files of subwords in ``folder`` decide.
     """
     kind, used = _subwords(folder)
     moses, origin = kind in ("fastbpe", "subword-nmt"), "its files"

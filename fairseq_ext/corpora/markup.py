@@ -109,7 +109,8 @@ def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
 def _unmarked(mark: re.Pattern[str], text: str) -> tuple[int, str]:
     """Return the number of shortcut marks in a text, and the text without them.
 
-    Signs within :data:`PROTECTED` are no marks, nor are underscores in a text with several.
+    A sign within a match of :data:`PROTECTED` does not count, nor do underscores if a text has
+    several.
     """
     pieces = PROTECTED.split(text)
     free = pieces[::2]

@@ -134,7 +134,7 @@ class SplitJob:
             json.dump(report, file)
 
     def clean(self, name: str) -> None:
-        """Clean the part of the report ``name``; save pairs that pass all rules, with hashes."""
+        """Clean the part numbered in ``name``; save its kept pairs and their fingerprints."""
         options, part = self.options, self.parts[_number(name)]
         encode = Encode(text_pipeline(options), rules_of(options), words=True)
         hashes = [bytearray() for _ in range(PAIR + 1)]
@@ -166,7 +166,7 @@ class SplitJob:
         return np.load(self.beside(clean, "npy"), allow_pickle=False)
 
     def repeat(self, name: str) -> None:
-        """Find repeated pairs of all parts, in the range of fingerprints of the report ``name``."""
+        """Find repeated pairs of all parts, in the range of fingerprints numbered in ``name``."""
         number = _number(name)
         places: list[np.ndarray] = []  # part and line of each pair in the range
         rows: tuple[list[np.ndarray], ...] = ([], [], [])

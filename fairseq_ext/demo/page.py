@@ -59,8 +59,8 @@ def application(
     """Build the web application that shows the page and answers its requests.
 
     ``systems`` has a description of each system by name. ``translate`` takes a sentence and the
-    names of the chosen systems. ``max_words`` is the largest length of a sentence, which the page
-    tells. It offers to translate the sentences ``examples``. ``host`` is the address of the server.
+    names of the chosen systems. The page states ``max_words``, the largest length of a sentence,
+    and offers the sentences ``examples`` for translation. ``host`` is the address of the server.
     """
     page = _page(systems, max_words, examples)
     thread = ThreadPoolExecutor(1, "translate")  # the engine's memory belongs to one thread

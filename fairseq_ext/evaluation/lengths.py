@@ -80,8 +80,8 @@ def score_by_length(
     """Compute BLEU by the length of the source, from each system's output of fairseq-generate.
 
     ``bounds`` has the longest length of each bucket but the last. If ``tokenizer`` is None, the
-    reference must be tokens, and BLEU is computed like ``multi-bleu.perl``. ``undoing`` says how
-    the translations of a system become text; without an entry there, subwords are only joined.
+    reference must be tokens, and BLEU is computed like ``multi-bleu.perl``. ``undoing`` says, by
+    system, how translations become text; for a system without an entry, subwords are only joined.
     """
     references = plain_lines(reference)
     outputs = {name: read_generated(path, len(references)) for name, path in systems.items()}

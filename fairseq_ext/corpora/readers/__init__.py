@@ -3,8 +3,8 @@
 A reader is a function of one path (two for formats with a file or folder for each language) and of
 the two languages. It yields a :class:`Segment` for each translated text, in order. It raises
 DataError for a file that cannot be read, is malformed or has other languages. Folders often hold
-gettext's catalogues of many languages, so a catalogue in another language than the target's is read
-all the same, and the ``fault`` of each segment says so.
+gettext's catalogues of many languages, so a catalogue in another language than the target's is
+still read, and the ``fault`` of each segment says so.
 """
 
 import re
