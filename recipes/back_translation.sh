@@ -23,11 +23,11 @@ Usage: bash recipes/back_translation.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 
   --pairs N        use the corpus's first N pairs as parallel text, and only the target side
                    of the other pairs                              (10000; with --mono all)
-  --mono FILE      monolingual text of the target language instead
+  --mono FILE      monolingual text of the target language, instead of these other pairs
   --method M       search for synthetic sources: beam (of $beam), sampling, top10  ($method)
   --reverse MODEL  path or name of a bundle to translate with, instead of training a model
   --tag WORD       word before each synthetic source; '' for none  ($tag)
-  --copies N       copies of the pairs, to balance synthetic ones  ($copies)
+  --copies N       copies of the real pairs, to balance the synthetic pairs  ($copies)
 $(synthetic_usage)
 HELP
 }

@@ -15,10 +15,10 @@ Usage: bash recipes/quickstart.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 
 Installs everything into .venv (unless the active Python environment already works), trains a
 translation model on the Spanish and English sentences that come with the package (Tatoeba,
-CC BY 2.0 FR), and shows after each validation how the model translates one of them by then. Then it
+CC BY 2.0 FR), and shows after each validation how the model now translates one sentence. Then it
 translates the test set and ends with scores, sample translations, two pictures, and a table that
-compares this model with a larger one that comes with the package. It takes some 6 minutes on two
-CPU cores after the installation. If stopped at any point, it continues when run again.
+compares the model with a larger one that comes with the package. After the installation this takes
+some 6 minutes on two CPU cores. If stopped at any point, it continues when run again.
 
   --arch A       architecture of the plugin or of fairseq           (gru_attention)
   --src L        source language                                    (es)

@@ -32,8 +32,8 @@ synthetic_usage() {
                    valid and test, each with the endings .SRC and .TGT  ($corpus)
   --src L, --tgt L languages of the corpus, in either direction    ($src, $tgt)
   --part-lines N   lines to translate at a time; finished parts survive a stop  ($part_lines)
-  --longest N      leave out pairs with more tokens on a side      ($longest)
-  --ratio R        … or with lengths that differ more than R-fold  ($ratio)
+  --longest N      leave out pairs with more than N tokens on a side  ($longest)
+  --ratio R        leave out pairs with one side more than R times as long as the other  ($ratio)
 
 and the options of the training, the same for all systems of the run:
 

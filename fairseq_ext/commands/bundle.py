@@ -51,7 +51,7 @@ def add(commands: options.Subparsers) -> None:
     option(
         "--licence",
         metavar="NAME",
-        help="licence of the model (default: unknown, or that of the bundle)",
+        help="licence of the model (default: unknown, or the bundle's licence)",
     )
     option(
         "--scores",
@@ -204,8 +204,8 @@ def add_export(commands: options.Subparsers) -> None:
         "export",
         help="turn a bundle into a checkpoint, or into a model for another tool",
         description="Write a checkpoint that fairseq can train further, generate with and average. "
-        "It has the bundle's weights: those in fp32 and bf16 exactly, those in int8 and bits as "
-        "they were rounded. With --to, write a model of fairseq's Transformer for CTranslate2 or "
+        "It has the bundle's weights: fp32 and bf16 exactly, int8 and bits as they were rounded. "
+        "With --to, write a model of fairseq's Transformer for CTranslate2 or "
         "for Hugging Face's transformers instead, with its dictionaries as tokenizer. That model "
         "reads tokens, which fairseq_ext.text.pipeline makes from text by the text.json in OUT.",
     )

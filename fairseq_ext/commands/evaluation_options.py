@@ -54,9 +54,9 @@ class TokenizerOptions:
 
     tokenize: str | None = option(
         None,
-        "sacrebleu's tokenizer for BLEU: 13a, zh, char, ja-mecab, spm, flores200 ... (default: the "
-        "usual one for the target language, which the run, --detokenize or, in commands that have "
-        "them, -l SRC-TGT or the ending of the reference's name tells)",
+        "sacrebleu's tokenizer for BLEU: 13a, zh, char, ja-mecab, spm, flores200 ... (default: by "
+        "the target language, taken from the run, from --detokenize or, where the command has "
+        "them, from -l SRC-TGT or the ending of the reference's name)",
         metavar="NAME",
     )
     detokenize: str | None = None

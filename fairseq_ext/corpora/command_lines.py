@@ -86,7 +86,7 @@ class OfficialOptions:
     )
     any_counts: bool = option(
         False,
-        "accept archives with unexpected numbers of pairs, such as those of another edition",
+        "accept archives with unexpected numbers of pairs, such as archives of another edition",
     )
 
 
@@ -322,10 +322,12 @@ class MixOptions(PreparedCorpus):
         type=_natural,
     )
     longest: int = option(
-        250, "leave out synthetic pairs with more tokens than this on a side (250)", type=positive
+        250, "leave out synthetic pairs with more than N tokens on a side (250)", type=positive
     )
     ratio: float = option(
-        3.0, "leave out synthetic pairs with a greater ratio of lengths than this (3)", metavar="R"
+        3.0,
+        "leave out synthetic pairs with one side more than R times as long as the other (3)",
+        metavar="R",
     )
     workers: int = option(1, "processes (default: 1)", type=positive)
 

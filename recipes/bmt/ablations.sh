@@ -18,8 +18,8 @@ Usage: bash recipes/bmt/ablations.sh DATA_DIR SRC TGT [OPTION]...
   --outputs LIST  variants of the output projection  (plain,scale,layer,shortcut)
   --output-scale S  s of the variant `scale`                                  (64)
   --stages F,W,A  updates in float, with binary weights, and with binary activations
-                  (2000,1000,1000); 5b binarizes weights and activations together, in
-                  W updates after F
+                  (2000,1000,1000); 5b has F updates in float, then W with binary weights
+                  and activations
   --warmup N      updates at the start of each stage in which the rate rises  (100)
   --lr X          peak learning rate of each stage                            (0.002)
   --arch A        architecture of the family of `bmt`                         (bmt_tiny)
@@ -34,7 +34,7 @@ Usage: bash recipes/bmt/ablations.sh DATA_DIR SRC TGT [OPTION]...
 
 5a binarizes only the feed-forward network and divides its products by s; all values of s share one
 float stage, which does not use s. 5b binarizes only the output projection; its variants are
-separate models from the first update. Both include a float model that is trained for as long. Two
+separate models from the first update. Each figure also has a float model with as many updates. Two
 calls with the same --out may run at the same time, each with its own --only. If stopped, the recipe
 continues when run again. SMOKE=1 needs no DATA_DIR: it runs every step at a tiny size. DRY_RUN=1
 only prints the commands.
