@@ -244,30 +244,6 @@ def test_installed_folder_through_the_real_command(copy_data: Path, tmp_path: Pa
     assert f"{tmp_path / 'none'}: No such file" in done.stderr
 
 
-SPAWN = """
-import sys
-from argparse import Namespace
-import torch
-
-def worker(rank, route):
-    from fairseq import utils
-    from fairseq.models import ARCH_MODEL_REGISTRY
-    utils.import_user_module(Namespace(user_dir=route))
-    print(ARCH_MODEL_REGISTRY["gru_tiny"].__name__)
-
-if __name__ == "__main__":
-    import fairseq_ext
-    fairseq_ext.register()
-    torch.multiprocessing.spawn(worker, args=(sys.argv[1],), nprocs=1)
-"""
-
-
-def test_spawned_worker(tmp_path: Path):
-    (tmp_path / "script.py").write_text(SPAWN)
-    done = python(tmp_path / "script.py", USER_DIR)
-    assert done.stdout.splitlines()[-1] == "GRUAttentionModel"
-
-
 REGISTERS_FIRST = """
 import fairseq_ext
 fairseq_ext.register()

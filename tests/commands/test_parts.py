@@ -376,12 +376,6 @@ def all_is_plain(plain: Path, folder: Path) -> None:
     assert not [*(folder / "parts").glob(".*")]  # no locks, nothing half-written
 
 
-def test_the_corpus_is_whole(plain: Path) -> None:
-    written = {*contents(plain / "out")}
-    sides = {f"{split}.{side}" for split in ("train", "valid", "test") for side in ("es", "en")}
-    assert written == {"manifest.json", "text.json", *sides}
-
-
 def test_killed_again_and_again_nothing_is_lost(plain: Path, tmp_path: Path) -> None:
     draw = random.Random(7)
     words = in_parts(plain, tmp_path)

@@ -1,6 +1,5 @@
 """Sentence classification: the encoder-only Linformer and its twin with exact attention."""
 
-import random
 import re
 from pathlib import Path
 
@@ -10,9 +9,10 @@ from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 from torch import Tensor, nn
 
+from fairseq_ext.corpora import SPLITS
 from fairseq_ext.linformer.attention import LinformerAttention
 from fairseq_ext.utils.errors import ConfigError
-from tests.support.harness import fairseq, write_lines
+from tests.support.harness import digits_corpus, fairseq, read_lines, write_lines
 from tests.support.models import configuration, dictionary, padded, random_sentences
 
 HEAD = "sentence_classification_head"
@@ -121,19 +121,6 @@ def test_a_head_of_other_classes_starts_anew(caplog: pytest.LogCaptureFixture) -
     assert logits(other, tokens).shape == (len(SENTENCES), 5)
 
 
-@every_model
-def test_overfits_one_batch(name: str) -> None:
-    model = build(MODELS[name]).train()
-    tokens, labels = padded(SENTENCES, left=False), torch.tensor([2, 0, 1, 0])
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-    for _ in range(80):
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(logits(model, tokens), labels)
-        loss.backward()
-        optimizer.step()
-    assert loss < 0.05
-
-
 def test_probabilities_are_those_of_the_logits() -> None:
     model = build(LINFORMER).half()
     tokens = padded(SENTENCES, left=False)
@@ -178,35 +165,6 @@ def test_sizes_that_cannot_work_are_named(flags: list[str], message: str) -> Non
         build([*LINFORMER, *flags])
 
 
-def repeats(digits: list[str]) -> str:
-    """Whether the first digit comes again."""
-    return "again" if digits[0] in digits[1:] else "once"
-
-
-def digits_corpus(folder: Path, *, long_line: bool = False) -> Path:
-    """``{train,valid,test}.{text,label}``, both labels about equally frequent; binarized."""
-    generator = random.Random(1)
-    for split, size in {"train": 4000, "valid": 100, "test": 400}.items():
-        lines = []
-        for index in range(size):
-            digits = [str(generator.randrange(10)) for _ in range(generator.randint(3, 10))]
-            digits[1:] = [digit for digit in digits[1:] if digit != digits[0]] or ["x"]
-            if index % 2:
-                digits[generator.randrange(1, len(digits))] = digits[0]
-            lines.append(digits)
-        if long_line and split == "test":
-            lines[7] = lines[7] + ["5"] * 20
-        write_lines(folder / f"{split}.text", [" ".join(line) for line in lines])
-        write_lines(folder / f"{split}.label", [repeats(line) for line in lines])
-    for part, name in (("text", "input0"), ("label", "label")):
-        fairseq(
-            *("preprocess", "--only-source", "--destdir", folder / "bin" / name),
-            *("--trainpref", folder / f"train.{part}", "--validpref", folder / f"valid.{part}"),
-            *("--testpref", folder / f"test.{part}", "--padding-factor", 1),
-        )
-    return folder / "bin"
-
-
 def train(data: Path, save_dir: Path, arch: str, *flags: object):
     return fairseq(
         *("train", data, *TASK, "--num-classes", 2, "--arch", arch, "--save-dir", save_dir),
@@ -231,9 +189,23 @@ def accuracy(output: str) -> float:
     return float(re.findall(r"accuracy (\S+)", output)[-1])
 
 
+def repeats(digits: list[str]) -> list[str]:
+    """The label: whether the first digit comes again."""
+    return ["again" if digits[0] in digits[1:] else "once"]
+
+
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return digits_corpus(tmp_path_factory.mktemp("digits"), long_line=True)
+    """Digits with their labels, binarized; the eighth test line is long."""
+    sizes = {"train": 4000, "valid": 100, "test": 400, "max_len": 12}
+    folder = digits_corpus(tmp_path_factory.mktemp("digits"), repeats, **sizes)
+    lines = read_lines(folder / "test.src")
+    write_lines(folder / "test.src", [*lines[:7], lines[7] + " 5" * 20, *lines[8:]])
+    for side, name in (("src", "input0"), ("tgt", "label")):
+        prefixes = [word for x in SPLITS for word in (f"--{x}pref", folder / f"{x}.{side}")]
+        out = ("--destdir", folder / "bin" / name, "--padding-factor", 1)
+        fairseq("preprocess", "--only-source", *prefixes, *out)
+    return folder / "bin"
 
 
 def test_linformer_learns_whether_the_first_digit_comes_again(digits: Path, tmp_path: Path) -> None:
