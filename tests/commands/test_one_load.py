@@ -2,10 +2,13 @@
 
 import re
 import shutil
-from pathlib import Path
 
-from tests.support.harness import REPO, USER_DIR, after, run
-from tests.support.trainings import ARCHITECTURES, TRAINING
+import pytest
+
+from tests.support.harness import USER_DIR, after, run
+
+BATCHES = "--max-tokens 400 --cpu --num-workers 0"
+TRAINING = "--arch gru_tiny --optimizer adam --max-update 5"  # the checkpoint has made four
 
 COUNTING = """
 import atexit, zipfile
@@ -22,37 +25,25 @@ torch.load = counted("unpickled", torch.load)
 zipfile.ZipFile.testzip = counted("compared", zipfile.ZipFile.testzip)
 atexit.register(lambda: print("COUNTS", *counts.values(), file=sys.stderr))
 """
+"""How often a command unpickles, and how often it compares checksums."""
 
 
-def reads(name: str, *arguments: object, **options: object) -> list[tuple[str, str]]:
-    """How often a command unpickles and how often it compares checksums, in each process."""
-    done = run(*after(COUNTING, name, *arguments), **options)
-    return re.findall(r"^COUNTS (\d+) (\d+)$", done.stderr, re.MULTILINE)
-
-
-def test_translate(copy_data: Path, copy_model: Path) -> None:
-    options = (copy_data, "--path", copy_model, "--engine", "fairseq")
-    assert reads("fairseq-ext", "translate", *options, stdin="1 2 3\n") == [("1", "1")]
-
-
-def test_generate_by_an_ensemble(copy_data: Path, copy_model: Path, tmp_path: Path) -> None:
-    other = shutil.copy(copy_model, tmp_path / "other.pt")
-    options = ("--path", f"{copy_model}:{other}", "--cpu", "--user-dir", USER_DIR)
-    assert reads("fairseq-generate", copy_data, *options, cwd=REPO) == [("2", "2")]
-
-
-def test_validate(copy_data: Path, copy_model: Path) -> None:
-    options = ("--task", "translation", "--max-tokens", 400, "--cpu", "--user-dir", USER_DIR)
-    assert reads("fairseq-validate", copy_data, "--path", copy_model, *options) == [("1", "1")]
-
-
-def test_resume(copy_data: Path, tmp_path: Path) -> None:
-    options = (*ARCHITECTURES["lstm"], *TRAINING, "--save-dir", tmp_path, "--user-dir", USER_DIR)
-    run("fairseq-train", copy_data, *options, "--max-update", 1)
-    assert reads("fairseq-train", copy_data, *options, "--max-update", 2) == [("1", "1")]
-
-
-def test_average(copy_model: Path, tmp_path: Path) -> None:
-    other = shutil.copy(copy_model, tmp_path / "other.pt")
-    options = ("--inputs", copy_model, other, "--output", tmp_path / "mean.pt")
-    assert reads("fairseq-ext", "average", *options) == [("2", "2")]
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        ("fairseq-ext translate DATA --path MODEL --engine fairseq", 1),
+        ("fairseq-generate DATA --path MODEL:OTHER --cpu --user-dir PLUGIN", 2),
+        (f"fairseq-validate DATA --path MODEL --user-dir PLUGIN --task translation {BATCHES}", 1),
+        (f"fairseq-train DATA --save-dir RUN --user-dir PLUGIN {TRAINING} {BATCHES}", 1),
+        ("fairseq-ext average --inputs MODEL OTHER --output RUN/mean.pt", 2),
+    ],
+    ids=["translate", "generate", "validate", "resume", "average"],
+)
+def test_a_checkpoint_is_read_once(copy_data, copy_model, tmp_path, words: str, count: int) -> None:
+    other = shutil.copy(copy_model, tmp_path)
+    paths = {"DATA": copy_data, "MODEL": copy_model, "OTHER": other, "RUN": tmp_path}
+    paths["PLUGIN"] = USER_DIR
+    words = re.sub("[A-Z]{3,}", lambda name: str(paths[name[0]]), words)
+    done = run(*after(COUNTING, *words.split()), stdin="1 2 3\n", cwd=tmp_path)
+    counts = re.findall(r"^COUNTS (\d+) (\d+)$", done.stderr, re.MULTILINE)
+    assert counts == [(str(count), str(count))]

@@ -1,6 +1,5 @@
 """The models that come with the plugin."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from fairseq_ext.decoding.loading import open_model
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.model import find_model
 from fairseq_ext.utils.errors import ConfigError
-from fairseq_ext.utils.files import sha256
+from tests.support.bundles import edit
 from tests.support.harness import REPO, refused, run
 from tests.support.serving import Server, serving
 
@@ -71,11 +70,9 @@ def test_everyday_sentences_are_right(direction: str, most_wrong: int):
 def test_an_ensemble_reads_text_as_any_of_its_models_does(tmp_path: Path):
     shipped, bare = find_model.resolved(Path("tatoeba-es-en")), tmp_path / "bare"
     shutil.copytree(shipped, bare)
-    manifest = json.loads((bare / bundle.MANIFEST).read_text(encoding="utf-8"))
     for name in ("text.json", "codes"):
         (bare / name).unlink()
-        del manifest["files"][name]
-    (bare / bundle.MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+        edit(bare, bundle.MANIFEST, lambda content, name=name: content["files"].pop(name))
     model = open_model([bare, shipped], None, (None, None), lambda defaults: Search(**defaults))
     assert model.text().subwords == "subword-nmt"
 
@@ -83,11 +80,7 @@ def test_an_ensemble_reads_text_as_any_of_its_models_does(tmp_path: Path):
 def test_models_that_read_text_in_different_ways_are_no_ensemble(tmp_path: Path):
     shipped, other = find_model.resolved(Path("tatoeba-es-en")), tmp_path / "other"
     shutil.copytree(shipped, other)
-    text = json.loads((other / "text.json").read_text(encoding="utf-8"))
-    (other / "text.json").write_text(json.dumps(text | {"lowercase": True}), encoding="utf-8")
-    manifest = json.loads((other / bundle.MANIFEST).read_text(encoding="utf-8"))
-    manifest["files"]["text.json"] = sha256(other / "text.json")
-    (other / bundle.MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    edit(other, "text.json", lambda text: text.update(lowercase=True))
     with pytest.raises(ConfigError, match="cannot form an ensemble: their text"):
         open_model([shipped, other], None, (None, None), lambda defaults: Search(**defaults))
 

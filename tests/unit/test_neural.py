@@ -417,24 +417,18 @@ def test_mbr_by_comet_takes_the_papers_argmax(python: str, folder: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("utility", "count", "message"),
     [
-        (["--utility", "comet:estimates"], "uses no reference, but MBR compares candidates"),
-        (["--utility", "comet:nan"], "`comet:nan` gives "),
-        (["--utility", "chrf"], "`--metric-python` goes with `--utility comet:MODEL`"),
+        ("comet:estimates", 2, "uses no reference, but MBR compares candidates"),
+        ("comet:nan", 2, "`comet:nan` gives "),
+        ("chrf", 2, "`--metric-python` goes with `--utility comet:MODEL`"),
+        ("comet:damaged", 3, "Sentence 0 has 2 candidates instead of 3"),  # before it is loaded
     ],
 )
-def test_mbr_refuses(options: list[str], message: str, python: str, folder: Path) -> None:
+def test_mbr_refuses(utility: str, count: int, message: str, python: str, folder: Path) -> None:
     write_lines(folder / "samples", ["S-0\tx", "H-0\t-1\ta", "H-0\t-1\tbb"])
-    flags = ("--num-candidates", 2, "-o", "best", "--metric-python", python)
-    leaves_no_trace(folder, message, "mbr", "samples", *flags, *options)
-
-
-def test_mbr_looks_at_the_samples_before_it_loads_the_model(python: str, folder: Path) -> None:
-    write_lines(folder / "samples", ["S-0\tx", "H-0\t-1\ta"])
-    flags = ("--num-candidates", 2, "-o", "best", "--metric-python", python)
-    line = error_line("mbr", "samples", *flags, "--utility", "comet:damaged")
-    assert "Sentence 0 has 1 candidates instead of 2" in line
+    flags = ("--num-candidates", count, "-o", "best", "--metric-python", python)
+    leaves_no_trace(folder, message, "mbr", "samples", *flags, "--utility", utility)
 
 
 # Makes a COMET model of random weights, then prints what COMET itself says of some segments.

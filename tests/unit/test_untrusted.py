@@ -78,20 +78,6 @@ def test_numbers_of_numpy_come_back(tmp_path: Path):
     assert b"fairseq_ext" not in (tmp_path / "b.pt").read_bytes()
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        *(np.array([{}], dtype=object), np.array(["a"]), np.zeros(1, [("a", "i8")])),
-        *(np.datetime64("2020-01-01"), np.dtype("O")),
-        *(Calls(np.ndarray, (1,)), Calls(np.dtype, [("a", "O")])),
-    ],
-)
-def test_nothing_else_of_numpy_is_made(value: Any, tmp_path: Path):
-    torch.save({"model": {}, "extra_state": {"x": value}}, tmp_path / "a.pt")
-    with pytest.raises(CheckpointError, match=r"contains the object `numpy\.\w+`"):
-        storage.load(tmp_path / "a.pt")
-
-
 def test_nodes_of_omegaconf_become_plain(tmp_path: Path):
     """But only as a configuration; their values are checked like any other."""
     plain = {"task": {"data": "x", "seeds": [1, None]}, "name": "${task.data}"}
@@ -121,13 +107,22 @@ CALLS = {
         torch._utils._rebuild_device_tensor_from_cpu_tensor, EXPANDED, torch.float64, "cpu", False
     ),
     "_codecs.encode": Calls(codecs.encode, b"0", "hex"),
+    "numpy array of objects": np.array([{}], dtype=object),
+    "numpy array of text": np.array(["a"]),
+    "numpy array of records": np.zeros(1, [("a", "i8")]),
+    "numpy time": np.datetime64("2020-01-01"),
+    "numpy type of objects": np.dtype("O"),
+    "numpy array of a size": Calls(np.ndarray, (1,)),
+    "numpy type of records": Calls(np.dtype, [("a", "O")]),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_that_could_take_any_memory(name: str, tmp_path: Path):
+    """And nothing of numpy but numbers."""
     torch.save({"model": {}, "extra_state": [CALLS[name]]}, tmp_path / "a.pt")
-    with pytest.raises(CheckpointError, match=f"contains the object `.*{name.rpartition('.')[2]}`"):
+    made = r"numpy\.\w+" if "numpy" in name else f".*{name.rpartition('.')[2]}"
+    with pytest.raises(CheckpointError, match=f"contains the object `{made}`"):
         storage.load(tmp_path / "a.pt")
 
 
