@@ -99,8 +99,7 @@ def test_further_test_sets_are_taken_where_they_can_be_had(tmp_path: Path) -> No
 
 
 def test_compare_all_trains_every_architecture_and_compares(tmp_path: Path) -> None:
-    done = bash(COMPARE_ALL, "--out", tmp_path / "out", "--updates", 7, DRY_RUN="1", SMOKE="0")
-    corpus, training, curves, comparison = commands(done.stderr)
+    corpus, training, curves, comparison = dry_run(COMPARE_ALL, tmp_path, "--updates", 7)
     assert corpus[2:5] == ["multi30k", "--bpe", "0"]
     models = [word for word in training if re.match(r"[\w-]+=\w+", word)]
     names = [model.partition("=")[0] for model in models]
@@ -116,15 +115,15 @@ def test_compare_all_trains_every_architecture_and_compares(tmp_path: Path) -> N
 
 
 def test_compare_all_takes_some_architectures_and_other_text(tmp_path: Path) -> None:
-    options = ("--data", tmp_path, "--src", "es", "--tgt", "en", "--tokenize", "--out", "/x")
-    options = (*options, "--metric", "comet:org/model")
-    done = bash(COMPARE_ALL, *options, "muse", "gru", DRY_RUN="1", SMOKE="0")
-    trial, training, _, comparison = commands(done.stderr)
+    options = ("--data", tmp_path, "--src", "es", "--tgt", "en", "--tokenize")
+    options = (*options, "--metric", "comet:org/model", "muse", "gru")
+    trial, training, _, comparison = dry_run(COMPARE_ALL, tmp_path, *options)
     assert trial == ["python", str(RECIPES / "try_metric.py"), "comet:org/model"]
     assert training[1:5] == [str(RECIPES / "compare.sh"), str(tmp_path), "es", "en"]
     assert [word.partition("=")[0] for word in training[-2:]] == ["gru", "muse"]
     text = " ".join(comparison)
-    assert f"--ref {tmp_path}/test.en --detokenize en --tokenized-ref /x/text/test.en" in text
+    tokenized = f"{tmp_path}/run/text/test.en"
+    assert f"--ref {tmp_path}/test.en --detokenize en --tokenized-ref {tokenized}" in text
     assert f"--metric comet:org/model --source {tmp_path}/test.es" in text
 
 
@@ -134,37 +133,34 @@ def test_smoke_0_is_an_ordinary_run() -> None:
     assert "smoke" not in shown
 
 
+def compare_shown(folder: Path, *words: object) -> list[list[str]]:
+    """Return what compare.sh would run on a corpus ``my`` of es and en."""
+    return dry_run(RECIPES / "compare.sh", folder, "my", "es", "en", *words)
+
+
 def test_every_seed_is_a_training_and_every_model_a_row(tmp_path: Path) -> None:
-    models = ("--seeds", 2, "--out", tmp_path / "out")
-    shown = commands(bash(COMPARE_ALL, *models, "gru", DRY_RUN="1", SMOKE="0").stderr)
-    outputs = [f"{tmp_path}/out/models/{name}/generated.txt" for name in ("gru", "gru@2")]
+    shown = dry_run(COMPARE_ALL, tmp_path, "--seeds", 2, "gru")
+    outputs = [f"{tmp_path}/run/models/{name}/generated.txt" for name in ("gru", "gru@2")]
     (system,) = [word for word in shown[-1] if ",checkpoint=" in word]
     assert system.startswith(f"gru={','.join(outputs)},checkpoint=")
-    models = ("my", "es", "en", *models, "muse_tiny")
-    shown = commands(bash(RECIPES / "compare.sh", *models, DRY_RUN="1", SMOKE="0").stderr)
-    trainings = [words for words in shown if words[0] == "fairseq-train"]
-    folders = [words[words.index("--save-dir") + 1] for words in trainings]
-    assert folders == ["models/muse_tiny", "models/muse_tiny@2"]
-    assert trainings[1] == [
-        word.replace("muse_tiny", "muse_tiny@2") if "/" in word else word for word in trainings[0]
+    first, second = trainings(compare_shown(tmp_path, "--seeds", 2, "muse_tiny")).items()
+    assert (first[0], second[0]) == ("models/muse_tiny", "models/muse_tiny@2")
+    assert second[1] == [
+        word.replace("muse_tiny", "muse_tiny@2") if "/" in word else word for word in first[1]
     ] + ["--seed", "2"]
 
 
 def test_words_have_one_dictionary_where_models_share_their_embeddings(tmp_path: Path) -> None:
-    words = ("my", "es", "en", "--bpe", 0, "--out", tmp_path / "out")
     for flags, joined in (("", False), (" --share-all-embeddings", True)):
-        done = bash(RECIPES / "compare.sh", *words, f"a=lstm{flags}", DRY_RUN="1", SMOKE="0")
-        (preprocess,) = [line for line in commands(done.stderr) if line[0] == "fairseq-preprocess"]
+        shown = compare_shown(tmp_path, "--bpe", 0, f"a=lstm{flags}")
+        (preprocess,) = [words for words in shown if words[0] == "fairseq-preprocess"]
         assert ("--joined-dictionary" in preprocess) == joined
 
 
 def test_pasted_commands_find_their_folders(tmp_path: Path) -> None:
     """Relative paths are relative to the shared folder, into which each model's part returns."""
-    out = str(tmp_path / "out")
-    models = ("gru_tiny", "muse_tiny")
-    words = ("my", "es", "en", "--out", out, *models)
-    done = bash(RECIPES / "compare.sh", *words, DRY_RUN="1", SMOKE="0")
-    shown, folder = commands(done.stderr), ""
+    models, out, folder = ("gru_tiny", "muse_tiny"), f"{tmp_path}/run", ""
+    shown = compare_shown(tmp_path, *models)
     for words in shown:
         folder = words[1] if words[0] == "cd" else folder
         if words[0] in ("fairseq-train", "fairseq-generate"):
@@ -176,16 +172,15 @@ def test_pasted_commands_find_their_folders(tmp_path: Path) -> None:
 
 
 def test_multi30k_trains_any_architecture_on_either_form(tmp_path: Path) -> None:
-    out = ("--out", tmp_path / "out")
-    shown = commands(bash(MULTI30K, "--tok", *out, DRY_RUN="1", SMOKE="0").stderr)
+    shown = bash(MULTI30K, "--tok", "--out", tmp_path / "out", DRY_RUN="1", SMOKE="0").stderr
+    shown = commands(shown)
     programs = [words[1] if words[0] == "fairseq-ext" else words[0] for words in shown]
     expected = ["corpus", "fairseq-preprocess", "fairseq-train", "average", "fairseq-generate"]
     assert [name for name in dict.fromkeys(programs) if name in expected] == expected
     assert [words[2] for words in shown if words[1:2] == ["corpus"]] == ["multi30k_tok"]
-    train = next(words for words in shown if words[0] == "fairseq-train")
-    assert train[train.index("--encoder-layers") + 1] == "4"
-    other = commands(bash(MULTI30K, "--arch", "gru_attention", *out, DRY_RUN="1", SMOKE="0").stderr)
-    train = next(words for words in other if words[0] == "fairseq-train")
+    (train,) = trainings(shown).values()
+    assert value(train, "--encoder-layers") == "4"
+    (train,) = trainings(dry_run(MULTI30K, tmp_path, "--arch", "gru_attention")).values()
     assert "gru_attention" in train
     assert "--encoder-layers" not in train
 

@@ -276,13 +276,18 @@ POINTERS: dict[str, tuple[Callable[[np.ndarray], None], str]] = {
     "negative": (lambda pointers: pointers.__setitem__(7, -2), "begins at byte -2 instead of"),
     "huge": (lambda pointers: pointers.__setitem__(7, 2**62), "4,611,686,018,427,387,904"),
     "first": (lambda pointers: pointers.__iadd__(2), "sentence 1, of"),
+    "late": (lambda pointers: pointers.__setitem__(448, 0), "sentence 449, of"),
     "last": (lambda pointers: pointers.__setitem__(-1, 0), "sentence 500, of"),
     "wrapped": (lambda pointers: pointers.__isub__(2**32), "begins at byte -4,294,967,296"),
 }
 
 
+@pytest.mark.parametrize("block", [64, indexed.BLOCK])
 @pytest.mark.parametrize("case", POINTERS)
-def test_pointers_that_do_not_follow_from_the_sizes_are_refused(copy_data, tmp_path, case):
+def test_pointers_that_do_not_follow_from_the_sizes_are_refused(
+    copy_data, tmp_path, case, block, monkeypatch
+):
+    monkeypatch.setattr(indexed, "BLOCK", block)
     prefix = indexed_copy(copy_data, tmp_path)
     indexed.check(prefix, 14)
     change, output = POINTERS[case]
@@ -321,15 +326,6 @@ def test_a_type_of_tokens_that_are_not_whole_numbers_is_named(copy_data, tmp_pat
         DataError, match=rf"a\.idx gives its tokens the type number {code} \({kind}"
     ):
         indexed.read_header(index)
-
-
-def test_every_block_of_a_long_index_is_checked(copy_data, tmp_path, monkeypatch):
-    monkeypatch.setattr(indexed, "BLOCK", 64)
-    prefix = indexed_copy(copy_data, tmp_path)
-    indexed.check(prefix, 14)
-    write_pointers(Path(f"{prefix}.idx"), lambda pointers: pointers.__setitem__(448, 0))
-    with pytest.raises(DataError, match="sentence 449, of"):
-        indexed.check(prefix, 14)
 
 
 def test_negative_sizes_and_tokens_are_refused(copy_data: Path, tmp_path: Path) -> None:
