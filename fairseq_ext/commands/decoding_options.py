@@ -59,7 +59,7 @@ def specified(args: Any, names: Iterable[str] = OF_A_MODEL) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The options of search and sampling of ``translate``; most are None if not given."""
+    """The options of search and sampling; for most, None stands for a default of :meth:`search`."""
 
     beam: int | None = _number(Search.beam, "beam size")
     nbest: int | None = _number(Search.nbest, "translations for each line")

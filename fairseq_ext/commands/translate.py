@@ -509,8 +509,7 @@ def _files(request: Request) -> list[Path]:
 def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     """Describe all that the translations depend on: files by checksum, and options.
 
-    Left out are devices, memory, paths, and --skip-long, without which a part with an overlong line
-    would not have been finished.
+    Left out are devices, memory, paths and --skip-long (without it, a part with a long line fails).
     """
     values = dataclasses.asdict(request.search) | dataclasses.asdict(request.text)
     values |= {name: getattr(request, name) or None for name in OF_JOB}

@@ -52,7 +52,7 @@ class ByteBPE:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(lines))]
 
     def decode(self, symbols: Iterable[str]) -> str:
-        """Turn ids, as decimal words, into text with single spaces; skip others, as ``<unk>``."""
+        """Turn ids, as decimal words, into text with single spaces; skip ``<unk>`` and others."""
         ids = [int(symbol) for symbol in symbols if symbol.isdecimal() and len(symbol) < 10]
         text = self._tokenizer.decode([id_ for id_ in ids if id_ in self._known])
         return one_spaced(text)  # a model may generate a line feed

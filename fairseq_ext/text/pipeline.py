@@ -246,7 +246,7 @@ def find_towards(folders: Iterable[str | Path], src: str, tgt: str) -> Pipeline 
 
 
 def copy(folder: str | Path, target: str | Path) -> None:
-    """Copy ``text.json``, if any, and its files to ``target``, unless another pipeline is there."""
+    """Copy ``text.json``, if any, and its files to ``target``; DataError if another is there."""
     pipeline = load(folder)
     if pipeline is None or Path(folder).resolve() == Path(target).resolve():
         return

@@ -75,7 +75,7 @@ def opened(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
 
     The format is recognized by the file's first bytes, or else by the ending of its name.
     ``member`` names the file to read in a ``.zip`` with several. Raise DataError if the file is
-    missing, damaged or compressed by zstd, or the choice of a member is wrong.
+    missing, damaged or compressed by zstd, or ``member`` is wrong or, with several, missing.
     """
     if not path.exists() or path.is_dir():
         raise DataError(f"`{path}` does not exist or is not a file; check the path.")

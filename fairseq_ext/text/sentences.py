@@ -60,7 +60,7 @@ class SentenceSplitter:
 
 
 def texts_to_translate(parts: list[str]) -> list[str]:
-    """Return the parts of a line, with "" for each (unless it is alone) that :func:`is_copied`."""
+    """Return a line's parts, with "" for those that :func:`is_copied` unless there is only one."""
     return parts if len(parts) == 1 else ["" if is_copied(part) else part for part in parts]
 
 

@@ -19,8 +19,8 @@ CHOICES = ("MALLOC_", "GLIBC_TUNABLES")
 def keep() -> bool:
     """Make the C library reuse freed memory instead of returning it; return whether it does.
 
-    The gradients of a large embedding, for example, would cost a page fault for each of their pages
-    in every update. Allocator settings in the environment take precedence.
+    Otherwise the gradients of a large embedding, for example, cost a page fault for each of their
+    pages in every update. Allocator settings in the environment take precedence.
     """
     mallopt = _mallopt()
     if mallopt is None or any(name.startswith(CHOICES) for name in os.environ):

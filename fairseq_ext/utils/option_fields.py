@@ -74,7 +74,7 @@ def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
 
 
 def _of_type(hint: Any, default: Any) -> dict[str, Any]:
-    """Return argparse's settings: the annotated type (of elements) and metavar, or an action."""
+    """Return argparse's settings for an annotation: type (of elements) and metavar, or action."""
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kind = kinds[0]
     if kind is bool:

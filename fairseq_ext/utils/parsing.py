@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse like argparse, but let a subcommand's parser itself refuse unknown arguments.
 
-        It can suggest a name among its own options, which argparse's parent parser cannot.
+        That parser can suggest a name among its own options; in argparse the parent refuses them.
         """
         self._words = list(args or [])
         parsed, unknown = super().parse_known_args(args, namespace)
@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog.partition(' ')[0]}: error: {printable(line)}\n")
 
     def list_by_group(self, subparsers: Any, groups: Mapping[str, str]) -> None:
-        """Show each subcommand in the help below ``groups[name]``, not all below one heading."""
+        """Show each subcommand in the help below its heading, ``groups[name]``."""
         headings: dict[str, Any] = {}
         for line in subparsers._choices_actions:
             title = groups[line.dest]

@@ -184,9 +184,9 @@ def _save_dictionaries(
 def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool = True) -> None:
     """Raise CheckpointError if a task has other dictionaries than the checkpoint ``path``.
 
-    ``record`` has the checkpoint's, as :func:`fairseq_ext.checkpoints.dictionaries.recorded`
-    returns them. If it is None, nothing is compared, and a warning is logged if ``warn``. Only
-    tasks of translation and language modelling are checked.
+    ``record`` has those of the checkpoint, from
+    :func:`fairseq_ext.checkpoints.dictionaries.recorded`. If it is None, nothing is compared, and a
+    warning is logged if ``warn``. Only tasks of translation and language modelling are checked.
     """
     pair = _task_symbols(task)
     if not pair:

@@ -148,7 +148,7 @@ def _search(original: Callable, self: Any, models: list[Any], sample: Any, **opt
     patch="options that do not work",
 )
 def _add_symbols(original: Callable, dictionary: Any, model: Any, languages: Any) -> None:
-    """Refuse a model to whose output layer fairseq cannot add a symbol for each language."""
+    """Refuse a model to whose output layer online back-translation cannot add its symbols."""
     weight = getattr(getattr(model.decoder, "output_projection", None), "weight", None)
     if weight is None or weight.size(1) != model.encoder.embed_tokens.embedding_dim:
         raise ConfigError(
@@ -160,7 +160,7 @@ def _add_symbols(original: Callable, dictionary: Any, model: Any, languages: Any
 
 
 def _check_input(path: str) -> None:
-    """Check the file to translate before models are loaded; ``-`` is made strict UTF-8."""
+    """Check the file to translate before models are loaded; make ``-`` (stdin) strict UTF-8."""
     if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
         # Refuse invalid UTF-8, as in files: in some locales it would become unknown words.
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")

@@ -83,7 +83,7 @@ def loss_in_chunks(
 ) -> tuple[Tensor, Tensor]:
     """Return the loss and the negative log-likelihood of a batch, both summed over its tokens.
 
-    ``net_output`` begins with features ``[B, T, C]``, or with logits if nothing is in chunks.
+    ``net_output`` begins with features ``[B, T, C]`` for a loss in chunks, or logits ``[B, T, V]``.
     """
     from fairseq_ext.training import chunked_output
 

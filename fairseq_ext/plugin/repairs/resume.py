@@ -67,7 +67,7 @@ def compose_as_in_first_epoch(
 def shuffle_as_asked(
     original: Callable, self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
 ) -> Any:
-    """Tell a reused sampler whether to shuffle in this epoch; it knows only its first epoch's."""
+    """Tell a reused sampler whether to shuffle; it would otherwise do as in its first epoch."""
     if hasattr(self, "epoch_batch_sampler"):
         self.epoch_batch_sampler.shuffle = shuffle
     return original(self, epoch, shuffle, *args, **kwargs)
@@ -158,7 +158,7 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
 
 
 def early_stopping_state() -> dict[str, Any]:
-    """Return ``best``, the best validation (None at first), and ``num_runs``, those since then."""
+    """Return the ``best`` value of validation (None at first), and the ``num_runs`` since then."""
     command = next(running("fairseq_cli.train"), None)
     counter = getattr(command, "should_stop_early", None)
     return {"best": getattr(counter, "best", None), "num_runs": getattr(counter, "num_runs", 0)}
