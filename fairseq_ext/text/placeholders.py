@@ -73,7 +73,7 @@ class MaskedLine:
         rest = self._marked_up(translation[end:])
         if matches and number == len(self.spans) - 1 and not _has_word(self.parts[-1] + rest):
             rest = rest if self.parts[-1].strip() else ""  # an added full stop would touch a URL
-        return self._ended(text + (rest.lstrip() if glued else rest))
+        return (text + (rest.lstrip() if glued else rest)).join(self.ends)
 
     def texts(self) -> list[str]:
         """Return the text of each part, to be translated alone; "" for a part without a word."""
@@ -91,10 +91,7 @@ class MaskedLine:
             else:
                 line += part
             line += span
-        return self._ended(line)
-
-    def _ended(self, text: str) -> str:
-        return text.join(self.ends)
+        return line.join(self.ends)
 
     def _is_glued(self, number: int) -> tuple[bool, bool]:
         """Return whether span ``number`` touches the word before it, and the word after it."""
