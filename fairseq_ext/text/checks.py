@@ -12,14 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.text.reading import (
-    READERS,
-    compression,
-    lines,
-    read_text,
-    refuse_document,
-    through,
-)
+from fairseq_ext.text import reading
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import head, require_file
 
@@ -67,7 +60,7 @@ def check_text(
     _require_plain_text(path)
     faults: dict[str, list[int]] = {RETURN: [], LONG: [], SYMBOL: [], EMPTY: []}
     number = 0
-    for number, line in lines(path):
+    for number, line in reading.lines(path):
         if "\r" in line:
             faults[RETURN].append(number)
         elif not line or line.isspace():
@@ -84,21 +77,21 @@ def check_text(
             named = ", ".join(map(str, numbers[:EXAMPLES]))
             if len(numbers) > EXAMPLES:
                 named += f" and {len(numbers) - EXAMPLES:,} more"
-            reason = fault.format(cure=through(path, NO_CR), max_tokens=max_tokens)
+            reason = fault.format(cure=reading.through(path, NO_CR), max_tokens=max_tokens)
             raise DataError(f"{path}, line{'s' if len(numbers) > 1 else ''} {named}: {reason}")
     return number
 
 
 def _require_plain_text(path: Path) -> None:
     """Refuse documents, compressed files, and byte-order marks, which would be part of a word."""
-    refuse_document(path)
-    if packing := compression(path):
-        cure = through(path, READERS[packing])
+    reading.refuse_document(path)
+    if packing := reading.compression(path):
+        cure = reading.through(path, reading.READERS[packing])
         raise DataError(f"{path} is compressed; give its text: {cure}")
     if head(path, 3) == BYTE_ORDER_MARK:
         raise DataError(
             f"{path}, line 1: starts with a byte-order mark, which would become part of the first "
-            f"word. Remove it: {through(path, 'tail -c +4')}"
+            f"word. Remove it: {reading.through(path, 'tail -c +4')}"
         )
 
 
@@ -155,7 +148,7 @@ def check_fastbpe(path: str | Path) -> list[tuple[str, str]]:
 
 
 def _text(path: str | Path, kind: str = "file of merges") -> str:
-    return read_text(require_file(path, kind)).removeprefix("\ufeff")
+    return reading.read_text(require_file(path, kind)).removeprefix("\ufeff")
 
 
 def _rows(text: str, row: str, path: str | Path, form: str) -> list[tuple[str, str]]:
