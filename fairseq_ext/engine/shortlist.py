@@ -119,15 +119,13 @@ def _fault(path: str | Path, place: int, fault: str) -> DataError:
     return DataError(f"{path}, line {place:,}: the line {fault}. {CURE}")
 
 
-def coverage(
-    shortlist: Shortlist, source: Side, target: Side, sentences: int = 1000
-) -> tuple[float, float]:
-    """Measure a shortlist on about ``sentences`` sentence pairs, spread over a parallel text.
+def coverage(shortlist: Shortlist, source: Side, target: Side) -> tuple[float, float]:
+    """Measure a shortlist on some thousand sentence pairs, spread over a parallel text.
 
     Return the share of target tokens that are listed for their sentence, and the mean number of
     tokens that are listed for a sentence.
     """
-    step = max(1, (len(source.begins) - 1) // sentences)
+    step = max(1, (len(source.begins) - 1) // 1000)
     listed = hits = tokens = count = 0
     for place in range(0, len(source.begins) - 1, step):
         (words, _), (expected, _) = source.words(place, place + 1), target.words(place, place + 1)

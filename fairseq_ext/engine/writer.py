@@ -169,9 +169,8 @@ class Writer(Program):
         """Compute ``a x + b z``."""
         return self.write(Code.ADD, self.like(x), (x, z), reals=(a, b))
 
-    def activate(self, x: Columns, activation: str, out: Columns | None = None) -> Columns:
+    def activate(self, x: Columns, activation: str, out: Columns) -> Columns:
         """Compute ``f(x)`` with the activation function f that is called ``activation``."""
-        out = self.like(x) if out is None else out
         return self.write(Code.ACTIVATE, out, (x,), ints=(self.activation(activation),))
 
     @staticmethod
@@ -224,18 +223,12 @@ class Writer(Program):
         return self.write(code, out, (q, keys, values), ints=ints, reals=(scale,))
 
     def additive(
-        self,
-        query: Columns,
-        keys: Columns,
-        values: Columns,
-        v: np.ndarray,
-        *,
-        out: Columns,
-        shown: bool = False,
+        self, query: Columns, keys: Columns, values: Columns, v: np.ndarray, out: Columns
     ) -> Columns:
         """Compute ``Σ_j softmax_j(v^T tanh(query + keys_j)) values_j`` over source tokens j."""
         weights = (self.matrix(v, plain=True),)
-        return self.write(Code.ADDITIVE, out, (query, keys, values), weights, (1, int(shown)))
+        ints = (1, 1)  # one head, whose weights are the alignment
+        return self.write(Code.ADDITIVE, out, (query, keys, values), weights, ints)
 
     def cache(self, x: Columns) -> int:
         """Add a cache for past rows of ``x``; return its index, or -1 in the encoder."""

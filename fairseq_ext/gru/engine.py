@@ -124,7 +124,7 @@ def attend(
         keys = program.linear(annotations, of_keys, bias)
         queries = program.linear(query, of_query)
         v = program.derive("flat", program.array(attention.score.weight))
-        program.additive(queries, keys, annotations, v, out=out, shown=True)
+        program.additive(queries, keys, annotations, v, out)
         return
     keys = annotations
     if hasattr(attention, "hidden"):  # general attention; for dot, keys are the annotations
