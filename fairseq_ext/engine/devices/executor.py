@@ -137,7 +137,7 @@ def empty(state: dict[str, Tensor]) -> None:
 
 
 def fill(state: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
-    """Copy each tensor in ``parts`` to the beginning of the tensor of its name, perhaps larger."""
+    """Copy each of ``parts`` to the start of the tensor ``state[name]``, which may be larger."""
     for name, part in parts.items():
         state[name][tuple(map(slice, part.shape))].copy_(part)
 
@@ -155,7 +155,12 @@ def advance(
     step, beam, ancestors = state["step"], rules.beam, state["ancestors"]
     totals = state["totals"].index_select(1, step).squeeze(1)
     totals = totals.masked_fill(state["open"].logical_not().unsqueeze(1), NEVER)
-    values, tokens = ranked(rules, symbols, state, ensemble_logits(rules, logits))
+    if rules.temperature != 1:
+        logits = [model_logits / rules.temperature for model_logits in logits]
+    if len(logits) > 1:  # the log of the models' mean probabilities
+        log_probabilities = torch.stack([model_logits.log_softmax(2) for model_logits in logits])
+        logits = [log_probabilities.logsumexp(0) - math.log(len(logits))]
+    values, tokens = ranked(rules, symbols, state, logits[0])
     sums = (values + totals.unsqueeze(2)).flatten(1)
     best, places = sums.masked_fill(sums.isnan(), NEVER).topk(2 * beam)
     parents, tokens = places // (2 * beam), tokens.flatten(1).gather(1, places)
@@ -184,19 +189,6 @@ def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
 def ancestors_of(ancestors: Tensor, rows: Tensor) -> Tensor:
     """Return the rows ``[B, n, T]`` that the hypotheses ``rows [B, n]`` continue, for each step."""
     return ancestors.gather(1, rows.unsqueeze(2).expand(-1, -1, ancestors.size(2)))
-
-
-def ensemble_logits(rules: Rules, logits: Sequence[Tensor]) -> Tensor:
-    """Return the log of the mean of several models' probabilities, from their logits ``[B, W, V]``.
-
-    The logits are first divided by the temperature; a single model's are then returned as they are.
-    """
-    if rules.temperature != 1:
-        logits = [model_logits / rules.temperature for model_logits in logits]
-    if len(logits) == 1:
-        return logits[0]
-    log_probabilities = torch.stack([model_logits.log_softmax(2) for model_logits in logits])
-    return log_probabilities.logsumexp(0) - math.log(len(logits))
 
 
 def ranked(

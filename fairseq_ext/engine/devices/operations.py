@@ -179,16 +179,6 @@ class Frame:
         rows, times = (torch.arange(n, device=ancestors.device) for n in ancestors.shape[1:])
         return (ancestors.unsqueeze(3).eq(rows) & times.le(self.step).unsqueeze(1)).flatten(2)
 
-    def ancestor_rows(self, past: Tensor, times: Tensor) -> Tensor:
-        """Return the rows of ``past`` that each hypothesis continues at n steps, ``[B, W, n, …]``.
-
-        ``past`` has the rows of all steps, ``[B, T, W, …]``; ``times [n]`` are the n steps.
-        """
-        rows = self.state["ancestors"].index_select(2, times)
-        sentences = torch.arange(len(rows), device=rows.device).view(-1, 1, 1)
-        places = (sentences * past.size(1) + times) * past.size(2) + rows
-        return past.flatten(0, 2).index_select(0, places.flatten()).unflatten(0, places.shape)
-
     # ---- row by row ----
 
     def embed(self, op: Operation) -> Tensor:
@@ -301,9 +291,14 @@ class Frame:
             around = (0, 0, left, taps - 1 - left)
             x = F.pad(x * self.real.unsqueeze(2), around)
             return x.unfold(1, taps, 1).transpose(2, 3)
-        past = self.keep(f"rows {cache}", x)
-        times = self.step + torch.arange(1 - taps, 1, device=x.device)
-        return self.ancestor_rows(past, times.clamp(min=0)) * times.ge(0).unsqueeze(1)
+        past = self.keep(f"rows {cache}", x)  # [B, T, W, width]
+        steps = self.step + torch.arange(1 - taps, 1, device=x.device)
+        times = steps.clamp(min=0)
+        rows = self.state["ancestors"].index_select(2, times)  # [B, W, taps]
+        sentences = torch.arange(len(rows), device=rows.device).view(-1, 1, 1)
+        places = (sentences * past.size(1) + times) * past.size(2) + rows
+        windows = past.flatten(0, 2).index_select(0, places.flatten()).unflatten(0, places.shape)
+        return windows * steps.ge(0).unsqueeze(1)
 
     def left_of(self, taps: int) -> int:
         """Return how many positions before the current one a kernel of ``taps`` taps reads."""
