@@ -83,7 +83,13 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
         shorter = None
         if listed is not None:
             shorter = Path(scratch, bundle.SHORTLIST)
-            _write_shortlist(shorter, listed, before, after)
+            sources, targets = map(set, after)
+            lists = {}
+            for symbol, numbers in zip(before[0], listed.lists, strict=True):
+                words = [before[1][number] for number in numbers if before[1][number] in targets]
+                if words and symbol in sources:
+                    lists[symbol] = words
+            shortlist.write(shorter, [before[1][number] for number in listed.frequent], lists)
         write.write(
             source.folder,
             source.folder,
@@ -131,25 +137,6 @@ def _tokens(
                 f"a file named NAME.{language} too."
             )
     return tokens
-
-
-def _write_shortlist(
-    path: Path,
-    listed: shortlist.Shortlist,
-    before: Sequence[Sequence[str]],
-    after: Sequence[Collection[str]],
-) -> None:
-    """Write a shortlist without the symbols that were left out of the dictionaries.
-
-    ``before`` and ``after`` are the source and target symbols before and after trimming.
-    """
-    sources, targets = map(set, after)
-    lists = {}
-    for symbol, tokens in zip(before[0], listed.lists, strict=True):
-        words = [before[1][number] for number in tokens if before[1][number] in targets]
-        if words and symbol in sources:
-            lists[symbol] = words
-    shortlist.write(path, [before[1][number] for number in listed.frequent], lists)
 
 
 @torch.no_grad()
