@@ -7,13 +7,12 @@ name ends in ``:tokens``, they are words as the model wrote them, with subword p
 ends in ``:tokens=LANG``, Moses' rules for the language turn these words into text.
 """
 
-import contextlib
 import csv
 import gzip
 import html
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,11 +136,14 @@ def write_table(
 
 def read_table(path: str | Path) -> dict[str, Translations]:
     """Read and check a table of translations; return the translations by system."""
+    limit = csv.field_size_limit()  # it holds for all readers in the process, so it is restored
     try:
-        with _long_cells():
-            rows = list(csv.reader(io.StringIO(read_text(path), newline=""), delimiter="\t"))
+        csv.field_size_limit(max(LONGEST, limit))  # a cell may be as long as a line of text
+        rows = list(csv.reader(io.StringIO(read_text(path), newline=""), delimiter="\t"))
     except csv.Error as error:
         raise DataError(f"`{path}` is not a table of translations: {error}.") from error
+    finally:
+        csv.field_size_limit(limit)
     heading = rows[0] if rows else []
     if not all(heading) or len(set(heading)) < len(heading) or len(rows) < 2:
         raise DataError(
@@ -169,17 +171,6 @@ def read_table(path: str | Path) -> dict[str, Translations]:
             raise DataError(f"`{path}`: one run of `{name}` {difference}.")
         former.runs.append(lines)
     return systems
-
-
-@contextlib.contextmanager
-def _long_cells() -> Iterator[None]:
-    """During the block, let ``csv`` read cells as long as the longest line that a text may have."""
-    before = csv.field_size_limit()  # it holds for all readers in the process, so it is restored
-    csv.field_size_limit(max(LONGEST, before))
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
 
 
 def read_system(path: str | Path, name: str) -> Translations:
