@@ -416,7 +416,10 @@ def check_counts(
     hypothesis_name: str | Path,
     reference_name: str | Path,
 ) -> None:
-    """Refuse unequal numbers of lines, or references without words; names are for the message."""
+    """Raise DataError unless hypotheses and references are equally many, and references have words.
+
+    The two names are for the message.
+    """
     if len(hypotheses) != len(references):
         raise DataError(
             f"`{hypothesis_name}` has {len(hypotheses)} lines, but `{reference_name}` has "
