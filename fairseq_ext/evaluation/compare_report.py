@@ -37,8 +37,8 @@ OTHERS = {
 Place = Callable[[Measured], "float | None"]
 # Each panel's title, label of the axis, and function that finds a system's position on the axis.
 PANELS: tuple[tuple[str, str, Place], ...] = (
-    ("Size", "parameters (millions)", lambda row: _scaled(row.parameters)),
-    ("Size on disk", "tensors (MB)", lambda row: _scaled(row.tensor_bytes)),
+    ("Size", "parameters (millions)", lambda row: row.parameters and row.parameters / 1e6),
+    ("Size on disk", "tensors (MB)", lambda row: row.tensor_bytes and row.tensor_bytes / 1e6),
     ("Training speed", "target tokens per second", lambda row: row.training_speed),
     ("Generation speed", "tokens per second", lambda row: row.generation_speed),
 )
@@ -226,7 +226,7 @@ def _facts(row: Measured) -> dict[str, tuple[float | None, str]]:
     return {
         "BLEU-tok": (row.tokenized_bleu, ".2f"),
         "parameters": (row.parameters, ","),
-        "MB on disk": (_scaled(row.tensor_bytes), ".2f"),
+        "MB on disk": (row.tensor_bytes and row.tensor_bytes / 1e6, ".2f"),
         "updates": (row.updates, ","),
         "training tokens/s": (row.training_speed, ",.0f"),
         "generation tokens/s": (row.generation_speed, ",.0f"),
@@ -343,11 +343,6 @@ def _shown(metric: str, value: float | None) -> str | None:
 
 def _formatted(value: float | None, form: str) -> str | None:
     return None if value is None else format(value, form)
-
-
-def _scaled(value: float | None) -> float | None:
-    """Convert a number to millions; None stays None."""
-    return None if value is None else value / 1e6
 
 
 def _counted(sentences: int) -> str:
