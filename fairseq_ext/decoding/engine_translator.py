@@ -28,12 +28,9 @@ def available_threads() -> int:
 class EngineTranslator:
     """A translator of tokenized lines by the engine. Threads that share it take turns.
 
-    It has the attributes of :class:`~fairseq_ext.decoding.translator.Translator`.
-
-    Args:
-        model: the model, with its weights packed for the engine.
-        search: the default search of all calls; None for the model's own defaults.
-        threads: number of threads that share a batch; None for :func:`available_threads`.
+    It has the attributes of :class:`~fairseq_ext.decoding.translator.Translator`. ``search`` is the
+    default search of all calls; None for the model's own defaults. ``threads`` is the number of
+    threads that share a batch; None for :func:`available_threads`.
     """
 
     def __init__(

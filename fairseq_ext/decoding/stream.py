@@ -79,8 +79,6 @@ def translations(
     """Translate lines as they come; yield a :class:`Translation` for each line, in order.
 
     Args:
-        translator: translates lines of tokens.
-        codec: converts text to tokens and back.
         search: how to search; None for the translator's own search.
         name: name of the input, for messages.
         first: number, in the input, of the first of ``lines``, for messages and translations.

@@ -47,11 +47,8 @@ class Options(TypedDict, total=False):
 class Model:
     """A trained model that translates lines of text. Several threads may call its methods.
 
-    Args:
-        translator: translates lines of tokens.
-        codec: converts text to tokens and back.
-        target: turns a line of text in the target language into tokens.
-        search: the default search of all calls.
+    ``target`` turns a line of text in the target language into tokens. ``search`` is the default
+    search of all calls.
 
     Attributes:
         src, tgt: languages.

@@ -152,7 +152,7 @@ class Machine:
 
 
 class Worker:
-    """Memory for one thread at a time to run a Machine, without Python's global lock."""
+    """Memory in which one thread at a time runs a Machine; other Python threads go on meanwhile."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine, self._process = machine, os.getpid()

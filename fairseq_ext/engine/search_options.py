@@ -17,9 +17,7 @@ Rows = Sequence[Sequence[int]]
 class Rules:
     """The options of a search, with the names and defaults of fairseq-generate's options.
 
-    Some are not fairseq's: ``length_offset`` is added to lengths, ``epsilon`` is the least
-    probability of a token to draw, ``unordered`` lets constraints be met in any order, and
-    ``listed`` restricts the search to the machine's shortlist, if it has one.
+    Only ``length_offset``, ``epsilon``, ``unordered`` and ``listed`` are not fairseq's.
 
     A sample depends only on the seed, the sentence's number, the step, and the number of the
     hypothesis within its sentence.
@@ -56,7 +54,7 @@ class Rules:
 
     @property
     def followed(self) -> int:
-        """How many next tokens of a hypothesis a step of the search considers, at most."""
+        """How many next tokens a hypothesis may get: 1 if sampling, else twice the beam."""
         return 1 if self.sampling else 2 * self.beam
 
     def longest(self, source: int, program: Program) -> int:

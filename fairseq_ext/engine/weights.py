@@ -132,7 +132,7 @@ def _pack_signs(matrix: Signs, numbers: str, pool: Pool) -> Packed:
 
 
 def _padded(bits: np.ndarray, inputs: int) -> np.ndarray:
-    """Pad rows of bits ``[N, K / 8]`` with zeros to a multiple of 64; ``inputs`` is K."""
+    """Pad rows of K bits, ``[N, K / 8]``, with zeros to a multiple of 64 bits; ``inputs`` is K."""
     size, rest = divmod(inputs, 8)
     padded = np.zeros((len(bits), -(-inputs // 64) * 8), np.uint8)
     padded[:, : -(-inputs // 8)] = bits[:, : -(-inputs // 8)]

@@ -201,8 +201,6 @@ class Writer(Program):
         If keys have rows of hypotheses, pass this step's keys; the machine keeps all past keys.
 
         Args:
-            q, keys, values: queries, keys and values of all heads.
-            heads: number of heads H.
             scale: factor of the products; None for ``1 / √D``, where D is the width of a head.
             shown: whether the weights over the source are the alignment.
             binary: how to binarize the attention weights, a key of

@@ -144,7 +144,7 @@ def obstacle(
 
 
 def _followed(generator: SequenceGenerator) -> int:
-    """Return how many next tokens of a hypothesis a step of the search considers, at most."""
+    """Return how many next tokens a hypothesis may get: 1 if sampling, else twice the beam."""
     return 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
 
 

@@ -102,15 +102,8 @@ def distilled_nll(
         L = w · (-τ² Σ_v p_v log q_v) + (1 - w) · (-log softmax(z)_t)
         ∂L/∂z = w τ (q - p) + (1 - w) (softmax(z) - onehot(t))
 
-    Args:
-        output, teacher: the output layers of the words ``[...]``; the teacher's gets no gradient.
-        target: as for :func:`smoothed_nll`, ``[...]``.
-        temperature: τ.
-        teacher_weight: w.
-        padding_idx: as for :func:`smoothed_nll`.
-
-    Returns:
-        Loss and negative log-likelihood, as for :func:`smoothed_nll`.
+    ``output`` and ``teacher`` are the output layers of the words ``[...]``; the teacher's gets no
+    gradient. ``temperature`` is τ. All else, also the results, is as for :func:`smoothed_nll`.
     """
     words, target = _counted(target, padding_idx)
     teacher = teacher.of_words(words)
