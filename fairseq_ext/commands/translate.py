@@ -440,7 +440,11 @@ def translate_parts(request: Request) -> None:
     from fairseq_ext.text.reading import cut
 
     details = request.json is not None
-    remainder, divisor = _shard(request.parts.shard)
+    shard = re.fullmatch(r"(\d{1,9})/(\d{1,9})", request.parts.shard or "0/1")
+    if shard is None or int(shard[1]) >= int(shard[2]):
+        wish = "I/N with I from 0 to N - 1, such as 0/4"
+        raise wrong_value("--shard", wish, request.parts.shard)
+    remainder, divisor = map(int, shard.groups())
     size = request.parts.part_lines or PART_LINES
     inputs = [require_file(path, "text file") for path in request.input or ()]
     files = _files(request)
@@ -480,16 +484,6 @@ def translate_parts(request: Request) -> None:
             folder.join(request.json, details=True)
         if request.output is not None:
             folder.join(request.output)
-
-
-def _shard(text: str | None) -> tuple[int, int]:
-    """Parse ``I/N``, the number of a shard and the count of shards; None stands for 0/1."""
-    if text is None:
-        return 0, 1
-    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-    if match is None or int(match[1]) >= int(match[2]):
-        raise wrong_value("--shard", "I/N with I from 0 to N - 1, such as 0/4", text)
-    return int(match[1]), int(match[2])
 
 
 def _files(request: Request) -> list[Path]:
