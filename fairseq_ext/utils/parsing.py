@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from fairseq_ext.utils.errors import printable
@@ -54,15 +54,6 @@ class Parser(argparse.ArgumentParser):
                 message = f"unrecognized arguments: {' '.join(unknown)}"
         line = advise(message, options, self.prog, getattr(self, "example", ""))
         self.exit(2, f"{self.prog.partition(' ')[0]}: error: {printable(line)}\n")
-
-    def list_by_group(self, subparsers: Any, groups: Mapping[str, str]) -> None:
-        """Show each subcommand in the help below its heading, ``groups[name]``."""
-        headings: dict[str, Any] = {}
-        for line in subparsers._choices_actions:
-            title = groups[line.dest]
-            if title not in headings:
-                headings[title] = self.add_argument_group(title)
-            headings[title]._group_actions.append(line)
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
