@@ -202,7 +202,10 @@ def translate(request: Request) -> None:
     with contextlib.ExitStack() as stack:
         translator, translate_lines = load(request)
         out = stack.enter_context(atomic_write(request.output)) if request.output else None
-        out = out or _standard_output()
+        if out is None and sys.__stdout__ is None:
+            raise ConfigError("standard output is closed; name a file for the text by `--output`.")
+        if out is None and isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         details = stack.enter_context(atomic_write(request.json)) if request.json else None
         start = time.monotonic()
         several: list[int] = []  # lines that seem to have several sentences
@@ -213,7 +216,7 @@ def translate(request: Request) -> None:
             from tqdm import tqdm  # only for a terminal, because the import takes time
 
             translations = tqdm(translations, total=line_count, desc="translate", unit=" lines")
-        count = write(translations, request.search.nbest or 1, out, details)
+        count = write(translations, request.search.nbest or 1, out or sys.stdout, details)
         input_versions.require_unchanged()
         print(_summary(translator, count, time.monotonic() - start), file=sys.stderr)
         if several:
@@ -411,14 +414,6 @@ def _as_dict(translation: Translation) -> dict[str, Any]:
             for text, candidate in pairs
         ],
     }
-
-
-def _standard_output() -> IO[str]:
-    if sys.__stdout__ is None:
-        raise ConfigError("standard output is closed; name a file for the text by `--output`.")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
-    return sys.stdout
 
 
 def _summary(translator: Translates, count: int, seconds: float) -> str:
