@@ -435,10 +435,10 @@ def translate_parts(request: Request) -> None:
     from fairseq_ext.text.reading import cut
 
     details = request.json is not None
-    shard = re.fullmatch(r"(\d{1,9})/(\d{1,9})", request.parts.shard or "0/1")
+    text = "0/1" if request.parts.shard is None else request.parts.shard
+    shard = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
     if shard is None or int(shard[1]) >= int(shard[2]):
-        wish = "I/N with I from 0 to N - 1, such as 0/4"
-        raise wrong_value("--shard", wish, request.parts.shard)
+        raise wrong_value("--shard", "I/N with I from 0 to N - 1, such as 0/4", text)
     remainder, divisor = map(int, shard.groups())
     size = request.parts.part_lines or PART_LINES
     inputs = [require_file(path, "text file") for path in request.input or ()]
