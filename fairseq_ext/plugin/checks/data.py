@@ -19,9 +19,6 @@ from fairseq_ext.utils.files import FileVersions
 def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
     """Refuse a data folder without binary data, and a language that contradicts the folder.
 
-    If only one of `--source-lang` and `--target-lang` is given, fairseq ignores it, and takes both
-    languages from the folder.
-
     Problem: A missing folder, split or language, a damaged index or a broken dictionary ends in
     a traceback; a token outside the dictionary crashes the embedding.
     """
@@ -34,6 +31,7 @@ def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
         raise DataError(
             f"{cfg.data} has no binary data; give the `--destdir` of fairseq-preprocess."
         ) from error
+    # fairseq ignores one language without the other, and takes both from the folder.
     for name, language in requested.items():
         if language and getattr(task.cfg, name, language) != language:
             option = f"--{name.replace('_', '-')} {language}"

@@ -36,10 +36,6 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     """Complete the last group of `--grouped-shuffling`, and give workers the data of each epoch.
 
-    The last group gets empty batches, which fairseq skips. Workers start anew in each epoch if the
-    data set defines ``set_epoch``. Without workers, a denoising data set draws noise between
-    updates, not beside them in a thread, because updates and noise draw from one generator.
-
     Problem: --grouped-shuffling makes groups of one batch per process and drops the last group of
     every epoch if it is incomplete; with --num-workers, `masked_lm` keeps the masks of the first
     epoch, because its workers live on; `denoising` draws other noise in each run, and after a
@@ -51,12 +47,12 @@ def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
     if not self.num_workers and any(
         isinstance(part, DenoisingDataset) for part in _parts(self.dataset)
     ):
-        self.buffer_size = 0
+        self.buffer_size = 0  # no thread, because updates and noise draw from one generator
     if getattr(type(self.dataset), "set_epoch", None) not in (None, FairseqDataset.set_epoch):
         self.persistent_workers = False  # start them anew with the data of each epoch
     if getattr(self, "grouped_shuffling", False) and self._frozen_batches is not None:
         missing = -len(self._frozen_batches) % self.num_shards
-        self._frozen_batches += ([],) * missing
+        self._frozen_batches += ([],) * missing  # empty batches, which fairseq skips
 
 
 def _parts(dataset: Any) -> Iterator[Any]:

@@ -198,8 +198,6 @@ def average_once(
 ) -> None:
     """Average each floating-point tensor once, even if it has several names; copy other tensors.
 
-    Then load the whole state, with the modules' version numbers, which fairseq leaves out.
-
     Problem: The average of a pre-norm Transformer loses its last layer norms, tied weights decay
     once for each of their names, and a model with an integer buffer ends in `result type Float
     can't be cast`.
@@ -213,7 +211,7 @@ def average_once(
             averages[name].copy_(value)
         else:
             averages[name].mul_(self.decay).add_(value.to(averages[name]), alpha=1 - self.decay)
-    self.restore(dict(averages))
+    self.restore(dict(averages))  # with the modules' version numbers, which fairseq leaves out
 
 
 @around("fairseq.models.ema.ema:EMA.step", patch="--store-ema after resume")

@@ -47,13 +47,12 @@ def compose_as_in_first_epoch(
 ) -> Any:
     """Make a resumed run reuse the batches of the first epoch, as an uninterrupted run does.
 
-    Tasks with their own iterators, or with new batches in each epoch, do not need this patch.
-
     Problem: A run resumed in its second or a later epoch draws its batches with another seed than
     the uninterrupted run.
     """
     from fairseq.tasks import FairseqTask
 
+    # Tasks with their own iterators, or with new batches in each epoch, do not need this.
     has_iterator = type(self.task).get_batch_iterator is not FairseqTask.get_batch_iterator
     renews = has_iterator or getattr(self.task.cfg, "rebuild_batches", False)
     if load_dataset and epoch > 1 and not renews and not options.get("disable_iterator_cache"):
@@ -98,10 +97,7 @@ def group_what_is_left(
     chunk_size: int,
     skip_remainder_batch: bool = False,
 ) -> None:
-    """Group the remaining batches of an epoch correctly after a change of `--update-freq`.
-
-    A group has the batches of one update. fairseq counts the groups of the whole epoch by the
-    present `--update-freq`, and loses the last group if earlier batches were grouped differently.
+    """Group the remaining batches of an epoch by update, also after a change of `--update-freq`.
 
     Problem: A run resumed within an epoch, with another --update-freq or number of processes, loses
     batches, reads some twice, or ends in `UnboundLocalError`.
