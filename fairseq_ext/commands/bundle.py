@@ -168,11 +168,9 @@ def _trim(args: argparse.Namespace) -> None:
 
     trimmed = trim(source, args.texts, args.output)
     rows = [f"{after:,} of {before:,}" for before, after in trimmed.symbols]
-    shown = (
-        f"{rows[0]} symbols"
-        if trimmed.is_joint
-        else f"{rows[0]} source symbols, {rows[1]} target symbols"
-    )
+    shown = f"{rows[0]} source symbols, {rows[1]} target symbols"
+    if trimmed.is_joint:
+        shown = f"{rows[0]} symbols"
     before, after = trimmed.weights
     print(f"{args.output}: {shown}; weights of {after:,} bytes instead of {before:,}")
 

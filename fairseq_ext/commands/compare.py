@@ -155,9 +155,7 @@ def _run(args: argparse.Namespace) -> None:
         print(*written, sep="\n")
 
 
-def _latencies(
-    count: int, systems: Sequence[System], source: str | Path | None
-) -> dict[str, Latency]:
+def _latencies(count: int, systems: Sequence[System], source: Path | None) -> dict[str, Latency]:
     if not count:
         return {}
     from fairseq_ext.decoding import latency

@@ -156,10 +156,6 @@ def _mbr(args: argparse.Namespace) -> None:
     ]
     with files.atomic_write(request.output) as file:
         file.writelines(decision.text + "\n" for decision in decisions)
-    drawn = {
-        "num_candidates": request.num_candidates,
-        "candidates_of": request.candidates,
-        "seed": seed,
-    }
-    options.write_json(request.json, mbr.as_dict(decisions, utility, **drawn))
+    drawn = {"num_candidates": request.num_candidates, "candidates_of": request.candidates}
+    options.write_json(request.json, mbr.as_dict(decisions, utility, **drawn, seed=seed))
     print(mbr.as_table(decisions, utility))

@@ -40,9 +40,8 @@ def add_output(parser: argparse.ArgumentParser, metavar: str, text: str) -> None
 
 def add_picture_output(parser: argparse.ArgumentParser) -> None:
     """Add ``--output`` for a picture."""
-    add_output(
-        parser, "OUT.png", "picture to write, or OUT.svg; its numbers are written to OUT.json"
-    )
+    text = "picture to write, or OUT.svg; its numbers are written to OUT.json"
+    add_output(parser, "OUT.png", text)
     parser.set_defaults(endings=PICTURE)
 
 

@@ -113,10 +113,7 @@ def apply(patch: Patch, start: str = "") -> None:
     """Apply a patch to its targets, or only to the targets that begin with ``start``.
 
     ``start`` is a module with a colon, such as ``fairseq_cli.train:``. The patch's actions are
-    called only if ``start`` is empty.
-
-    Raises:
-        EnvironmentProblem: a target does not exist in the installed fairseq.
+    called only if it is empty. Raise EnvironmentProblem if the installed fairseq lacks a target.
     """
     try:
         for layer in patch.layers:

@@ -162,9 +162,7 @@ def build_as_other_tasks(
 def score_by_language(
     original: Callable, self: Any, generator: Any, sample: Any, model: Any
 ) -> Any:
-    """Compute BLEU in validation with sacrebleu's tokenizer for the target language.
-
-    Symbols that mark the target language do not count as words; fairseq-generate strips them, too.
+    """Compute BLEU in validation with the tokenizer of the target language, without its symbols.
 
     Problem: --eval-bleu is 0 for Chinese and Japanese, because each sentence counts as one word.
     Symbols of languages count as words that are always right, and batches without any translated
