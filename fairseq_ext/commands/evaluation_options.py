@@ -204,11 +204,10 @@ class UndoingOptions:
                         f"{generated[0]} ({saved.describe()}); give one of them at a time."
                     )
             steps, path = self._override(saved), folder / "text.json"
-            message = f"becomes text as {path} says ({saved.describe()})"
+            message = f"becomes text as {path} says ({steps.describe()})"
             if steps != saved:
-                message = (
-                    f"options replace steps of {path} ({saved.describe()}): {steps.describe()}"
-                )
+                former, now = saved.describe(), steps.describe()
+                message = f"options replace steps of {path} ({former}): {now}"
             print(printable(f"{generated[0]}: {message}"), file=sys.stderr)
             return Postprocessor(steps)
         return Postprocessor(self._override(Pipeline("", "", subwords=subwords)))

@@ -113,9 +113,7 @@ class Request:
     markup: bool = option(
         False, "treat lines as XML or HTML: keep tags; well-formed text stays well-formed"
     )
-    output: Path | None = option(
-        None, "file to write (default: standard output)", *("-o", "--output")
-    )
+    output: Path | None = option(None, "file to write (default: standard output)", "-o", "--output")
     src: str | None = option(None, "source language (default: as in training)", metavar="LANG")
     tgt: str | None = option(None, "target language (default: as in training)", metavar="LANG")
     json: Path | None = option(
@@ -345,9 +343,8 @@ def translate_all(request: Request, translate: TranslateLines) -> Iterator[Trans
     from fairseq_ext.text.reading import bounded
 
     if request.lines is not None:
-        yield from translate(
-            [os.fsencode(f"{line}\n") for line in request.lines], "the command line"
-        )
+        raw = [os.fsencode(f"{line}\n") for line in request.lines]
+        yield from translate(raw, "the command line")
     elif request.input is None:
         if sys.__stdin__ is None:
             raise ConfigError("standard input is closed; name a file with text by `--input`.")

@@ -101,11 +101,7 @@ def require_text(
     Lines are taken for subwords if most begin with SentencePiece's ``▁``; with ``references``, also
     if more than a tenth have subword-nmt's ``@@`` and no reference has it.
     """
-    if (
-        references is not None
-        and 10 * _in_pieces(lines) > len(lines)
-        and not _in_pieces(references)
-    ):
+    if references is not None and 10 * _marked(lines) > len(lines) and not _marked(references):
         raise DataError(
             f"`{name}` holds pieces of subword-nmt (`to@@ day`), not text. Join them: "
             f"sed 's/@@ //g' {name} > {name}.text"
@@ -118,6 +114,6 @@ def require_text(
         )
 
 
-def _in_pieces(lines: Iterable[str]) -> int:
+def _marked(lines: Iterable[str]) -> int:
     """Count the lines in which a subword ends in subword-nmt's ``@@``."""
     return sum(_PIECE.search(line) is not None for line in lines)

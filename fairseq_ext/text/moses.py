@@ -313,9 +313,8 @@ def _is_dashed(word: str, after: list[str]) -> bool:
 def normalizer(language: str) -> Callable[[str], str]:
     """Return a function that normalizes a line like ``normalize-punctuation.perl -l language``."""
     # The script reads bytes, so it knows only the digits of ASCII.
-    rules = [
-        (re.compile(p, re.ASCII), needed(p, new), new) for p, new in rules_of(short_code(language))
-    ]
+    code = short_code(language)
+    rules = [(re.compile(p, re.ASCII), needed(p, new), new) for p, new in rules_of(code)]
 
     def normalize(text: str) -> str:
         text += "\n"  # the script sees the line feed

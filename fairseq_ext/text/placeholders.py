@@ -82,12 +82,10 @@ class MaskedLine:
     def joined(self, translations: Sequence[str]) -> str:
         """Join the translated :meth:`texts` with the spans, spaced as in the source."""
         line = ""
-        for part, translation, span in zip(
-            self.parts, translations, [*self.spans, ""], strict=True
-        ):
+        for part, text, span in zip(self.parts, translations, [*self.spans, ""], strict=True):
             if _has_word(part):
                 start, end = len(part) - len(part.lstrip()), len(part.rstrip())
-                line += part[:start] + self._marked_up(translation) + part[end:]
+                line += part[:start] + self._marked_up(text) + part[end:]
             else:
                 line += part
             line += span

@@ -317,7 +317,6 @@ def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[s
             count = min(part_lines, lines - first)
             parts.append(Part(len(parts), path, start, first + 1, before, count))
         before += lines
-        texts.append(
-            {"name": path.name, "bytes": offset, "lines": lines, "sha256": digest.hexdigest()}
-        )
+        checksum = digest.hexdigest()
+        texts.append({"name": path.name, "bytes": offset, "lines": lines, "sha256": checksum})
     return parts, texts

@@ -165,17 +165,15 @@ def _sentencepiece(model: Path) -> Subwords:
     )
 
 
-def _tokenizers(description: Path) -> Subwords:
+def _tokenizers(path: Path) -> Subwords:
     extras.need("tokenizers")
     import tokenizers
 
     try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(description))
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
         tokenizer.encode_special_tokens = True  # or `<unk>` within a word would split it
     except Exception as error:  # the library raises Exception itself
-        raise _unreadable(
-            description, "a tokenizer.json of the library tokenizers", error
-        ) from error
+        raise _unreadable(path, "a tokenizer.json of the library tokenizers", error) from error
 
     def decode(line: str) -> str:
         pieces = line.split(" ")

@@ -13,10 +13,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         if not 0 <= port <= 65535:  # getaddrinfo would take it modulo 65,536
             raise OverflowError("a port is a number from 0 to 65535")
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM
-        )[0]
-        listener = socket.socket(family, kind, protocol)
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, proto)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen()

@@ -358,15 +358,12 @@ class FileVersions:
         also updates the ctime when a file gets a new name, link, mode or owner. So a later ctime is
         accepted if the mode, the owner or the number of links differs.
         """
-        for path, former in self._files.items():
+        for path, old in self._files.items():
             now = path.stat() if path.exists() else None
             if (
                 now is None
-                or _content(now) != _content(former)
-                or (
-                    now.st_ctime_ns != former.st_ctime_ns
-                    and _attributes(now) == _attributes(former)
-                )
+                or _content(now) != _content(old)
+                or (now.st_ctime_ns != old.st_ctime_ns and _attributes(now) == _attributes(old))
             ):
                 raise DataError(
                     f"{path} has changed since this process read it; start the command again."

@@ -152,7 +152,7 @@ def test_validation_scores_by_the_target_language() -> None:
     def original(self: object, generator: object, sample: object, model: object) -> float:
         return sacrebleu.corpus_bleu(SLIGHTLY_OTHER, [CHINESE]).score
 
-    wrapped, before = generation.score_by_language.wrapper(original), sacrebleu.corpus_bleu
+    wrapped, before = generation.bleu_by_language.wrapper(original), sacrebleu.corpus_bleu
     cases = (("zh", False, "zh"), ("en", False, "13a"), ("zh", True, "13a"))
     for language, tokenized, tokenizer in cases:
         options = SimpleNamespace(target_lang=language, eval_tokenized_bleu=tokenized)

@@ -107,9 +107,7 @@ def _trainer_load_checkpoint(
     if not (reset_optimizer or reset_lr_scheduler):
         _require_scheduler(self.cfg, filename)
     try:
-        extra_state = original(
-            self, filename, reset_optimizer, reset_lr_scheduler, *rest, **options
-        )
+        extra = original(self, filename, reset_optimizer, reset_lr_scheduler, *rest, **options)
     except AssertionError as error:  # the file has another criterion or optimizer
         raise CheckpointError(f"{filename}: {error}") from error
     except Exception as error:
@@ -126,10 +124,10 @@ def _trainer_load_checkpoint(
             f"{differences(str(error.__context__))}. Give the options it was trained with, "
             "or another `--save-dir`."
         ) from error
-    if extra_state is not None:
-        record = dictionaries.recorded({"extra_state": extra_state}, filename)
+    if extra is not None:
+        record = dictionaries.recorded({"extra_state": extra}, filename)
         compare(self.task, record, filename, warn=self.data_parallel_rank == 0)
-    return extra_state
+    return extra
 
 
 def _require_scheduler(cfg: Any, filename: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.checkpoints import dictionaries
+from fairseq_ext.checkpoints.dictionaries import difference, symbols
 from fairseq_ext.data_folder import indexed
 from fairseq_ext.plugin.patching import around
 from fairseq_ext.text import checks
@@ -99,13 +99,10 @@ def _require_equal_dictionaries(cfg: Any, folders: list[str]) -> None:
     """Refuse data folders with different dictionaries: fairseq reads only the first folder's."""
     names = sorted({f"dict.{cfg.source_lang}.txt", f"dict.{cfg.target_lang}.txt"})
     for name in names if len(folders) > 1 else ():
-        symbols = dictionaries.symbols(Path(folders[0], name))
+        first = symbols(Path(folders[0], name))
         for folder in folders[1:]:
             path = Path(folder, name)
-            differing = path.is_file() and dictionaries.difference(
-                symbols, dictionaries.symbols(path)
-            )
-            if differing:
+            if differing := path.is_file() and difference(first, symbols(path)):
                 raise DataError(
                     f"{folder} was binarized with another dictionary than {folders[0]}, whose "
                     f"dictionaries are used for all folders: in {name}, {differing}. Run "

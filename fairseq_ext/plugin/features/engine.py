@@ -23,10 +23,7 @@ def _add_option() -> None:
     )
     choice = ChoiceEnum([FAIRSEQ, *ENGINES])
     path = Optional[str]  # noqa: UP045 (fairseq reads it)
-    options = {
-        "engine": (choice, DEFAULT, help_text),
-        "shortlist": (path, None, SHORTLIST_HELP),
-    }
+    options = {"engine": (choice, DEFAULT, help_text), "shortlist": (path, None, SHORTLIST_HELP)}
     add_options(GenerationConfig, options)
 
 

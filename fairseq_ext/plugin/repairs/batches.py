@@ -44,9 +44,8 @@ def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
     from fairseq.data import DenoisingDataset, FairseqDataset
 
     original(self, *args, **kwargs)
-    if not self.num_workers and any(
-        isinstance(part, DenoisingDataset) for part in _parts(self.dataset)
-    ):
+    draws_noise = any(isinstance(part, DenoisingDataset) for part in _parts(self.dataset))
+    if not self.num_workers and draws_noise:
         self.buffer_size = 0  # no thread, because updates and noise draw from one generator
     if getattr(type(self.dataset), "set_epoch", None) not in (None, FairseqDataset.set_epoch):
         self.persistent_workers = False  # start them anew with the data of each epoch

@@ -159,9 +159,7 @@ def build_as_other_tasks(
 
 
 @around("fairseq.tasks.translation:TranslationTask._inference_with_bleu", patch="validation BLEU")
-def score_by_language(
-    original: Callable, self: Any, generator: Any, sample: Any, model: Any
-) -> Any:
+def bleu_by_language(original: Callable, self: Any, generator: Any, sample: Any, model: Any) -> Any:
     """Compute BLEU in validation with the tokenizer of the target language, without its symbols.
 
     Problem: --eval-bleu is 0 for Chinese and Japanese, because each sentence counts as one word.
@@ -245,6 +243,5 @@ def require_shard(count: int, shard: int) -> None:
     if count < 1:
         raise wrong_value("--num-shards", "at least 1", count)
     if not 0 <= shard < count:
-        raise wrong_value(
-            "--shard-id", f"from 0 to {count - 1}, as `--num-shards` is {count}", shard
-        )
+        wish = f"from 0 to {count - 1}, as `--num-shards` is {count}"
+        raise wrong_value("--shard-id", wish, shard)
