@@ -11,8 +11,6 @@ Each file runs in two processes of pytest, once in plain fairseq and once after
 pass with the plugin, unless :data:`REFUSED` names it with the reason.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

@@ -203,6 +203,10 @@ GENERATE = {
     "overrides": (("--model-overrides", "{'dropout': 1"), "must be a dictionary such as"),
     "override": (("--model-overrides", "{'dropot': 1}"), "has `dropot`; did you mean `dropout`"),
     "too-short": (("--max-len-b", 0), "`--max-len-b` must be at least `--min-len` (1), but is 0"),
+    "two-penalties": (
+        ("--task", "translation_ext", "--gnmt-lenpen", 0.6, "--lenpen", 0.6),
+        "`--gnmt-lenpen` does not go with `--lenpen`",
+    ),
     "no-number": (("--lenpen", "nan"), "`--lenpen` must be a number, but is nan instead."),
     "option": (("--bean", 3), "unrecognized arguments: --bean 3; did you mean `--beam`?"),
 }

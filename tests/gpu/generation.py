@@ -3,8 +3,6 @@
 Weights are random; every translation has the same number of tokens, so that the work is equal.
 """
 
-from __future__ import annotations
-
 import copy
 from argparse import Namespace
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Step 1: the tests of CUDA, every law of every architecture on the GPU among them."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any

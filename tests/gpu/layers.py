@@ -1,7 +1,5 @@
 """Step 3: Linformer's encoder at several lengths n."""
 
-from __future__ import annotations
-
 import sys
 from argparse import Namespace
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What the steps share: a corpus made on the spot, flags of models, fairseq's commands."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Step 5: Multi30k, English to German, all systems at once on one GPU in bf16, while time lasts."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tarfile

@@ -1,7 +1,5 @@
 """Step 6: from the GPU to the CPU, resuming, and two processes on one GPU."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from pathlib import Path
 from typing import Any

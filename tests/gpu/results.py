@@ -1,7 +1,5 @@
 """Results of one step as JSON, written after every cell, and the options that all steps share."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -3,8 +3,6 @@
 ``--picture FILE`` also draws the encoders' times over the length of the text.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Processes of a wave are started and warmed up together; then only one makes updates at a time.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from argparse import Namespace

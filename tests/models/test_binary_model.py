@@ -464,7 +464,8 @@ def test_the_loss_and_its_gradients(all_logits: bool, monkeypatch: pytest.Monkey
     torch.testing.assert_close(torch.autograd.grad(actual, weights), gradients, **precise)
 
 
-def test_the_losses_of_single_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_losses_of_single_words_and_of_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation is on the references."""
     student, teacher = scattered("bmt-float", 0), scattered("gru", 1).eval()
     expected, _ = definition(student, teacher)
     criterion = taught(monkeypatch, teacher, temperature=TEMPERATURE, teacher_weight=WEIGHT)
@@ -473,12 +474,7 @@ def test_the_losses_of_single_words(monkeypatch: pytest.MonkeyPatch) -> None:
     real = target.ne(PAD)
     torch.testing.assert_close(actual[real].double(), expected, rtol=1e-5, atol=1e-5)
     assert actual[~real].eq(0).all()
-
-
-def test_validation_is_on_the_references(monkeypatch: pytest.MonkeyPatch) -> None:
-    student, teacher = scattered("bmt-float", 0).eval(), scattered("gru", 1).eval()
-    _, nll = definition(student, teacher)
-    criterion = taught(monkeypatch, teacher, temperature=TEMPERATURE, teacher_weight=WEIGHT)
+    _, nll = definition(student.eval(), teacher)
     actual = criterion.eval()(student, models.batch())[0]
     assert actual.item() == pytest.approx(nll.sum().item(), rel=1e-5)
 

@@ -173,13 +173,6 @@ def test_the_head_of_a_file(tmp_path: Path):
         assert files.head(tmp_path / other, 2) == b""
 
 
-def test_sha256(tmp_path: Path):
-    (tmp_path / "abc").write_bytes(b"abc")  # the example of FIPS 180-2, appendix B.1
-    assert files.sha256(tmp_path / "abc") == (
-        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    )
-
-
 class TestStagedFolder:
     def test_results_appear_together_and_last_ones_last(self, tmp_path: Path, monkeypatch):
         folder = tmp_path / "new" / "out"

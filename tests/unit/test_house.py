@@ -11,7 +11,6 @@ import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -140,14 +139,11 @@ def test_every_room_has_its_place_in_the_order():
 
 @pytest.mark.parametrize("room", sorted(ROOMS))
 def test_a_room_uses_only_rooms_below_it(room: str):
+    """So rooms use each other in no circle."""
     above = {
         used: places for used, places in USES[room].items() if ORDER.index(used) > ORDER.index(room)
     }
     assert not above
-
-
-def test_rooms_do_not_use_each_other_in_a_circle():
-    list(TopologicalSorter(USES).static_order())  # raises CycleError, which names the circle
 
 
 @pytest.mark.parametrize("wing", WINGS)

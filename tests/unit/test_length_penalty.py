@@ -21,7 +21,7 @@ from fairseq_ext.generation.option_checks import check_gnmt_lenpen, check_sampli
 from fairseq_ext.generation.translation_ext import TranslationExtConfig, TranslationExtTask
 from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.utils.errors import ConfigError
-from tests.support.harness import command, fairseq, refused
+from tests.support.harness import command, fairseq
 from tests.support.models import dictionary
 
 EOS, WORDS, LONGEST, SIZE = 2, (4, 5, 6), 3, 64
@@ -182,12 +182,6 @@ def test_the_beam_is_fairseqs_and_only_the_order_another(copy_data, unsure_model
         truth = sorted(plain.hypotheses, key=lambda h: -score_of(h.token_scores, 2.5))
         assert sorted(h.text for h in ours.hypotheses) == sorted(h.text for h in truth)
         assert ours.best.score == pytest.approx(score_of(truth[0].token_scores, 2.5), abs=2e-3)
-
-
-def test_generate_says_what_is_wrong_in_one_line(copy_data, unsure_model) -> None:
-    words = ("generate", copy_data, "--path", unsure_model, "--task", "translation_ext")
-    done = fairseq(*words, "--gnmt-lenpen", 0.6, "--lenpen", 0.6, ok=False)
-    refused(done, "`--gnmt-lenpen` does not go with `--lenpen`")
 
 
 # Epsilon sampling against exact truncated distributions, and through the real fairseq-generate
