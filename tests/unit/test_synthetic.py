@@ -164,7 +164,6 @@ def test_typing_errors_are_single_edits_in_about_the_share_of_the_words():
     noisy = list(add_noise(SENTENCES, "typos", 0.2, seed=3))
     assert noisy == list(add_noise(SENTENCES, "typos", 0.2, seed=3))
     assert noisy != list(add_noise(SENTENCES, "typos", 0.2, seed=4))
-    assert noisy[7:] == [*add_noise(SENTENCES[:7] + SENTENCES[7:], "typos", 0.2, seed=3)][7:]
     pairs = list(zip(words_of(SENTENCES), words_of(noisy), strict=True))
     for before, after in pairs:
         assert abs(len(before) - len(after)) <= 1
