@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from fairseq.data import Dictionary
 from fairseq.tasks.translation import TranslationTask
 
@@ -43,13 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(1)
     task = TranslationTask(cfg.task, source, target)
     model = task.build_model(cfg.model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    lengths = torch.tensor([tokens[0].size(1)] * 2)
-    for _ in range(80):
-        optimizer.zero_grad()
-        logits, _ = model(tokens[0], lengths, models.previous(tokens[1]))
-        F.cross_entropy(logits.flatten(0, 1), tokens[1].flatten()).backward()
-        optimizer.step()
+    assert [*models.learning(model, *tokens, 0.02)][-1] < 0.1
     run = save_run(home / "run", FLAGS, model, task, Pipeline("de", "en", tokenize=True))
     write.write(run / "checkpoint_best.pt", run, home / "de-en")
     return home

@@ -19,6 +19,7 @@ from tests.support.models import (
     batch,
     build,
     configuration,
+    learning,
     net_input,
     padded,
     previous,
@@ -330,18 +331,10 @@ def test_dropout_drops_in_inference_only_where_it_is_retained(name: str, option:
 
 
 def test_overfits_one_batch(name: str) -> None:
-    model, _ = build(ARCHITECTURES[name])
-    model.train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=UNDER_LAW[name].overfitting_rate)
+    model, law = build(ARCHITECTURES[name])[0], UNDER_LAW[name]
     low = 0  # updates in a row
-    for _ in range(80):
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(
-            logits(model).flatten(0, 1), TARGET_ROWS.flatten(), ignore_index=1
-        )
-        loss.backward()
-        optimizer.step()
-        low = low + 1 if loss < UNDER_LAW[name].overfitted_loss else 0
+    for loss in learning(model, SOURCE_ROWS, TARGET_ROWS, law.overfitting_rate):
+        low = low + 1 if loss < law.overfitted_loss else 0
         if low == 5:
             return
     raise AssertionError(loss)

@@ -143,7 +143,9 @@ def test_fused_model_prepared_for_generation_finds_the_same() -> None:
     model, task = models.build([*models.MUSE, "--muse-fused"], seed=6)
     sentences = models.random_sentences([9, 2, 6], seed=7)
     source = models.padded(sentences, left=True)
-    learn(model, source, models.padded(sentences, left=False))
+    target = models.padded(sentences, left=False)
+    assert [*models.learning(model, source, target, 0.005)][-1] < 1
+    model.eval()
     generator = SequenceGenerator([model], task.target_dictionary, beam_size=5, max_len_b=20)
     expected = generator.generate([model], models.sample_of(sentences))
     model.make_generation_fast_(need_attn=False)
@@ -157,17 +159,6 @@ def batch() -> tuple[Tensor, Tensor]:
     return source, models.previous(
         models.padded(models.random_sentences([4, 6, 3], seed=4), left=False)
     )
-
-
-def learn(model: torch.nn.Module, source: Tensor, target: Tensor) -> None:
-    """Train on one batch; the model is in eval mode afterwards."""
-    optimizer = torch.optim.Adam(model.train().parameters(), lr=0.005)
-    for _ in range(40):
-        optimizer.zero_grad()
-        logits = model(source, source.ne(1).sum(1), models.previous(target))[0].flatten(0, 1)
-        torch.nn.functional.cross_entropy(logits, target.flatten(), ignore_index=1).backward()
-        optimizer.step()
-    model.eval()
 
 
 def test_keys_of_a_sentence_are_made_once_for_its_beam() -> None:

@@ -3,7 +3,7 @@
 import functools
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,8 @@ from fairseq.models import BaseFairseqModel
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import DictConfig
 from torch import Tensor
+from torch.nn import Module
+from torch.nn.functional import cross_entropy
 
 from fairseq_ext.base import wings
 
@@ -244,6 +246,18 @@ def sample_of(sentences: list[list[int]]) -> dict[str, Any]:
     """Make a batch of left-padded sources for a generator."""
     rows = padded(sentences, left=True)
     return {"id": torch.arange(len(rows)), "net_input": net_input(rows)}
+
+
+def learning(model: Module, source: Tensor, target: Tensor, rate: float) -> Iterator[float]:
+    """Train on one batch of padded sentences; yield the loss of each of 80 updates."""
+    optimizer = torch.optim.Adam(model.train().parameters(), lr=rate)
+    for _ in range(80):
+        optimizer.zero_grad()
+        logits = model(**net_input(source, target))[0].flatten(0, 1)
+        loss = cross_entropy(logits, target.flatten(), ignore_index=1)
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
 
 
 def sharpen(model: BaseFairseqModel, factor: float) -> None:
