@@ -101,7 +101,7 @@ def models_with(option: str) -> list[str]:
 def options_without_effect(args: Namespace) -> dict[str, str]:
     """Return ``{option: need}`` for the options of ``args.arch`` that other options turn off.
 
-    The need is a phrase that says what would turn the option on: `--attention-type mlp` for
+    The need is a phrase that says what would turn the option on, such as `--attention-type mlp` for
     ``attention_dim``. For other people's architectures the result is {}.
     """
     model = models.ARCH_MODEL_REGISTRY.get(getattr(args, "arch", None))
@@ -178,7 +178,7 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)``, as :func:`options_without_effect` describes it."""
+        """Yield ``(option, need)``; see :func:`options_without_effect`."""
         if cls.binarization is not None:
             yield from cls.binarization.without_effect(cfg)
 

@@ -77,10 +77,7 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
     @staticmethod
     def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that other options turn off.
-
-        The need says what would turn the option on, such as `--attention-type mlp`.
-        """
+        """Yield ``(option, need)``; see :func:`fairseq_ext.base.models.options_without_effect`."""
         if cfg.attention_type != "mlp":
             yield "attention_dim", "`--attention-type mlp`"
 

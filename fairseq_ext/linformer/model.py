@@ -65,7 +65,7 @@ class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield ``(option, need)`` as :meth:`LinformerModel.without_effect` does."""
+    """Yield ``(option, need)``; see :func:`fairseq_ext.base.models.options_without_effect`."""
     if cfg.linformer_projection != "learned":
         yield "linformer_init", "`--linformer-projection learned`"
 
@@ -262,10 +262,7 @@ class LinformerModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that other options turn off.
-
-        The need says what would turn the option on, such as `--linformer-projection learned`.
-        """
+        """Yield ``(option, need)``; see :func:`fairseq_ext.base.models.options_without_effect`."""
         yield from super().without_effect(cfg)
         yield from without_effect(cfg)
 

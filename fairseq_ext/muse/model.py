@@ -259,10 +259,7 @@ class MuseModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that other options turn off.
-
-        The need says what would turn the option on, such as “dynamic convolutions”.
-        """
+        """Yield ``(option, need)``; see :func:`fairseq_ext.base.models.options_without_effect`."""
         yield from super().without_effect(cfg)
         if cfg.muse_kernels == "none":
             yield "muse_convolution", "convolutions (`--muse-kernels`)"
