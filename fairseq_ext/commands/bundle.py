@@ -100,6 +100,7 @@ def _bundle(args: argparse.Namespace) -> None:
             card = card.with_format_note(source_bundle.numbers)
         if scores:
             card = replace(card, table=score_table(scores))
+        about, licence = args.about or card.about, one_spaced(args.licence or card.licence)
         written = write.write(
             checkpoint,
             args.data or data_of(checkpoint),
@@ -107,11 +108,7 @@ def _bundle(args: argparse.Namespace) -> None:
             numbers=numbers,
             shortlist=args.shortlist,
             search={**(source_bundle.search if source_bundle else {}), **search},
-            card=replace(
-                card,
-                about=args.about or card.about,
-                licence=one_spaced(args.licence or card.licence),
-            ),
+            card=replace(card, about=about, licence=licence),
         )
     parts = args.output.iterdir() if args.output.is_dir() else [args.output]
     size = sum(path.stat().st_size for path in parts)

@@ -112,8 +112,7 @@ class SearchOptions:
         None,
         "measure of agreement for --mbr: chrf, bleu, comet:MODEL (see `score --metric`; the "
         "variable FAIRSEQ_EXT_METRIC_PYTHON names the Python that has COMET), or mbrs:METRIC of "
-        "the library mbrs, such as mbrs:bleurt "
-        f"({SAMPLES['utility']})",
+        f"the library mbrs, such as mbrs:bleurt ({SAMPLES['utility']})",
         metavar="U",
     )
 

@@ -7,7 +7,6 @@ cannot be imported. An installation with neither torch nor fairseq is complete e
 """
 
 import argparse
-import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -19,21 +18,17 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_ext import __version__
 from fairseq_ext.base.wings import USER_DIR
 from fairseq_ext.commands import options
 from fairseq_ext.plugin import installation
 from fairseq_ext.utils import extras
-from fairseq_ext.version import (
-    OLDEST_TORCH,
-    PYTHONS,
-    PYTHONS_WITHOUT_TRAINING,
-    TESTED_FAIRSEQ,
-    __version__,
-)
+from fairseq_ext.version import OLDEST_TORCH, PYTHONS, PYTHONS_WITHOUT_TRAINING, TESTED_FAIRSEQ
 
 OK, NOTE, WARNING, ERROR = "ok", "note", "warning", "ERROR"
 LIBRARIES = (  # that the package requires, besides numpy
@@ -188,12 +183,8 @@ def _fairseq_distribution() -> Iterator[Check]:
 
 def _quietly(action: Callable[[], Any]) -> str | None:
     """Run ``action`` and discard its output; return its exception in one line, or None."""
-    silent = io.StringIO()
-    with (
-        warnings.catch_warnings(),
-        contextlib.redirect_stderr(silent),
-        contextlib.redirect_stdout(silent),
-    ):
+    text = io.StringIO()
+    with warnings.catch_warnings(), redirect_stderr(text), redirect_stdout(text):
         warnings.simplefilter("ignore")
         try:
             action()

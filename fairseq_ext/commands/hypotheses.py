@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
+from typing import Any
 
 from fairseq_ext.commands import evaluation_options, options
 from fairseq_ext.utils import files
@@ -140,13 +141,8 @@ def _mbr(args: argparse.Namespace) -> None:
         raise ConfigError(
             f"`--source` does not go with `--utility {request.utility}`, which ignores it."
         )
-    sentences = mbr.read_candidates(
-        request.generated,
-        request.candidates,
-        undoing,
-        source=request.source,
-        reads_source=utility.reads_source,
-    )
+    sources: dict[str, Any] = {"source": request.source, "reads_source": utility.reads_source}
+    sentences = mbr.read_candidates(request.generated, request.candidates, undoing, **sources)
     shown = tqdm(sentences, desc="mbr", unit="sentence", disable=None)
     seed = 1 if request.seed is None else request.seed
     draw = {"size": request.num_candidates, "seed": seed}

@@ -222,9 +222,8 @@ def translate(request: Request) -> None:
             if len(several) > 1:
                 seem = f"{len(several):,} of these lines, such as line {several[0]}, seem"
             print(
-                f"note: {seem} to have "
-                "several sentences. A model that was trained on single sentences may leave some "
-                "out: see --split-sentences.",
+                f"note: {seem} to have several sentences. A model that was trained on single "
+                "sentences may leave some out: see --split-sentences.",
                 file=sys.stderr,
             )
 
@@ -418,8 +417,7 @@ def _summary(translator: Translates, count: int, seconds: float) -> str:
     unknown = f", {tokens.unknown:,} of {tokens.source:,} source tokens unknown"
     return (
         f"{count:,} {'line' if count == 1 else 'lines'} in {seconds:.1f} s "
-        f"({tokens.target / max(seconds, 1e-9):,.0f} tokens/s)"
-        f"{unknown if tokens.unknown else ''}"
+        f"({tokens.target / max(seconds, 1e-9):,.0f} tokens/s){unknown if tokens.unknown else ''}"
     )
 
 
