@@ -10,13 +10,8 @@ from omegaconf import OmegaConf
 
 from fairseq_ext.checkpoints import storage
 from fairseq_ext.model import write
+from tests.support.models import SMALL
 
-WIDTHS = [
-    *("--encoder-embed-dim", "8", "--decoder-embed-dim", "8"),
-    *("--encoder-ffn-embed-dim", "8", "--decoder-ffn-embed-dim", "8"),
-    *("--encoder-layers", "1", "--decoder-layers", "1"),
-    *("--encoder-attention-heads", "2", "--decoder-attention-heads", "2"),
-]
 LSTM = [
     *("--encoder-embed-dim", "8", "--encoder-hidden-size", "8"),
     *("--decoder-embed-dim", "8", "--decoder-hidden-size", "8", "--decoder-out-embed-dim", "8"),
@@ -27,12 +22,12 @@ FCONV = [
 ]
 FLAGS: dict[str, list[str]] = {
     "lstm": LSTM,
-    "transformer": WIDTHS,
+    "transformer": SMALL,
     "fconv": FCONV,
-    "lightconv": [*WIDTHS, "--encoder-kernel-size-list=[3]", "--decoder-kernel-size-list=[3]"],
-    "muse": [*WIDTHS, "--dropout", "0"],
-    "linformer": [*WIDTHS, "--linformer-k", "4", "--linformer-max-len", "22"],
-    "bmt": WIDTHS,
+    "lightconv": [*SMALL, "--encoder-kernel-size-list=[3]", "--decoder-kernel-size-list=[3]"],
+    "muse": SMALL,
+    "linformer": [*SMALL, "--linformer-k", "4", "--linformer-max-len", "22"],
+    "bmt": SMALL,
 }
 TRAINING = ["--optimizer", "adam", "--batch-size", "50", "--cpu", "--max-update", "1"]
 

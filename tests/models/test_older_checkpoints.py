@@ -14,6 +14,7 @@ from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from tests.models.test_linformer_encoder import HEAD, TASK
 from tests.models.test_model_options import OF_STOCK
 from tests.support.models import configuration, dictionary, padded, previous, random_sentences
 
@@ -26,7 +27,6 @@ SIZES = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, siz
 SIZES["linformer_k"] = "4"
 SOURCE = padded(random_sentences([7, 3, 1, 5]), left=True)
 TARGET = previous(padded(random_sentences([4, 6, 3, 2], seed=4), left=False))
-HEAD = "sentence_classification_head"
 
 
 def flags_of(name: str) -> list[str]:
@@ -38,9 +38,8 @@ def flags_of(name: str) -> list[str]:
         if option in options
         for word in (f"--{option.replace('_', '-')}", str(value))
     ]
-    kind = ["--task", "sentence_prediction", "--criterion", "sentence_prediction"]
-    kind += ["--num-classes", "3"]
-    return ["--arch", name, *sizes, *(kind if name.endswith("_encoder") else [])]
+    task = [*TASK, "--num-classes", "3"] if name.endswith("_encoder") else []
+    return ["--arch", name, *sizes, *task]
 
 
 def task_of(cfg: Any, name: str) -> FairseqTask:
