@@ -127,7 +127,7 @@ def add_all(parser: Parser, only: str | None = None) -> None:
 
 
 def _add_examples(parsers: dict[str, Parser], prefix: str = "") -> None:
-    """Give subcommands, and their own, the :data:`EXAMPLES` of ``prefix`` and name, if any."""
+    """Give subcommands their :data:`EXAMPLES`; nested ones have a ``prefix``, such as ``plot ``."""
     for name, parser in parsers.items():
         parser.example = EXAMPLES.get(f"{prefix}{name}", parser.example)
         for action in parser._actions:

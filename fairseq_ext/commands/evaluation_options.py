@@ -98,7 +98,7 @@ class ProcessOptions:
         return {name: value for name, value in settings.items() if value is not None}
 
     def refuse(self, needs: str) -> None:
-        """Raise ConfigError if one of these options is given: the option that it needs is not."""
+        """Raise ConfigError if one of these options is given, although ``needs`` is missing."""
         for name in ("metric_python", "metric_batch_size"):
             if getattr(self, name) is not None:
                 raise ConfigError(f"`{flag(name)}` goes with `{needs}`, which is missing.")

@@ -65,7 +65,7 @@ class PartOptions:
     )
 
     def check(self, inputs: Sequence[Path] | None, outputs: Mapping[str, Path | None]) -> None:
-        """Raise ConfigError if ``--parts`` is missing, or does not go with inputs or outputs."""
+        """Raise ConfigError if options lack ``--parts``, or it conflicts with inputs or outputs."""
         if self.parts is None:
             for name in ("part_lines", "shard", "ray"):
                 if getattr(self, name) is not None:

@@ -37,7 +37,7 @@ class Postprocessor:
 
     @classmethod
     def by_language(cls, language: str | None) -> "Postprocessor":
-        """Build a converter that joins subword-nmt's pieces and Moses' tokens, if of a language."""
+        """Build a converter that joins subword-nmt's pieces and, with a language, Moses' tokens."""
         return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 
     def words(self, lines: Iterable[str]) -> list[str]:

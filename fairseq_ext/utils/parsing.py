@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse like argparse, but let a subcommand's parser itself refuse unknown arguments.
 
-        That parser can suggest a name among its own options; in argparse the parent refuses them.
+        That parser, unlike the parent parser, can suggest a name among its own options.
         """
         self._words = list(args or [])
         parsed, unknown = super().parse_known_args(args, namespace)

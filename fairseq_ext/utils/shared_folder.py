@@ -68,7 +68,7 @@ class SharedFolder:
         return [name for name in names if name not in file_names]
 
     def make(self, name: str, do: Callable[[str], object]) -> bool:
-        """Make a file by ``do(name)`` if nobody does or did; return whether this worker made it."""
+        """Make a missing file by ``do(name)`` unless another worker does; return whether made."""
         stem = Path(name).stem
         try:
             with locks.held(self._lock(name), wait=False) as alone:

@@ -58,7 +58,7 @@ def _add_from_file(original: Callable, self: Any, f: Any) -> None:
 def _make_dataset(
     original: Callable, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None
 ) -> Any:
-    """Check data before fairseq opens them: in a job's first process all, in others their sizes."""
+    """Check data before fairseq opens them; only a job's first process reads more than sizes."""
     from fairseq.distributed.utils import get_global_rank
 
     vocabulary = len(dictionary) if dictionary is not None else None

@@ -114,9 +114,8 @@ def complete(cfg: Any) -> None:
 def fill_in_architecture(cfg: Any) -> None:
     """Fill in the options that ``cfg.model`` lacks with the defaults of its architecture.
 
-    fairseq's own models are left as they are. Otherwise the first job of a sweep would differ from
-    the later ones: before the first job fairseq has already filled in these models' own defaults,
-    so only the later jobs would get the architecture's defaults.
+    fairseq's own models are left as they are: before the first job of a sweep fairseq has filled in
+    the models' defaults, so only later jobs would get the architecture's.
     """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
     from omegaconf import open_dict

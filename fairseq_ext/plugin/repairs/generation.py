@@ -160,7 +160,7 @@ def build_as_other_tasks(
 
 @around("fairseq.tasks.translation:TranslationTask._inference_with_bleu", patch="validation BLEU")
 def bleu_by_language(original: Callable, self: Any, generator: Any, sample: Any, model: Any) -> Any:
-    """Compute BLEU in validation with the tokenizer of the target language, without its symbols.
+    """Compute BLEU in validation with the target language's tokenizer, without language symbols.
 
     Problem: --eval-bleu is 0 for Chinese and Japanese, because each sentence counts as one word.
     Symbols of languages count as words that are always right, and batches without any translated

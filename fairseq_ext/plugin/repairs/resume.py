@@ -154,7 +154,7 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
 
 
 def early_stopping_state() -> dict[str, Any]:
-    """Return the ``best`` value of validation (None at first), and the ``num_runs`` since then."""
+    """Return the ``best`` value so far (or None), and ``num_runs``, the validations since then."""
     command = next(running("fairseq_cli.train"), None)
     counter = getattr(command, "should_stop_early", None)
     return {"best": getattr(counter, "best", None), "num_runs": getattr(counter, "num_runs", 0)}
