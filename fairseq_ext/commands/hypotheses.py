@@ -87,11 +87,6 @@ class Request:
     )
     json: Path | None = None
 
-    @property
-    def candidates(self) -> int:
-        """The number of candidates that each sentence has in all files together."""
-        return self.num_candidates if self.candidates_of is None else self.candidates_of
-
     def check(self) -> None:
         require_at_least(self, num_candidates=1)
         if self.candidates_of is not None:
@@ -142,7 +137,8 @@ def _mbr(args: argparse.Namespace) -> None:
             f"`--source` does not go with `--utility {request.utility}`, which ignores it."
         )
     sources: dict[str, Any] = {"source": request.source, "reads_source": utility.reads_source}
-    sentences = mbr.read_candidates(request.generated, request.candidates, undoing, **sources)
+    pooled = request.candidates_of or request.num_candidates  # of a sentence, in all files together
+    sentences = mbr.read_candidates(request.generated, pooled, undoing, **sources)
     shown = tqdm(sentences, desc="mbr", unit="sentence", disable=None)
     seed = 1 if request.seed is None else request.seed
     draw = {"size": request.num_candidates, "seed": seed}
@@ -152,6 +148,6 @@ def _mbr(args: argparse.Namespace) -> None:
     ]
     with files.atomic_write(request.output) as file:
         file.writelines(decision.text + "\n" for decision in decisions)
-    drawn = {"num_candidates": request.num_candidates, "candidates_of": request.candidates}
+    drawn = {"num_candidates": request.num_candidates, "candidates_of": pooled}
     options.write_json(request.json, mbr.as_dict(decisions, utility, **drawn, seed=seed))
     print(mbr.as_table(decisions, utility))
