@@ -68,9 +68,9 @@ PAIRWISE static void round_to_bf16(const float *x, int64_t n, uint16_t *rounded)
 PAIRWISE INLINE void pairs_tile(int rows, const task *job, int64_t row, int64_t column) {
     const uint16_t *x = (const uint16_t *)job->x + row * job->x_stride;
     const float *w = weights_of(job->w, column);
-    __m512 sums[ROWS][GROUP];
+    vec sums[ROWS][GROUP];
     for (int r = 0; r < rows; r++)
-        for (int v = 0; v < GROUP; v++) sums[r][v] = _mm512_setzero_ps();
+        for (int v = 0; v < GROUP; v++) sums[r][v] = all(0);
     for (int64_t k = 0; k < job->w->inputs; k += 2, w += PANEL) {
         __m512bh from[GROUP];
         for (int v = 0; v < GROUP; v++) from[v] = (__m512bh)load(w + v * LANES);
@@ -80,10 +80,10 @@ PAIRWISE INLINE void pairs_tile(int rows, const task *job, int64_t row, int64_t 
             memcpy(&pair, x + r * job->x_stride + k, sizeof pair);
             const __m512bh inputs = (__m512bh)_mm512_set1_epi32(pair);
             for (int v = 0; v < GROUP; v++)
-                sums[r][v] = _mm512_dpbf16_ps(sums[r][v], inputs, from[v]);
+                sums[r][v] = (vec)_mm512_dpbf16_ps((__m512)sums[r][v], inputs, from[v]);
         }
     }
-    for (int r = 0; r < rows; r++) finish((const vec *)sums[r], job->to, row + r, column);
+    for (int r = 0; r < rows; r++) finish(sums[r], job->to, row + r, column);
 }
 
 #define PAIRS(n) PAIRWISE TILE(pairs, n, pairs_tile(n, job, row, column))
