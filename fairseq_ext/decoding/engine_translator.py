@@ -115,10 +115,8 @@ class EngineTranslator:
         rules = Rules(beam=1, max_len_b=max(map(len, forced), default=1), listed=False)
         scored: list[np.ndarray] = [np.empty(0)] * len(targets)
         for batch in _batches(list(map(len, encoded)), self._search.max_tokens):
-            batch_targets = [forced[place] for place in batch]
-            hypotheses = self._team.translate(
-                [encoded[place] for place in batch], rules, batch_targets
-            )
+            prefixes = [forced[place] for place in batch]
+            hypotheses = self._team.translate([encoded[place] for place in batch], rules, prefixes)
             for place, (hypothesis,) in zip(batch, hypotheses, strict=True):
                 scored[place] = hypothesis.scores
         return scored

@@ -50,9 +50,8 @@ class Folder:
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
         """Return those of ``parts`` (None: all parts) that are not translated yet."""
-        parts_by_name = {
-            self.text(part).name: part for part in (self.parts if parts is None else parts)
-        }
+        parts = self.parts if parts is None else parts
+        parts_by_name = {self.text(part).name: part for part in parts}
         return [parts_by_name[name] for name in self.shared.missing([*parts_by_name])]
 
     def work(self, parts: Sequence[Part], write: WritePart) -> None:

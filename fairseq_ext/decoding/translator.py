@@ -197,9 +197,8 @@ class Translator:
         )
         scored: list[Tensor] = [torch.empty(0)] * len(targets)
         with self._one_at_a_time.held(), forked_random_numbers(self._search):
-            for place, _, (hypothesis,) in self._run(
-                SequenceScorer(words), pairs, range(len(targets))
-            ):
+            scorer, numbers = SequenceScorer(words), range(len(targets))
+            for place, _, (hypothesis,) in self._run(scorer, pairs, numbers):
                 scored[place] = hypothesis["positional_scores"].cpu()
         return scored
 
@@ -230,12 +229,8 @@ class Translator:
         if self._cfg.generation.constraints:
             rows = [sentence.split("\t") for sentence in sentences]
             sentences = [source for source, *_ in rows]
-            constraints = pack_constraints(
-                [[self._constraint(text) for text in texts] for _, *texts in rows]
-            )
-        tokens, lengths = self._task.get_interactive_tokens_and_lengths(
-            list(sentences), lambda line: line
-        )
+            constraints = pack_constraints([[*map(self._constraint, texts)] for _, *texts in rows])
+        tokens, lengths = self._task.get_interactive_tokens_and_lengths(list(sentences), str)
         return self._task.build_dataset_for_inference(tokens, lengths, constraints=constraints)
 
     def _constraint(self, text: str) -> Tensor:

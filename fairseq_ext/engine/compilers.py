@@ -168,9 +168,7 @@ def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None
     arrays = (matrix.levels if isinstance(matrix, Signs) else matrix.values for matrix in matrices)
     if all(np.isfinite(array).all() for array in arrays):
         return
-    broken = [
-        name for name, parameter in model.named_parameters() if not parameter.isfinite().all()
-    ]
+    broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
     where = f" ({broken[0]})" if broken else ""
     raise CheckpointError(
         f"weights of the model{where} are not finite; the training has diverged. Take an earlier "
@@ -510,9 +508,7 @@ def lstm_step(
     ``h_0`` and of ``c_0``.
     """
     require(type(cell) is nn.LSTMCell, f"{type(cell).__name__} in a decoder")
-    before = [
-        program.recall(part, first) for part, first in zip(states.split(2), initial, strict=True)
-    ]
+    before = [*map(program.recall, states.split(2), initial)]
     inputs = program.linear(x, *program.parameters(cell, "_ih"))
     hiddens = program.linear(before[0], *program.parameters(cell, "_hh"))
     program.lstm(inputs, hiddens, before[1], states)

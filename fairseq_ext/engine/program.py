@@ -161,15 +161,13 @@ class Signs:
     plain = False
 
     @classmethod
-    def packed(
-        cls, signs: np.ndarray, levels: np.ndarray, ternary: bool, **options: Any
-    ) -> "Signs":
+    def packed(cls, signs: np.ndarray, levels: np.ndarray, ternary: bool, **fields: Any) -> "Signs":
         """Pack signs ``[N, K]`` into bits; signs are -1 and 1, and also 0 if ``ternary``.
 
-        ``levels`` has the level of each row. ``options`` are further fields of :class:`Signs`.
+        ``levels`` has the level of each row. ``fields`` are further fields of :class:`Signs`.
         """
         plus = pack_bits(signs - 1) if ternary else None
-        return cls(pack_bits(signs), levels, signs.shape[1], plus=plus, **options)
+        return cls(pack_bits(signs), levels, signs.shape[1], plus=plus, **fields)
 
     def array(self) -> np.ndarray:
         """Return the signs -1, 0 and 1 ``[N, K]`` in int8."""
@@ -220,9 +218,7 @@ class Program:
     def has_alignment(self) -> bool:
         """Whether an attention over the source returns its weights as the alignment."""
         over_source = (Code.ATTEND_SOURCE, Code.ADDITIVE)
-        return any(
-            operation.code in over_source and operation.ints[1] for operation in self.decoder
-        )
+        return any(op.code in over_source and op.ints[1] for op in self.decoder)
 
 
 CACHED = (Code.ATTEND_PAST, Code.CONVOLVE, Code.TAPS, Code.FILTER)

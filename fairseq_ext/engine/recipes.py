@@ -143,10 +143,7 @@ class Evaluator:
         if not (fits and isinstance(recipe[0], str) and recipe[0] in OPERATIONS):
             raise DataError("a recipe has an unknown operation")
         name, *operands = recipe
-        values = [
-            operand if type(operand) is int else self.array(operand, depth + 1)
-            for operand in operands
-        ]
+        values = [x if type(x) is int else self.array(x, depth + 1) for x in operands]
         if name == "sinusoids":
             count, width, _ = (value for value in values if isinstance(value, int))
             self._spend(4 * max(0, count) * max(0, width))

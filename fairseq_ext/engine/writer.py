@@ -5,7 +5,7 @@ encoder otherwise. It writes the result to the columns ``out``, or to a new regi
 None, and returns these columns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, overload
 
 import numpy as np
@@ -100,16 +100,14 @@ class Writer(Program):
         self,
         code: Code,
         out: Columns,
-        inputs: Sequence[Columns] = (),
-        weights: Sequence[int] = (),
-        ints: Sequence[int] = (),
-        reals: Sequence[float] = (),
+        inputs: tuple[Columns, ...] = (),
+        weights: tuple[int, ...] = (),
+        ints: tuple[int, ...] = (),
+        reals: tuple[float, ...] = (),
     ) -> Columns:
         """Add an operation to the decoder if ``out`` has hypotheses, else to the encoder."""
         operations = self.decoder if self.phase(out) is Phase.HYPOTHESES else self.encoder
-        operations.append(
-            Operation(code, out, tuple(inputs), tuple(weights), tuple(ints), tuple(reals))
-        )
+        operations.append(Operation(code, out, inputs, weights, ints, reals))
         return out
 
     def like(self, place: Columns, width: int | None = None) -> Columns:
