@@ -27,7 +27,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from statistics import mode
@@ -332,9 +332,7 @@ def _model(row: dict[str, Any], where: str) -> Model:
         cells[name] = _positive(value, f"{where}: `{name}`") if name in NUMBERS else str(value)
     for name in COLUMNS[1:3]:
         cells[name] = int(cells[name])
-    return Model(
-        **{field.name: cells[field.name] for field in fields(Model) if field.name in cells}
-    )
+    return Model(**{name: cells[name] for name in Model.__dataclass_fields__.keys() & cells})
 
 
 def _positive(value: Any, where: str) -> float:

@@ -203,8 +203,7 @@ class StagedCosine(FairseqLRScheduler):
 
     def step_update(self, num_updates: int) -> float:
         """Set and return the learning rate of the update that follows ``num_updates`` updates."""
-        rate = learning_rate(
-            num_updates, self.stage_updates, self.cfg.warmup_updates, list(self.cfg.lr)
-        )
+        warmup, peaks = self.cfg.warmup_updates, list(self.cfg.lr)
+        rate = learning_rate(num_updates, self.stage_updates, warmup, peaks)
         self.optimizer.set_lr(rate)
         return rate

@@ -193,9 +193,8 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
     ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
         """Compute the output layer's input ``[B, T, O]``, and attention as in :meth:`forward`."""
         if incremental_state is None:
-            embedded = self.dropout(self.embed_tokens(prev_output_tokens)).transpose(
-                0, 1
-            )  # [T, B, E]
+            embedded = self.dropout(self.embed_tokens(prev_output_tokens))
+            embedded = embedded.transpose(0, 1)  # [T, B, E]
             source, hidden = self._source(encoder_out), encoder_out["hidden"][0]
             features, weights, _ = self.recurrence(embedded, hidden, source)
         else:

@@ -82,9 +82,8 @@ class ParallelBlock(nn.Module):
         )
         parts = self.attention.parts_in, self.attention.parts_out
         self.sizes = projections.Sizes(dim, ffn_dim, *parts, source_dim)
-        self.projections = (
-            projections.FusedProjections if fused else projections.SeparateProjections
-        )(self.sizes)
+        kind = projections.FusedProjections if fused else projections.SeparateProjections
+        self.projections = kind(self.sizes)
         self.cross: Any = None
         self.cross_key_value: Any = None
         if source_dim is not None:
