@@ -289,6 +289,11 @@ NEEDED = ("--optimizer", "adam", "--max-tokens", 500)
             ["--num-batch-buckets", 2, "--optimizer", "adam", "--batch-size", 8],
             "`--num-batch-buckets` must have `--max-tokens`",
         ),
+        (
+            "generate",
+            ["--num-batch-buckets", 2, "--batch-size", 8],
+            "`--num-batch-buckets` must have `--max-tokens`",
+        ),
     ],
 )
 def test_what_fairseq_cannot_do_is_refused_by_name(trained, tmp_path, command, flags, message):

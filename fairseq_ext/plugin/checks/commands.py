@@ -68,6 +68,9 @@ def _refuse_broken(cfg: Any, command: str) -> None:
     unsharded = ("train", "validate", "interactive")
     if cfg.dataset.num_shards != 1 and command.rpartition(".")[2] in unsharded:
         raise ConfigError("`--num-shards` is for fairseq-generate; leave it out.")
+    only_sentences = cfg.dataset.batch_size is not None and cfg.dataset.max_tokens is None
+    if getattr(cfg.task, "num_batch_buckets", 0) and only_sentences:
+        raise ConfigError("`--num-batch-buckets` must have `--max-tokens`, which is missing.")
     if command == "fairseq_cli.train":
         training_options.refuse(cfg)
     if command == "fairseq_cli.validate":

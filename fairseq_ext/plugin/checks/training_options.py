@@ -323,8 +323,6 @@ def _data(cfg: Any) -> Iterator[str]:
             "`--dataset-impl cached` does not go with fairseq-train, which reads a batch before "
             "anything is cached. Leave it out, or give `--dataset-impl lazy`."
         )
-    if getattr(cfg.task, "num_batch_buckets", 0) and not dataset.max_tokens:
-        yield "`--num-batch-buckets` must have `--max-tokens`, which is missing."
     if dataset.disable_validation:
         return
     if dataset.combine_valid_subsets and dataset.valid_subset != "valid":
