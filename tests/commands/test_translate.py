@@ -4,6 +4,7 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -20,9 +21,10 @@ from fairseq_ext.decoding.translator import Translator
 from fairseq_ext.evaluation import outputs
 from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.text.reading import read_text
 from fairseq_ext.text.subwords import remove_bpe
 from tests.support import harness
-from tests.support.harness import USER_DIR, command, ended, fairseq, run, start, write_lines
+from tests.support.harness import REPO, USER_DIR, command, ended, fairseq, run, start, write_lines
 
 WORDS = ["Hello", "world", "small", "tree", "it's", "R&D", "well-known", "(green)", "Bäume", "3.5"]
 
@@ -81,12 +83,13 @@ def printed(text: str, letter: str) -> list[str]:
 
 
 def test_text_is_translated_as_by_fairseq_interactive(words: Path) -> None:
+    """With the flags that the page on bundles names."""
     lines = sentences(20, 7)
+    flags = re.search("add `(--tokenizer[^`]*)de-en/codes`", read_text(REPO / "docs/howto/ship.md"))
+    assert flags
     theirs = fairseq(
         *("interactive", words / "bin", "--path", words / "model.pt", "--beam", "3"),
-        *("--tokenizer", "moses", "--moses-no-escape", "--moses-no-dash-splits"),
-        *("--source-lang", "src", "--target-lang", "tgt"),
-        *("--bpe", "subword_nmt", "--bpe-codes", words / "codes"),
+        *("--source-lang", "src", "--target-lang", "tgt", *flags[1].split(), words / "codes"),
         *("--buffer-size", "20", "--max-tokens", "300"),
         stdin="".join(f"{line}\n" for line in lines),
     ).stdout
