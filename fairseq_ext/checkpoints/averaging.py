@@ -38,7 +38,8 @@ def select(folder: str | Path, kind: str, count: int) -> list[Path]:
     run decides whether higher is better.
 
     Raises:
-        CheckpointError: ``folder`` is not a folder, or has fewer checkpoints of this kind.
+        CheckpointError: ``folder`` is not a folder, has fewer checkpoints of this kind, or has the
+            best ones by several metrics.
         ConfigError: ``count`` is below 1.
     """
     shape, pattern = KINDS[kind]
@@ -56,6 +57,12 @@ def select(folder: str | Path, kind: str, count: int) -> list[Path]:
         raise CheckpointError(
             f"`{folder}` holds {len(values)} checkpoints named `{shape}`, fewer than {count}: "
             f"{', '.join(counts)}."
+        )
+    if kind == "best" and len(metrics := {path.name.rpartition("_")[0] for path in values}) > 1:
+        names = ", ".join(sorted(name.removeprefix("checkpoint.best_") for name in metrics))
+        raise CheckpointError(
+            f"`{folder}` holds the best checkpoints by several metrics ({names}), which cannot be "
+            "ranked together; name the checkpoints, with `--inputs`."
         )
     paths = sorted(values, key=values.__getitem__)
     run = layout.options(storage.peek(paths[0]), "checkpoint") if kind == "best" else {}

@@ -366,6 +366,9 @@ def test_choice_of_checkpoints(tmp_path):
         torch.save(state, path)
     highest = ["checkpoint.best_loss_3.1234.pt", "checkpoint.best_loss_12.5000.pt"]
     assert names(averaging.select(tmp_path, "best", 2)) == highest
+    save(tmp_path, 1, "checkpoint.best_bleu_{}.5.pt")
+    with pytest.raises(CheckpointError, match=r"several metrics \(bleu, loss\), .* `--inputs`"):
+        averaging.select(tmp_path, "best", 2)
     with pytest.raises(CheckpointError, match=r"holds 11 checkpoints named .*, fewer than 12: "):
         averaging.select(tmp_path, "last_epochs", 12)
     for count in (0, -1):
