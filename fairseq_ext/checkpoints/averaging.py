@@ -141,7 +141,10 @@ def _is_averaged(weight: Tensor) -> bool:
 
 
 def _facts(checkpoint: Mapping[str, Any]) -> dict[str, str]:
-    """Return, in words, what averaged checkpoints share: architecture, shapes, binary stage."""
+    """Return what must be equal in checkpoints to average: architecture, shapes, binary stage.
+
+    Names and values are phrases for an error message.
+    """
     facts = {"the architecture": layout.architecture(checkpoint)}
     for name, weight in checkpoint["model"].items():
         shape = "×".join(map(str, weight.shape)) or "a single number"

@@ -88,7 +88,9 @@ class Bundle:
         return self.numbers in (BITS, BITS_INT8)
 
     def check(self) -> None:
-        """Check the checksum of every file in ``files``; refuse other files that would be used.
+        """Check the checksum of every file in ``files``.
+
+        Dictionaries, ``text.json``, program and shortlist must be in ``files`` if they exist.
 
         Raises:
             CheckpointError: a checksum is wrong, or a file is missing or unlisted.
@@ -133,7 +135,10 @@ def _folder(path: str | Path) -> Path | None:
 
 
 def _checked(folder: Path) -> Path:
-    """Check the bundle in an unpacked archive; return its folder, the only entry of ``folder``."""
+    """Check the bundle in ``folder``, an unpacked archive; return the bundle's folder.
+
+    The archive must have no other entry.
+    """
     entries = [*folder.iterdir()]
     if len(entries) != 1 or not (entries[0] / MANIFEST).is_file():
         raise CheckpointError(f"it has no folder with {MANIFEST}, so it is not a bundle.")
@@ -150,7 +155,7 @@ def _has_manifest(path: Path) -> bool:
 
 
 def home(path: str | Path) -> Path:
-    """Return the folder of a bundle or of a checkpoint's file, where ``text.json`` belongs."""
+    """Return the folder where a model's ``text.json`` belongs: the bundle's or the checkpoint's."""
     return _folder(path) or Path(path).parent
 
 
@@ -220,7 +225,10 @@ def unchanged(path: str | Path) -> Iterator[Bundle]:
 
 
 def require_kind(path: Path) -> None:
-    """Refuse a bundle's ``path`` that ends neither like an archive nor like a folder (``m.2``)."""
+    """Refuse the path of a new bundle if it has an unknown ending, such as ``.tar``.
+
+    A path without an ending is a folder; so are ``m.2`` and ``m.v2``, which end in a version.
+    """
     if not suffix(path) and re.fullmatch(r"\.(?!v?\d+$)\w+", path.suffix):
         raise ConfigError(
             f"`--output {path}`: an archive's name must end in {' or '.join(SUFFIXES)}. A folder's "

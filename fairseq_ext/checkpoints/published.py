@@ -283,7 +283,10 @@ def _name(path: Path) -> str | None:
 
 
 def _subwords(folder: Path) -> tuple[str, list[Path]]:
-    """Return the kind of subwords in a folder, and their files; "none" and [] if there are none."""
+    """Return the kind of subwords, such as "sentencepiece", and their files in a folder.
+
+    Without such files, return "none" and [].
+    """
     pair = [folder / "encoder.json", folder / "vocab.bpe"]
     if all(path.is_file() for path in pair):
         return "byte-level", pair
@@ -479,7 +482,10 @@ def _split(value: Any) -> list[str]:
 
 
 def _require_language(folder: Path, option: str, code: str | None, codes: Sequence[str]) -> None:
-    """Refuse a language that the model lacks, or a missing language that the model needs."""
+    """Refuse a language ``code`` that is not in ``codes``, or None if the model needs a language.
+
+    Without any ``codes``, each language is accepted. ``option`` is for the message.
+    """
     if code in codes or (code is not None and not codes):
         return
     near = near_names(code, codes) if code else []

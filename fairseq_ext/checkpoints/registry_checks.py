@@ -62,7 +62,7 @@ def registered(path: str | Path, kind: str, name: Any, registry: Mapping[str, An
 def require_fitting(cfg: Any, task: Any, path: str | Path) -> None:
     """Refuse a checkpoint whose architecture does not fit the task.
 
-    The task is ``task`` or, if that is None, the task that the configuration ``cfg`` names.
+    ``task`` is an object of the task; None for the task that the configuration ``cfg`` names.
 
     Raises:
         CheckpointError: the command needs another kind of model, or ``cfg`` names an unknown

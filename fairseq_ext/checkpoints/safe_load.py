@@ -125,7 +125,10 @@ def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None
 
 
 def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
-    """Unpickle an open file by its descriptor, because ``path`` may be another file by now."""
+    """Unpickle an open file; ``mapped`` says whether tensors are memory-mapped.
+
+    torch opens the file by its descriptor where possible: ``path`` may be another file by now.
+    """
     descriptor = Path(f"/proc/self/fd/{file.fileno()}")
     allow_classes()
     try:
@@ -317,7 +320,7 @@ def _to_bytes(text: str, encoding: str) -> bytes:
 
 
 def _with_attributes(function: Any, *arguments: Any) -> Tensor:
-    """Rebuild a tensor that was pickled with attributes, if ``function`` is in ``_REBUILD``."""
+    """Rebuild a tensor that was pickled with attributes; refuse functions not in ``_REBUILD``."""
     if function not in _REBUILD:
         raise _unsupported("torch._tensor._rebuild_from_type_v2")
     return torch._tensor._rebuild_from_type_v2(function, *arguments)

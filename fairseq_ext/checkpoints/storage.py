@@ -1,8 +1,9 @@
 """Read checkpoint files safely and only once, and save them atomically.
 
-A command asks for the options of a checkpoint before and after fairseq loads it. To read each
-version of a file once, :func:`peek` keeps the weights for the next :func:`load`, and both functions
-keep everything else for the next :func:`peek`. Nothing here imports fairseq.
+A command needs the options of a checkpoint before and after fairseq loads its weights.
+:func:`peek` returns the options, and keeps the weights for the next :func:`load`. Both functions
+also keep everything but the weights for later calls of :func:`peek`. A file that has changed is
+read again. Nothing here imports fairseq.
 """
 
 from collections.abc import Mapping

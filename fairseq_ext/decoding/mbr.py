@@ -55,7 +55,7 @@ class SacrebleuUtility:
         self.score = metric.sentence_score
 
     def matrix(self, candidates: Sequence[str], source: str | None = None) -> Array:
-        """Score each candidate with every candidate as reference: ``[H, H]``."""
+        """Score each candidate (row) with every candidate as reference (column): ``[H, H]``."""
         return np.array([[self.score(h, [y]).score for y in candidates] for h in candidates])
 
 
@@ -74,7 +74,7 @@ class NeuralUtility:
         return f"COMET|{self.metric.signature}"
 
     def matrix(self, candidates: Sequence[str], source: str) -> Array:
-        """Score each candidate with every candidate as reference: ``[H, H]``.
+        """Score each candidate (row) with every candidate as reference (column): ``[H, H]``.
 
         Raises:
             ConfigError: the metric does not read references.
@@ -118,11 +118,11 @@ class MbrsUtility:
 
     @cached_property
     def metric(self) -> Any:
-        """The metric, loaded at its first use: only then have the samples passed their checks."""
+        """The metric; its model is loaded at the first use, after all checks of the samples."""
         return self._load()
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
-        """Score each candidate with every candidate as reference: ``[H, H]``."""
+        """Score each candidate (row) with every candidate as reference (column): ``[H, H]``."""
         texts = list(candidates)
         scores = self.metric.pairwise_scores(texts, texts, source)
         return self.sign * scores.double().cpu().numpy()
@@ -285,7 +285,7 @@ def as_dict(decisions: Sequence[Decision], utility: Utility, **settings: Any) ->
 
 
 def as_table(decisions: Sequence[Decision], utility: Utility) -> str:
-    """Summarize the decisions as a table: number of sentences, variety, mean utilities."""
+    """Summarize decisions as a table: sentences, distinct candidates of each, mean utilities."""
     name = utility.signature
     rows = (
         ("sentences", f"{len(decisions)}"),
@@ -302,7 +302,10 @@ def _mean(decisions: Sequence[Decision], name: str) -> float:
 
 
 def best_agreeing(translations: Iterable[Translation], utility: Utility) -> Iterator[Translation]:
-    """Yield each line with only the sample that MBR chooses; skipped lines stay as they are."""
+    """Yield each line with only the sample that MBR chooses.
+
+    Lines that were not translated (empty or too long) stay as they are.
+    """
     for translation in translations:
         if not translation.candidates:
             yield translation

@@ -22,7 +22,7 @@ class TextCodec(NamedTuple):
     decode: Step
 
     def with_constraints(self, encode_target: Step) -> "TextCodec":
-        """Return a codec that also encodes constraints, target text after tabs in a line."""
+        """Return a codec that also encodes constraints: the target texts after tabs in a line."""
 
         def encode(line: str) -> str:
             text, *constraints = line.split("\t")
@@ -81,8 +81,8 @@ def translations(
     Args:
         search: how to search; None for the translator's own search.
         name: name of the input, for messages.
-        first: number, in the input, of the first of ``lines``, for messages and translations.
-        before: number of lines in earlier inputs, added to the line numbers of translations.
+        first: line number of the first line in this input; messages count from it.
+        before: number of lines in earlier inputs; :attr:`Translation.line` counts these lines, too.
         buffer: lines to read before translating them in batches of about equal length.
         skip_long: whether lines that are too long get empty translations and a warning.
         splitter: splits lines into sentences to translate one by one.
@@ -163,8 +163,8 @@ class SpannedSentences:
     ) -> tuple[list[str], list[int]]:
         """Put the spans back into ``ranked``, the translations of the masked sentences.
 
-        At most ``most`` translations of a sentence are kept (None: all). Return the parts of
-        sentences still to translate, and for each part the index of its sentence.
+        At most ``most`` translations of a sentence are kept (None: all). Return the parts that the
+        caller must still translate, and for each part the index of its sentence.
         """
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
             restored = zip(map(line.restored, row.texts), row.candidates, strict=True)
@@ -199,7 +199,7 @@ def join_parts(
 ) -> Ranked:
     """Join the translations of a line's sentences: all best ones, all second best, and so on.
 
-    ``parts`` are the sentences as ``splitter`` split the line, and the next items of ``translated``
+    ``parts`` are the sentences as ``splitter`` split the line. The next items of ``translated`` are
     their translations. Indentation and the bullets and numbers of list items are parts that stay as
     they are. A line without a translation gets an empty one.
     """
@@ -226,7 +226,10 @@ def by_rank(rows: Sequence[Sequence[_T]]) -> list[list[_T]]:
 
 
 def _concatenated(candidates: Sequence[Candidate]) -> Candidate:
-    """Join translations without attention; the score is their mean, weighted by length."""
+    """Join the translations of a line's parts; the result has no attention.
+
+    Its score is the mean of their scores, weighted by length (``</s>`` included).
+    """
     lengths = [len(candidate.tokens.split()) + 1 for candidate in candidates]
     scores = [candidate.score * n for candidate, n in zip(candidates, lengths, strict=True)]
     tokens = " ".join(candidate.tokens for candidate in candidates)

@@ -84,7 +84,10 @@ def break_down(
 def _faults(
     runs: Sequence[Sequence[str]], references: Sequence[str], sources: Sequence[str] | None
 ) -> dict[str, int]:
-    """Count a system's faulty translations in all runs, by fault; copies only with ``sources``."""
+    """Count a system's faulty translations in all runs, by fault.
+
+    Copies of the source are only counted if there are ``sources``.
+    """
     faults = {"unknown words": 0, "words three times in a row": 0}
     if sources is not None:
         faults["copies of the source"] = 0
@@ -182,7 +185,7 @@ def most_different(
 
 @dataclass(frozen=True)
 class Overlap:
-    """The references that the training text has, and the scores on all other test sentences."""
+    """References that the training text has, at least nearly; scores on all other sentences."""
 
     matches: Sequence[contamination.Match]
     # Mean score of the runs, by system and metric; empty if no sentence is left.

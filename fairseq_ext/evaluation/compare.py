@@ -93,7 +93,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Sample:
-    """A sentence of the test set, with its translations by all systems."""
+    """A sentence of the test set, with its translations by some or all systems."""
 
     number: int  # line number, from 1
     source: str | None  # the source in words, if some system's output has it
@@ -135,14 +135,14 @@ class Result:
         return {test: text for test, text in TESTS.items() if test in used}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON; of the translations, it has only those in the samples."""
+        """Return a dict for JSON, with the translations of ``samples`` and ``differing`` only."""
         content = asdict(replace(self, texts={}, tokens={}))
         del content["texts"], content["tokens"], content["languages"]
         return {"tests": self.tests, **content}
 
 
 def parse_systems(arguments: Sequence[str]) -> list[System]:
-    """Parse the values of ``--system``; ``table:FILE`` names every system in the table FILE."""
+    """Parse the values of ``--system``; ``table:FILE`` stands for all systems of that table."""
     systems = []
     for argument in arguments:
         if argument.startswith(TABLE):
@@ -330,7 +330,10 @@ def compare(
 
 
 def undoing_of_tables(systems: Sequence[System]) -> dict[str, Postprocessor]:
-    """Return how tokens become text, for each system whose table names the tokens' language."""
+    """Return, by system, how tokens become text.
+
+    A system has an entry if its columns in a table name the language (``:tokens=LANG``).
+    """
     languages = {system.name: system.table.language for system in systems if system.table}
     return {name: Postprocessor.by_language(code) for name, code in languages.items() if code}
 

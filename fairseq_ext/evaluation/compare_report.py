@@ -72,7 +72,7 @@ class Section(NamedTuple):
 
 
 def sections(result: Result) -> list[Section]:
-    """Return the report's sections: the main table, and those that the result has data for."""
+    """Return the report's sections: the main table, then others if there are data for them."""
     parts = [Section("", [rows(result)], notes(result))]
     if _comparisons(result):
         title = f"Differences to {result.baseline}"

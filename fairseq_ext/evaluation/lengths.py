@@ -45,7 +45,7 @@ class LengthScores:
     unit: str = "words"  # of lengths; `characters` if the source has no spaces
 
     def rows(self) -> list[list[str]]:
-        """Return a table: heading, a row for each bucket (dashes if empty), and one for all."""
+        """Return a table: heading, a row for each bucket (dashes if empty), one for the corpus."""
         rows = [[f"source {self.unit}", "sentences", *self.whole]]
         for bucket in self.buckets:
             scores = [f"{bucket.bleu[n]:.2f}" if bucket.bleu else "–" for n in self.whole]
@@ -117,7 +117,9 @@ def score_by_length(
 def source_lengths(
     outputs: Mapping[str, Sequence[Sentence]], undoing: Mapping[str, Postprocessor]
 ) -> tuple[list[int], str]:
-    """Return the length of each source, and its unit: ``words``, or ``characters`` without spaces.
+    """Return the length of each source, and the unit of all lengths.
+
+    The unit is ``words`` or, if the sources are written without spaces, ``characters``.
 
     Raises:
         DataError: an output has no sources, or the lengths show that two outputs have different

@@ -93,7 +93,7 @@ class Look:
         return {"color": self.colour, "marker": self.marker}
 
     def like(self, other: Look) -> bool:
-        """Return whether the lines, or the points, of two systems could not be told apart."""
+        """Return whether another look has the same line or the same point."""
         return self.line == other.line or self.point == other.point
 
 
@@ -124,8 +124,9 @@ NUMBERED = [
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Choose a look for each system of a picture, all different as long as there are enough.
 
-    A system in :data:`FIXED` gets its look there, unless an earlier system has the same line or
-    point. Then the other systems get the first looks of :data:`NUMBERED` that are still free.
+    First, each system in :data:`FIXED` gets its look there, unless an earlier system has the same
+    line or point. Then each of the other systems gets the first look of :data:`NUMBERED` whose line
+    and point no system has yet.
     """
     names = list(names)
     styles: dict[str, Look] = {}
@@ -199,7 +200,10 @@ def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
 
 
 def _data(curves: Curves, shown: Iterable[str]) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """Return the curves of the metrics ``shown`` in the picture, as lists of update and value."""
+    """Return a run's curves for JSON: ``{"train": {metric: [(update, value), …]}, "valid": …}``.
+
+    ``shown`` are the metrics in the picture.
+    """
     return {
         split: {metric: sorted(metrics[metric].items()) for metric in shown if metric in metrics}
         for split, metrics in asdict(curves).items()
@@ -412,7 +416,7 @@ def stem(output: str | Path) -> Path:
 def with_ending(output: str | Path, ending: str) -> Path:
     """Return the path of a file beside the picture ``output``, with another ending.
 
-    For a picture that ends in ``.svg``, ``.png`` in ``ending`` becomes ``.svg``.
+    If ``output`` ends in ``.svg``, so does the result for an ``ending`` such as ``-curve.png``.
     """
     base = stem(output)
     if Path(output).suffix == ".svg":

@@ -92,8 +92,8 @@ def choose_tokenizer(
 def build_bleu(tokenizer: str = USUAL, metric: str | None = None, **options: Any) -> Any:
     """Build sacrebleu's BLEU with a tokenizer; ``options`` are further arguments of ``BLEU``.
 
-    ``metric`` is the value of ``--metric`` that implies the tokenizer; error messages name it. If
-    it is None, they name the option ``--tokenize`` instead.
+    Error messages name the option ``--tokenize`` or, if ``metric`` is not None, ``--metric`` with
+    the value ``metric``, which implies the tokenizer.
 
     Raises:
         EnvironmentProblem: the tokenizer's library or its files are missing.
@@ -459,9 +459,10 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
 
 
 def _of_comparison(path: str | Path, content: Mapping[str, Any], system: str | None) -> list[Score]:
-    """Return one system's scores from ``content``, a comparison's JSON, with intervals as details.
+    """Return one system's scores from ``content``, the JSON of ``compare``.
 
-    ``path`` is for messages; ``system`` is as for :func:`read_scores`.
+    The ``detail`` of a score is its 95% interval. ``path`` is for messages; ``system`` is as for
+    :func:`read_scores`.
     """
     rows = {row["name"]: row for row in content["systems"]}
     if system is None and len(rows) == 1:

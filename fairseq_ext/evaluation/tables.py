@@ -42,7 +42,10 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Format cells of Markdown (:func:`verbatim` escapes text) as a table, the heading first."""
+    """Format rows as a table of Markdown, the heading first.
+
+    The cells are Markdown already; :func:`verbatim` escapes text for them.
+    """
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 

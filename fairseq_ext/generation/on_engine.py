@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 def log_fallback(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
     """Log the ``reason`` why fairseq's generator translates instead of the engine.
 
+    The message is a warning unless ``numbers``, one of the values of
+    :data:`~fairseq_ext.engine.ENGINES`, is the default ``fp32``.
+
     Raises:
         ConfigError: there is a ``shortlist``, which only the engine can use.
     """
@@ -144,7 +147,10 @@ def obstacle(
 
 
 def _followed(generator: SequenceGenerator) -> int:
-    """Return how many next tokens a hypothesis may get: 1 if sampling, else twice the beam."""
+    """Return how many next tokens the search compares at most for a hypothesis.
+
+    Beam search compares twice the beam; sampling draws a single token.
+    """
     return 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
 
 

@@ -183,7 +183,7 @@ class TranslationExtTask(TranslationTask):
         return super().build_dataset_for_inference(source, source.sizes, constraints=constraints)
 
     def build_generator(self, models: list[FairseqModel], args: Any, **options: Any) -> Any:
-        """Build fairseq's generator, with ``--epsilon-sampling`` and ``--target-suffix``.
+        """Build fairseq's generator, changed for ``--epsilon-sampling`` and ``--target-suffix``.
 
         Raises:
             ConfigError: generation options do not go with ``--epsilon-sampling`` or

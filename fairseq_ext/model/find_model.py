@@ -130,8 +130,9 @@ def _fetch(repo: str, revision: str | None) -> Path:
 def _is_reachable() -> bool:
     """Return whether to ask the Hub: not if HF_HUB_OFFLINE is set, or its host refuses connections.
 
-    A host without an address counts as refusing; huggingface_hub would try both for half a minute.
-    A host that does not answer in time may answer later, and a proxy may reach any host.
+    A host name without an address counts as a refusal; huggingface_hub would retry for half a
+    minute after either. If the host does not answer in time, the Hub is asked, because the host may
+    answer later. It is also asked if there is a proxy, which may reach any host.
     """
     import socket
     from urllib.parse import urlsplit
@@ -215,7 +216,10 @@ def _listed_files(repo: str) -> Collection[str]:
 
 @contextmanager
 def _one_line(repo: str, revision: str | None = None) -> Iterator[None]:
-    """Turn huggingface_hub's errors into one-line errors of this package; silence its warnings."""
+    """Turn huggingface_hub's errors into one-line errors of this package; silence its warnings.
+
+    The messages name the repository and the revision.
+    """
     from huggingface_hub import constants, errors
     from huggingface_hub.utils import logging as reports
 

@@ -18,8 +18,8 @@ def load(
     """Load checkpoints or bundles; return the models, the last model's configuration, the task.
 
     ``data`` is the folder with the dictionaries. ``src`` and ``tgt`` are the languages in the names
-    of the dictionaries; None for the languages with which the models were trained. The names may
-    differ from the training's, but the reverse direction is refused.
+    of the dictionaries; None for the languages of the models' training. Other names are allowed,
+    such as ``deu`` for ``de``, but not the reverse direction.
 
     Raises:
         CheckpointError: a file cannot be read, does not translate, or does not fit ``data``.

@@ -265,7 +265,11 @@ def compiled(model: models.BaseFairseqModel, task: TranslationTask) -> tuple[Pro
 
 
 def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
-    """Return the ids of symbols that a task puts around sentences, as ``EngineModel.affixes``."""
+    """Return the ids of the symbols that a task puts around sentences, as ``EngineModel.affixes``.
+
+    They are three tuples, each with one id or empty: before a source, after its ``</s>``, and at
+    the beginning of a translation.
+    """
     if not isinstance(task, TranslationExtTask):
         return NO_AFFIXES
     return tuple(() if number is None else (number,) for number in task.affixes[:3])

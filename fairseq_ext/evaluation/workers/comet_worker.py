@@ -117,7 +117,10 @@ class Comet:
 
 
 def serve(requests: IO[str], answers: IO[str], arguments: Sequence[str]) -> int:
-    """Answer requests until they end, with MODEL, BATCH_SIZE and PROGRESS; return the status."""
+    """Answer requests until they end, and return the exit status.
+
+    ``arguments`` are MODEL, BATCH_SIZE and PROGRESS.
+    """
 
     def answer(content: dict[str, Any]) -> None:
         answers.write(json.dumps(content) + "\n")
