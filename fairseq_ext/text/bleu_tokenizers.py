@@ -63,7 +63,10 @@ def has_wordspaces(text: str) -> bool:
 
 
 def suggest_pieces(language: str, path: Path) -> str:
-    """Return advice to use SentencePiece for a file without spaces between words, or else ""."""
+    """Return advice to use SentencePiece if a file has no spaces between words, or else "".
+
+    The advice names the file's ``language``.
+    """
     with path.open(encoding="utf-8", newline="\n") as file:
         if not is_spaceless(list(islice(file, READ))):
             return ""

@@ -29,7 +29,8 @@ class ByteBPE:
         merges: pairs of pieces, the most important first, in ``vocab.bpe`` or ``merges.txt``.
 
     Raises:
-        DataError: the vocabulary is not a byte-level one, or the merges belong to another.
+        DataError: the vocabulary is not a byte-level one, or the merges belong to another
+            vocabulary.
     """
 
     def __init__(self, vocabulary: Path, merges: Path) -> None:
@@ -52,7 +53,10 @@ class ByteBPE:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(lines))]
 
     def decode(self, symbols: Iterable[str]) -> str:
-        """Turn ids, as decimal words, into text with single spaces; skip ``<unk>`` and others."""
+        """Turn pieces' ids, in decimal, into text with single spaces.
+
+        Symbols that are not the id of a piece of text, such as ``<unk>``, are skipped.
+        """
         ids = [int(symbol) for symbol in symbols if symbol.isdecimal() and len(symbol) < 10]
         text = self._tokenizer.decode([id_ for id_ in ids if id_ in self._known])
         return one_spaced(text)  # a model may generate a line feed

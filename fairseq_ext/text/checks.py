@@ -152,7 +152,10 @@ def _text(path: str | Path, kind: str = "file of merges") -> str:
 
 
 def _rows(text: str, row: str, path: str | Path, form: str) -> list[tuple[str, str]]:
-    """Return both groups of the regex ``row`` in each line; refuse a line that is not ``form``."""
+    """Return what the two groups of the regex ``row`` match in each line of a text.
+
+    A line that ``row`` does not match is refused; the message says that it is not ``form``.
+    """
     rows = re.findall(rf"^{row}\r?$", text, re.MULTILINE)
     written = text.removesuffix("\n").split("\n") if text else []
     if len(rows) < len(written):

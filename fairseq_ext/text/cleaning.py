@@ -40,7 +40,10 @@ def lower_case(language: str) -> Callable[[str], str]:
 
 
 def upper_case(language: str) -> Callable[[str], str]:
-    """Return the function that writes text of a language in capitals, in Turkish ``i`` as ``İ``."""
+    """Return the function that writes text of a language in capitals.
+
+    In Turkish and its relatives ``i`` becomes ``İ``.
+    """
     return (lambda text: text.replace("i", "İ").upper()) if is_turkic(language) else str.upper
 
 

@@ -68,10 +68,11 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 
 
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
-    """Load the ``text.json`` for an output of fairseq-generate; return its folder and pipeline.
+    """Load the ``text.json`` for the output ``generated`` of fairseq-generate.
 
-    If the output names a ``text.json`` (:func:`note`) that is gone or has changed, print a message
-    and return None. If it names none, load the one beside the output, or return None.
+    Return the folder of this ``text.json``, and the pipeline. If the output names a ``text.json``
+    (:func:`note`), but no unchanged copy is left, print a message and return None. If the output
+    names none, load the one beside the output, or return None.
     """
     beside = Path(generated).absolute().parent
     match = _NOTE.search(Path(generated).read_bytes()) if Path(generated).is_file() else None

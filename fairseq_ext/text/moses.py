@@ -114,9 +114,10 @@ UNESCAPES |= {"&bar;": "|", "&bra;": "[", "&ket;": "]", "&amp;": "&"}  # `&amp;`
 def needed(pattern: str, replacement: str) -> str:
     """Return a substring that must be in a text for a rule to change the text; "" if none is known.
 
-    The substring is a character of ``pattern`` outside all groups, if nothing outside the groups is
-    optional or has alternatives. If ``pattern`` is a repetition of ``replacement``, the substring
-    is ``replacement`` twice, because replacing a single one would change nothing.
+    The groups of ``pattern`` are disregarded. If the rest has nothing optional and no alternatives,
+    a text must have each of its characters, and the substring is one of them. If ``pattern`` is a
+    repetition of ``replacement``, the substring is ``replacement`` twice, because replacing a
+    single one would change nothing.
     """
     if pattern == f"{replacement}+":
         return 2 * replacement
@@ -243,7 +244,10 @@ CASE_OF_FINNISH = (  # compiled and cached by regex at the first Finnish text
 
 
 def _text(words: list[str], language: str) -> Iterator[str]:
-    """Yield Moses' tokens (after ``""``) as text, with a space before each word that needs one."""
+    """Yield tokens as text, with a space before each word that needs one.
+
+    The first of the ``words`` must be ``""``; the tokens follow it.
+    """
     space = " "
     quotes: defaultdict[str, int] = defaultdict(int)  # odd while a quotation of that kind is open
     joined = False  # whether this word has been yielded already, with the word before it

@@ -3,7 +3,7 @@
 The steps are clean → Moses' punctuation → Moses' tokens → case → subwords, each optional. The file
 ``text.json`` beside the data lists them, and the files of the subwords lie there too.
 fairseq-preprocess copies all these files into the folder that it writes, and fairseq-train into the
-run, so ``translate``, ``demo``, ``hypotheses`` and ``score`` need no options for them.
+run's folder, so ``translate``, ``demo``, ``hypotheses`` and ``score`` need no options for them.
 """
 
 import dataclasses
@@ -65,7 +65,10 @@ class Pipeline:
                 raise ConfigError(f"`--{option}` goes with `--tokenize`, which is missing.")
 
     def words(self, language: str | None = None) -> Step:
-        """Return a function from a line of text in ``language`` (default: ``src``) to its words."""
+        """Return a function from a line of text in ``language`` (default: ``src``) to its words.
+
+        The function does all steps except the subwords.
+        """
         language = language or self.src
         steps: list[Step] = []
         if self.clean:
@@ -246,7 +249,10 @@ def find_towards(folders: Iterable[str | Path], src: str, tgt: str) -> Pipeline 
 
 
 def copy(folder: str | Path, target: str | Path) -> None:
-    """Copy ``text.json``, if any, and its files to ``target``; DataError if another is there."""
+    """Copy ``text.json``, if any, and the files that it names from ``folder`` to ``target``.
+
+    Raise DataError if ``target`` has the ``text.json`` of a different pipeline.
+    """
     pipeline = load(folder)
     if pipeline is None or Path(folder).resolve() == Path(target).resolve():
         return

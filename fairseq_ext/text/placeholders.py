@@ -53,9 +53,10 @@ class MaskedLine:
         return text
 
     def restored(self, translation: str) -> str | None:
-        """Return a translation with each year replaced by the span for which it stands.
+        """Return a translation of ``text`` in which spans replace the years that stand for them.
 
-        Return None if a year is missing, occurs twice or, in markup, is out of order.
+        Return None if the translation lacks one of these years or has it twice or, in markup, has
+        the years in another order than ``text``.
         """
         matches = [match for match in _NUMBER.finditer(translation) if match[0] in self.years]
         order = [match[0] for match in matches]
@@ -76,7 +77,10 @@ class MaskedLine:
         return (text + (rest.lstrip() if glued else rest)).join(self.ends)
 
     def texts(self) -> list[str]:
-        """Return the text of each part, to be translated alone; "" for a part without a word."""
+        """Return the texts around the spans, to be translated one by one.
+
+        There is one more text than spans. A text without a word is "".
+        """
         return [self._plain(part).strip() if _has_word(part) else "" for part in self.parts]
 
     def joined(self, translations: Sequence[str]) -> str:
@@ -114,7 +118,10 @@ def _has_word(text: str) -> bool:
 
 
 def _pairs(span: str, tags: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return start and end of each element in a span; ``tags`` has start and end of its tags."""
+    """Return the start of the opening tag and the end of the closing tag of each element in a span.
+
+    ``tags`` has start and end of each tag in the span. All positions count from the span's start.
+    """
     pairs, opened = [], dict[str, list[int]]()
     for start, stop in tags:
         name = span[start:stop].strip("</>").partition(" ")[0].lower()
@@ -161,10 +168,10 @@ class Keeper:
         return MaskedLine(parts, spans, self.markup, years, (line[:start], line[stop:]))
 
     def _core(self, span: str, is_whole: bool) -> tuple[int, int]:
-        """Return the start and end of a span's core, which leaves out tags at both ends.
+        """Return start and end of a span's core: the span without the tags at both ends.
 
-        The core keeps a pair of tags with text between them, unless the span is all of the line
-        (``is_whole``). Without a word there is no core: return the span's length, and 0.
+        But a pair of tags with text between them belongs to the core, unless the span is all of the
+        line (``is_whole``). A span without a word has no core; then return its length, and 0.
         """
         tags = [match.span() for match in TAG.finditer(span)] if self.markup else []
         start, stop = 0, len(span)

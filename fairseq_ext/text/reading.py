@@ -75,7 +75,8 @@ def opened(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
 
     The format is recognized by the file's first bytes, or else by the ending of its name.
     ``member`` names the file to read in a ``.zip`` with several. Raise DataError if the file is
-    missing, damaged or compressed by zstd, or ``member`` is wrong or, with several, missing.
+    missing, damaged or compressed by zstd, or if a ``.zip`` does not have ``member``, or has
+    several files and ``member`` is None.
     """
     if not path.exists() or path.is_dir():
         raise DataError(f"`{path}` does not exist or is not a file; check the path.")
@@ -99,7 +100,10 @@ def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
 
 
 def bounded(file: IO[bytes], path: Path | str) -> Iterator[bytes]:
-    """Yield an open file's lines as bytes; refuse overlong lines, and ``\\r`` as only line end."""
+    """Yield an open file's lines as bytes; refuse overlong lines, and ``\\r`` alone as line end.
+
+    ``path`` is the file's path, or the name of a stream, for messages.
+    """
     number = 0
     while line := file.readline(LONGEST + 1):
         number += 1
@@ -141,9 +145,10 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
 
 
 def decoded(raws: Iterable[bytes], path: Path | str, first: int = 1) -> Iterator[tuple[int, str]]:
-    """Decode lines of UTF-8 bytes into ``(number, line)`` like :func:`lines`, from ``first`` on.
+    """Decode lines of UTF-8 bytes; yield ``(number, line)`` like :func:`lines`.
 
-    ``path`` is the file's path, or the name of a stream, for messages.
+    ``first`` is the number of the first line. ``path`` is the file's path, or the name of a stream,
+    for messages.
     """
     for number, raw in enumerate(raws, first):
         text = _decode(raw, path, number).removesuffix("\n").removesuffix("\r")
@@ -188,7 +193,7 @@ def _conversion(path: Path | str, line: bytes) -> str:
 
 
 def _encoding(line: bytes) -> str:
-    """Guess iconv's name for the encoding of bytes that are not UTF-8, or have NULs or escapes.
+    """Guess the encoding of a line that is not UTF-8 text; return iconv's name for it.
 
     Return "NAME" if it cannot be guessed, or "" if the bytes are not text.
     """
@@ -246,7 +251,10 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
 
 
 def suggest_format(fields: Sequence[str]) -> str:
-    """Return advice if a line, split at tabs, is CSV, XML, gettext or JSON instead; or else ""."""
+    """Return advice if a line looks like CSV, XML, gettext or JSON instead of a table; or else "".
+
+    ``fields`` are the parts of the line between tabs.
+    """
     line = fields[0].lstrip() if len(fields) == 1 else ""
     if line.startswith(("<", "msgid", "#")):
         return " `fairseq-ext corpus translations` reads TMX, XLIFF and gettext."
@@ -271,7 +279,10 @@ def cells(
 def require_columns(
     fields: Sequence[str], path: Path, number: int, columns: tuple[int, int]
 ) -> None:
-    """Raise :class:`DataError` if a row, from line ``number`` on, lacks one of the ``columns``."""
+    """Raise :class:`DataError` if a row of a table lacks one of the ``columns``.
+
+    ``fields`` are the row's cells, and ``number`` is the number of its first line.
+    """
     if len(fields) < max(columns):
         raise DataError(
             f"`{path}`, line {number}: {len(fields)} column(s), but --columns "
@@ -300,7 +311,8 @@ class Part:
 def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[str, Any]]]:
     """Cut each file into parts of at most ``part_lines`` lines, reading it only once.
 
-    Return the parts of all files, and for the manifest each file's name, size, lines and SHA-256.
+    Return the parts of all files, and a record of each file for a manifest: ``name``, ``bytes``,
+    number of ``lines``, and ``sha256``.
     """
     parts: list[Part] = []
     texts: list[dict[str, Any]] = []

@@ -60,7 +60,10 @@ class SentenceSplitter:
 
 
 def texts_to_translate(parts: list[str]) -> list[str]:
-    """Return a line's parts, with "" for those that :func:`is_copied` unless there is only one."""
+    """Return a line's parts, with "" for each part that needs no translation (:func:`is_copied`).
+
+    If the line has only one part, this part stays.
+    """
     return parts if len(parts) == 1 else ["" if is_copied(part) else part for part in parts]
 
 
@@ -74,7 +77,10 @@ UNSPLIT = SentenceSplitter(lambda line: [line], "")
 
 
 def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
-    """Make a splitter for ``src`` → ``tgt``, with English abbreviations if it knows no others."""
+    """Make a splitter for text in ``src`` that is translated to ``tgt``.
+
+    If the library has no abbreviations for ``src``, the English ones are used.
+    """
     source, target = map(short_code, (src, tgt))
     joint = "" if target in UNSPACED else " "
     if source in UNSPACED:
@@ -98,7 +104,11 @@ def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
 
 
 def _with_layout(split: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
-    """Return a function that splits like ``split``, and keeps indentation, items and spaces."""
+    """Return a function that splits a line like ``split``, but keeps the line's layout.
+
+    Indentation and the bullet or number of a list item become a part of their own. Several spaces
+    stay at the end of the part before them.
+    """
 
     def split_line(line: str) -> list[str]:
         line = line.rstrip()

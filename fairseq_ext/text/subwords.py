@@ -36,8 +36,9 @@ LONGEST_REMEMBERED = 100  # most characters of a cached word
 class Subwords(NamedTuple):
     """The functions of one kind of subwords: ``encode`` from words to pieces, ``decode`` back.
 
-    ``mark`` is SentencePiece's ``▁`` if ``decode`` turns it into a space, or else "". Pieces then
-    have :data:`STAND_IN` for a ``▁`` of the text, and output without any ``▁`` is already joined.
+    ``mark`` is SentencePiece's ``▁`` if ``decode`` turns it into a space, or else "". With the mark
+    ``▁``, a model's output without any ``▁`` has already been joined into words, and a ``▁`` in the
+    text itself becomes :data:`STAND_IN` in the pieces.
     """
 
     encode: Step  # turns words into pieces
@@ -77,7 +78,8 @@ def remove_bpe(text: str) -> str:
 class Merges:
     """A function that splits the words of a line like subword-nmt, and caches their pieces.
 
-    ``codes`` is the file of merges; ``counts`` says that its lines end with counts, as fastBPE's.
+    ``codes`` is the file of merges. ``counts`` says that its lines end with counts, as in fastBPE's
+    files.
     """
 
     def __init__(self, codes: Path, counts: bool = False) -> None:
@@ -234,8 +236,9 @@ def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[st
 def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
     """Learn at most ``merges`` merges from all texts together, and write them to ``codes``.
 
-    ``subword-nmt learn-bpe`` learns the same from the concatenated texts, in which words are
-    counted here to save memory. Raise DataError if there is nothing to merge.
+    ``subword-nmt learn-bpe`` would learn the same merges from the concatenated texts. To save
+    memory, it gets each word only once, with its count. Raise DataError if there is nothing to
+    merge.
     """
     from subword_nmt import learn_bpe as subword_nmt
     from tqdm import tqdm
