@@ -86,11 +86,11 @@ def _stripped(tag: re.Match[str]) -> str:
 
 
 def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
-    """Remove the marks of keyboard shortcuts from both texts if they look like labels.
+    """Remove the marks of keyboard shortcuts from both texts if both look like labels.
 
-    A word with a mark inside that both texts have, such as ``my_name``, is a name or part of an
-    address; then the marks stay. But if both texts consist of a word such as ``F&ormat``, it is a
-    label.
+    If both texts have the same word with a mark inside, such as ``my_name``, it is a name or part
+    of an address, and the marks stay. But a word with ``&`` that is all of both texts, such as
+    ``F&ormat``, is a label.
     """
     if max(map(len, pair)) > 4 * SHORT:
         return pair
@@ -109,8 +109,8 @@ def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
 def _unmarked(mark: re.Pattern[str], text: str) -> tuple[int, str]:
     """Return the number of shortcut marks in a text, and the text without them.
 
-    A sign within a match of :data:`PROTECTED` does not count, nor do underscores if a text has
-    several.
+    ``mark`` matches the marks. Matches in entities, placeholders and initials such as ``R&D``
+    (:data:`PROTECTED`) do not count, nor do underscores if the text has several.
     """
     pieces = PROTECTED.split(text)
     free = pieces[::2]

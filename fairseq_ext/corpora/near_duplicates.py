@@ -108,10 +108,10 @@ def skeletons(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield batches of skeletons: fingerprints ``[n]``, and their sentences' numbers ``[n]``.
 
-    A skeleton is a sentence without up to two of its words; :func:`left_out_places` chooses them,
-    and explains ``longest``. The fingerprint is a polynomial in :data:`BASE`. Prefix sums give the
-    terms of the words before, between and after the two left-out words, and division by the base
-    closes the gaps.
+    A skeleton is a sentence that lacks none, one or two of its words. :func:`left_out_places`
+    chooses these words, and explains ``longest``. The fingerprint is a polynomial in :data:`BASE`.
+    Prefix sums give the terms of the words before, between and after the two left-out words, and
+    division by the base closes the gaps.
     """
     lengths = hashes.lengths
     for length in np.unique(lengths).tolist():

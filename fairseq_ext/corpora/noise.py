@@ -19,8 +19,8 @@ def add_noise(
     """Yield each sentence with noise of a ``kind`` in :data:`KINDS`.
 
     With ``typos``, a word of three letters or more gets a typing error with the probability
-    ``share``; the errors in a sentence depend on its number and the seed. The language decides
-    which capital belongs to which small letter.
+    ``share``; the errors in a sentence depend on its number and the seed. With ``lower`` and
+    ``upper``, ``language`` decides which capital belongs to which small letter.
     """
     for number, sentence in enumerate(sentences):
         yield KINDS[kind](sentence, share, random.Random(f"{seed} {number}"), language)

@@ -18,10 +18,11 @@ from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 
 def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
-    """Return the pipeline of a copy of the corpus in ``folder``, for its ``text.json``.
+    """Return the pipeline to write as ``text.json`` beside a copy of the corpus in ``folder``.
 
-    It is the pipeline in ``folder`` or, if there is none, a new one. ``tokenize`` says that the
-    copy is tokenized. Tokens must not be tokenized again, and text in subwords is always refused.
+    It is the pipeline of the corpus or, if the corpus has none, a new one. ``tokenize`` says that
+    the copy is tokenized, and adds this step to the pipeline. Raise DataError if the corpus has
+    subwords, or if ``tokenize`` is set and the corpus has been tokenized already.
     """
     text_pipeline = pipeline.load_towards(folder, src, tgt)
     if text_pipeline is None:
@@ -106,7 +107,10 @@ def split_into_subwords(
 
 
 def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
-    """Write a folder's plain texts as a model's tokens; return each file's number of lines."""
+    """Turn a folder's plain texts into tokens by a model's ``steps``; write them into ``out``.
+
+    Return the number of lines of each file, by its name.
+    """
     saved = pipeline.load(text)
     if saved is not None and (saved.tokenize or saved.subwords != "none"):
         raise DataError(f"{text} holds tokens already, as its {pipeline.FILE} says; give the text.")
@@ -141,7 +145,10 @@ def _staged(text: Path, out: Path, sides: tuple[str, str]) -> Iterator[tuple[Pat
 
 
 def encode_file(path: Path, out: Path, encode: subwords.Step, *, refuse_empty: bool = False) -> int:
-    """Write each line of a checked text as tokens; return the number of lines."""
+    """Write each line of a checked text as tokens; return the number of lines.
+
+    With ``refuse_empty``, a line without tokens is refused.
+    """
     number = 0
     with out.open("w", encoding="utf-8", newline="\n") as tokens:
         for number, line in lines(path):

@@ -166,7 +166,10 @@ class SplitJob:
         return np.load(self.beside(clean, "npy"), allow_pickle=False)
 
     def repeat(self, name: str) -> None:
-        """Find repeated pairs of all parts, in the range of fingerprints numbered in ``name``."""
+        """Find the repeated pairs of all parts, and count the distinct sentences of each side.
+
+        Only fingerprints in the range that is numbered in ``name`` are searched.
+        """
         number = _number(name)
         places: list[np.ndarray] = []  # part and line of each pair in the range
         rows: tuple[list[np.ndarray], ...] = ([], [], [])
@@ -186,10 +189,11 @@ class SplitJob:
 
     @property
     def key(self) -> int:
-        """The key side, 0 for source or 1 for target.
+        """The side whose sentences decide the split: 0 for source, 1 for target.
 
-        With ``--key auto`` it is the side with fewer distinct sentences, or else the source. All
-        ranges must have been searched for repeats.
+        With ``--key auto`` it is the side with fewer distinct sentences or, if they are equally
+        many, the source. Then :meth:`repeat`, which counts these sentences, must have searched all
+        ranges of fingerprints.
         """
         if self.options.key != "auto":
             return SIDES.index(self.options.key)
@@ -275,9 +279,10 @@ class SplitJob:
             A dict. ``read``: the number of pairs read. ``dropped``: the numbers of dropped pairs by
             reason. ``splits``: the number of pairs in each split. ``words``: the numbers of words
             on both sides of each split. ``key``: the side by which pairs are split, ``groups``, or
-            None with ``--as``. ``leaks``: the numbers of leaks between splits or, with the key
-            ``groups``, the number of groups and the size of the largest. ``texts``: for each text
-            the numbers of pairs read and of lines in train.
+            None if ``--as`` puts all pairs into one split. ``leaks``: the numbers of leaks between
+            splits or, with the key ``groups``, the number of groups and the size of the largest. A
+            leak is a sentence of the other side that is in two splits. ``texts``: for each text the
+            numbers of pairs read and of lines in train.
         """
         key, late = None, dict[int, str]()
         leaks: dict[str, int] = {}
@@ -493,7 +498,10 @@ def _texts(options: PairOptions) -> tuple[Text, ...]:
 
 
 def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
-    """Return the numbers of the columns, found in the header ``first`` if they have names."""
+    """Return the numbers of the source and target columns, from 1.
+
+    If ``--columns`` has names, the columns with these names in the header row ``first`` are taken.
+    """
     if isinstance(options.columns[0], int):
         return options.columns
     if not options.header:

@@ -122,10 +122,7 @@ def ordered_map(
 
 @dataclass(frozen=True)
 class Encode:
-    """An encoder of sentence pairs as tokens, which can be sent to another process.
-
-    Each pair gets a fate: ``kept``, or the reason to drop it.
-    """
+    """An encoder of sentence pairs as tokens, which can be sent to another process."""
 
     pipeline: Pipeline
     rules: tuple[str, ...] = ()  # rules for the tokens of a pair, as for `--rule`
@@ -136,7 +133,11 @@ class Encode:
     def __call__(
         self, pairs: Iterable[Sequence[str | None]], first: int = 1
     ) -> Iterator[tuple[str, str, str]]:
-        """Yield ``(fate, source tokens, target tokens)`` of pairs, numbered from ``first``."""
+        """Yield ``(fate, source tokens, target tokens)`` of each pair.
+
+        The fate is ``kept``, or the reason to drop the pair. ``first`` is the number of the first
+        pair, for messages.
+        """
         to_source, to_target = _steps(self)
         checks = rules.checks(self.rules, (self.pipeline.src, self.pipeline.tgt))
         for number, (source, target) in enumerate(pairs, first):
@@ -180,7 +181,10 @@ def _add(counts: list[int], *pair: str) -> None:
 
 
 def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
-    """Yield chunks of successive pairs as ``(number of the first pair, pairs)``, from 1."""
+    """Yield chunks of successive pairs, each as ``(number of its first pair, pairs)``.
+
+    The pairs are numbered from 1.
+    """
     pairs, first = iter(pairs), 1
     while chunk := list(islice(pairs, CHUNK)):
         yield first, chunk

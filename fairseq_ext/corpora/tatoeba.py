@@ -63,7 +63,7 @@ def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
     Complete groups of near-duplicates are held out (:data:`HELD_OUT`). So every held-out sentence
     differs from all training sentences: by more than a word or two, unless it has fewer than five
     words. ``sizes`` are the numbers of pairs in ``valid`` and ``test``. The other held-out pairs
-    are in no split; if there are not as many held-out pairs, the sizes are refused.
+    are in no split. A size is refused if there are fewer held-out pairs.
     """
     pairs = read_pairs()
     held_out = json.loads(HELD_OUT.read_text(encoding="utf-8"))

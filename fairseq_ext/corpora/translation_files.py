@@ -31,7 +31,7 @@ def accepted(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield source, target and document of each segment that is not left out.
 
-    Segments are left out by the rules, for their own fault, or because they repeat a pair.
+    Segments are left out because of their ``fault``, by the rules, or because they repeat a pair.
     ``counts`` gets the numbers of segments read, written, and left out for each reason.
     """
     pairs = set[tuple[str, str]]()
@@ -48,7 +48,7 @@ def accepted(
 
 
 def ending(path: Path) -> str:
-    """Return a file name's ending in lower case, before an ending such as ``.gz``."""
+    """Return a file name's ending in lower case: ``.tmx`` for ``a.tmx`` and for ``A.TMX.gz``."""
     name = Path(path.name.lower())
     return (name.with_suffix("") if name.suffix in ENDINGS else name).suffix
 
@@ -76,7 +76,7 @@ def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]
 
 
 def segments(args: TranslationOptions) -> Iterator[Segment]:
-    """Yield all segments of the files that the options name; refuse options that contradict."""
+    """Yield all segments of the files that the options name; refuse contradictory options."""
     if bool(args.files) == bool(args.source or args.target) or bool(args.source) != bool(
         args.target
     ):

@@ -74,7 +74,10 @@ def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _line_ends(path: Path, comment: re.Match[str]) -> str:
-    """Return a comment's line ends, so that later lines keep their numbers; refuse an open one."""
+    """Return the line ends in a comment; refuse a comment without an end.
+
+    They replace the comment, so that later lines keep their numbers.
+    """
     if not comment[1]:
         line = comment.string.count("\n", 0, comment.start()) + 1
         raise DataError(f"`{path}`, line {line}: this comment has no `-->`; repair it.")

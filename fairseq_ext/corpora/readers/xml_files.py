@@ -64,7 +64,7 @@ def xliff(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def _attribute(surroundings: list[Element], *names: str) -> str:
-    """Return the value of an attribute in ``names`` in the nearest surrounding element, or ""."""
+    """Return an attribute of the nearest surrounding element that has one of ``names``, or ""."""
     values = (element.get(name) for element in reversed(surroundings) for name in names)
     return next((value for value in values if value is not None), "")
 
@@ -131,8 +131,8 @@ def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]
 def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
     """Return the text of an element, with its children as tags without attributes.
 
-    A child whose tag is in ``codes`` is written without its content. A child that stands for a line
-    break is written as ``<br/>``.
+    A child whose tag is in ``codes``, such as ``ph``, holds code of the original file, and is
+    written without this content. A child that stands for a line break is written as ``<br/>``.
     """
     pieces = [element.text or ""]
     for child in element:
@@ -144,7 +144,10 @@ def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
 
 
 def _is_break(code: Element, codes: frozenset[str]) -> bool:
-    """Return whether an element stands for a line break, by its type or by the code in it."""
+    """Return whether an element stands for a line break.
+
+    Its type says so or, if its tag is in ``codes``, its content, such as ``<br>``.
+    """
     types = {code.get(name, "") for name in ("type", "ctype", "subType")}
     return bool(types & BREAK_TYPES) or (
         code.tag in codes and BREAK.match(code.text or "") is not None
