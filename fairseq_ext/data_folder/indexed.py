@@ -201,7 +201,10 @@ def read(prefix: str | Path) -> tuple[Any, Any]:
 
 
 def bytes_of_data(index: Path, sentences: int, token_type: str) -> int:
-    """Check that sentences follow each other in an index; return the bytes of their data."""
+    """Return the number of bytes that the ``.bin`` of an index must have.
+
+    Raise :class:`DataError` if a sentence does not start where the sentence before it ends.
+    """
     itemsize, offset = np.dtype(token_type).itemsize, np.dtype(HEADER).itemsize
     sizes = np.memmap(index, "<i4", "r", offset, (sentences,))
     pointers = np.memmap(index, "<i8", "r", offset + sizes.nbytes, (sentences,))

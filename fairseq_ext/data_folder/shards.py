@@ -32,8 +32,8 @@ OURS = (
 class Shards:
     """A text to binarize, and the number of shards.
 
-    At their end, :meth:`deal`, :meth:`dictionary` and :meth:`shard` write the file ``name``, which
-    marks them as done.
+    When :meth:`deal`, :meth:`dictionary` or :meth:`shard` is done, it writes a file to say so. The
+    argument ``name`` is the name of this file.
     """
 
     text: Path  # folder with the tokens of `train`, and perhaps `valid` and `test`

@@ -168,7 +168,7 @@ def example_sentences(data: Path, src: str, tgt: str, max_words: int) -> list[st
     """Return a few source sentences of medium length from the test or validation split, as text.
 
     ``data`` is a folder from fairseq-preprocess; its ``text.json`` says how tokens become text.
-    Return [] if the folder has neither split, like a bundle's.
+    Return [] if the folder has neither split. A bundle has no splits.
     """
     if not any(data.glob("*.bin")):
         return []  # a bundle, for which fairseq may be missing

@@ -212,7 +212,8 @@ def _split(
 ) -> tuple[list[list[str]], list[str]]:
     """Split a text into lines (in HTML: paragraphs), and each of these into sentences.
 
-    Also return the line ends or the markup between the lines or paragraphs.
+    ``split`` splits a line into sentences. Also return the line ends between the lines, or the
+    markup between the paragraphs.
     """
     if in_html:
         paragraphs, between = html_text.paragraphs(text)

@@ -57,7 +57,11 @@ class Metrics:
         self._seconds.labels(label).observe(seconds)
 
     def translated(self, lengths: Sequence[int], results: Sequence[object]) -> None:
-        """Count a batch: source tokens, target tokens, and results that are no lists as failed."""
+        """Count a batch, the tokens of its sources and best translations, and its failures.
+
+        ``lengths`` has the number of source tokens of each sentence, and ``results`` its list of
+        translations. Any other result counts as a failure.
+        """
         nbest = [candidates for candidates in results if isinstance(candidates, list)]
         best = [candidates[0] for candidates in nbest if candidates]
         self._batches.observe(len(lengths))
@@ -76,7 +80,7 @@ class Metrics:
 
 
 class _Together(MultiProcessCollector):
-    """A collector of all workers' metrics; a starting worker's file, still empty, is skipped."""
+    """A collector of all workers' metrics. It skips the empty file of a starting worker."""
 
     def collect(self) -> Iterable[prometheus.Metric]:
         return self.merge([str(path) for path in Path(self._path).glob("*.db") if _size(path)])

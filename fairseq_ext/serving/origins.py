@@ -15,13 +15,13 @@ ANY = "*"
 class OriginFilter:
     """ASGI middleware that refuses requests of foreign web pages.
 
-    A foreign page may point its own name at this machine (DNS rebinding); then its requests have
-    this name in ``Host``. So ``Host`` must be a name of this server (``localhost`` or one of
-    ``names``) or an IP address, which such a page cannot send. Requests of other foreign pages have
-    their ``Origin``, which must be this server or one of ``origins``, such as
-    ``https://example.org``. ``*`` in ``names`` accepts every ``Host``, and ``*`` in ``origins``
-    every ``Origin``. Messages name ``name_option`` and ``origin_option``, the command's options
-    that allow more names and origins. ``origin_option`` is empty if the command has no such option.
+    ``Host`` must be ``localhost``, one of ``names`` or an IP address. This stops a page that points
+    its own name at this machine (DNS rebinding), because the page's requests have this name in
+    ``Host``. ``Origin``, if there is one, must be this server or one of ``origins``, such as
+    ``https://example.org``. This stops all other foreign pages. ``*`` in ``names`` accepts every
+    ``Host``, and ``*`` in ``origins`` every ``Origin``. Messages name
+    ``name_option`` and ``origin_option``, the command's options that allow more names and origins.
+    ``origin_option`` is empty if the command has no such option.
     """
 
     def __init__(

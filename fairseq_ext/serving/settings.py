@@ -140,5 +140,8 @@ class Settings:
                     raise wrong_value(flag(name), wish, value)
 
     def keeper(self, in_html: bool) -> Keeper | None:
-        """Return the keeper of spans that stay as they are (tags, too, ``in_html``), or None."""
+        """Return the keeper of spans that the options leave untranslated; None if they leave none.
+
+        With ``in_html``, tags are such spans, too.
+        """
         return keeper(self.keep, in_html, self.keep_addresses)
