@@ -1,8 +1,8 @@
 """Options of the commands that translate: for search, for sampling, and for text.
 
 Most options for search have the names and types of fields of :class:`Search`. Options for text
-change the steps from text to tokens; the ``text.json`` of the run or the data decides every step
-that no option names.
+change the steps from text to tokens. For a step that no option names, ``text.json`` decides: the
+file beside a model or its data that records how their text became tokens.
 """
 
 from __future__ import annotations

@@ -67,9 +67,10 @@ class TokenizerOptions:
     ) -> str:
         """Return the name of sacrebleu's tokenizer: ``--tokenize``, or the target language's.
 
-        The first of these that names a language decides: ``-l``, ``--detokenize``, the pipelines of
-        ``undoing``, the ending of the reference file ``path``. If the language has no tokenizer of
-        its own, :func:`~fairseq_ext.evaluation.score.choose_tokenizer` also examines the script of
+        The first of these that names a target language decides: ``-l``, ``--detokenize``, the steps
+        ``undoing`` that turn translations into text, the ending of the reference file ``path``. If
+        the language has no tokenizer of its own,
+        :func:`~fairseq_ext.evaluation.score.choose_tokenizer` also examines the script of
         ``references``.
         """
         from fairseq_ext.evaluation.score import choose_tokenizer
@@ -98,7 +99,10 @@ class ProcessOptions:
         return {name: value for name, value in settings.items() if value is not None}
 
     def refuse(self, needs: str) -> None:
-        """Raise ConfigError if one of these options is given, although ``needs`` is missing."""
+        """Raise ConfigError if one of these options is set.
+
+        Call this if the command line lacks ``needs``, without which they have no effect.
+        """
         for name in ("metric_python", "metric_batch_size"):
             if getattr(self, name) is not None:
                 raise ConfigError(f"`{flag(name)}` goes with `{needs}`, which is missing.")
@@ -136,9 +140,9 @@ class MetricOptions:
     def source_path(self, reference: ReferenceOptions, latency: bool = False) -> Path | None:
         """Return the file with the source sentences, from ``--source`` or the test set ``--ref``.
 
-        None means that the source is not needed (``latency`` needs it too), or is in the S lines of
-        fairseq-generate's output. Raise ConfigError for an unknown metric, or an option that needs
-        another.
+        Neural metrics need the source, and so does a measurement of ``latency``. None means that
+        nothing needs it, or that it is in the S lines of fairseq-generate's output. Raise
+        ConfigError for an unknown metric, or an option that needs another.
         """
         from fairseq_ext.evaluation.score import TEXT_METRICS, test_set_source
 

@@ -125,7 +125,10 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """End the block without an error at SIGTERM (in ``files.cleaned_up``), SIGHUP or Ctrl-C."""
+    """End the ``with`` block without an error at SIGTERM, SIGHUP or Ctrl-C.
+
+    ``files.cleaned_up``, in which every command runs, turns SIGTERM into KeyboardInterrupt.
+    """
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         # A running server has a handler of its own for SIGTERM, but not for SIGHUP.
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))

@@ -68,7 +68,11 @@ def serve(settings: Settings) -> int:
 
 
 def _splits(settings: Settings) -> bool:
-    """Return ``--split-sentences``, by default whether its library is installed; if not, say so."""
+    """Return whether to split lines into sentences.
+
+    If neither ``--split-sentences`` nor its negation is set, this is whether the library for it is
+    installed; if it is not, print a note.
+    """
     if settings.split_sentences is not None:
         return settings.split_sentences
     if importlib.util.find_spec("sentence_splitter") is not None:

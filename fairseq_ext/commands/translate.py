@@ -65,7 +65,11 @@ class PartOptions:
     )
 
     def check(self, inputs: Sequence[Path] | None, outputs: Mapping[str, Path | None]) -> None:
-        """Raise ConfigError if options lack ``--parts``, or it conflicts with inputs or outputs."""
+        """Raise ConfigError for an option that needs ``--parts``, or does not go with it.
+
+        ``inputs`` are files, or None for standard input. ``outputs`` maps options to the files
+        that they write; none of these may be in the folder of the parts.
+        """
         if self.parts is None:
             for name in ("part_lines", "shard", "ray"):
                 if getattr(self, name) is not None:
@@ -135,7 +139,10 @@ class Request:
         )
 
     def resolved(self) -> Request:
-        """Return a copy with the models' files as ``path``, and ``words`` as data or lines."""
+        """Return a copy with the models' files in ``path``, and no ``words``.
+
+        ``words``, the positional arguments, become ``data`` (a folder) or ``lines`` of text.
+        """
         from fairseq_ext.decoding.loading import require_readers
 
         path = _find_models(self)
@@ -363,9 +370,10 @@ def translate_all(request: Request, translate: TranslateLines) -> Iterator[Trans
 def write(
     translations: Iterable[Translation], nbest: int, out: IO[str], details: IO[str] | None
 ) -> int:
-    """Write ``nbest`` translations of each line to ``out`` and, if given, to ``details`` as JSON.
+    """Write ``nbest`` translations of each line to ``out``; also to ``details``, if set, as JSON.
 
-    Several have line number, rank and score. Return the number of the last line, or 0 for none.
+    With ``nbest`` above 1, each row of ``out`` has line number, rank, score and text. Return the
+    number of the last line, or 0 if there is none.
     """
     number = 0
     # An untrusted dictionary may have tokens that control a terminal.
@@ -493,7 +501,8 @@ def _files(request: Request) -> list[Path]:
 def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     """Describe all that the translations depend on: files by checksum, and options.
 
-    Left out are devices, memory, paths and --skip-long (without it, a part with a long line fails).
+    Left out is what may differ between workers: devices, memory, paths and --skip-long. Without
+    --skip-long, a part with a line that is too long is never finished.
     """
     values = dataclasses.asdict(request.search) | dataclasses.asdict(request.text)
     values |= {name: getattr(request, name) or None for name in OF_JOB}

@@ -77,7 +77,7 @@ def acting(patch: str) -> Callable[[Callable], Layer]:
 class Patch:
     """A change to fairseq with its reason: one row of :data:`fairseq_ext.plugin.patches.PATCHES`.
 
-    The modules of patches import fairseq only inside functions, so that this table can be printed
+    The modules of patches import fairseq only inside functions, so that the table can be printed
     without fairseq.
     """
 

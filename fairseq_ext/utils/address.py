@@ -6,8 +6,9 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket; port 0 stands for any free port. Clients wait until it is served.
+    """Open a listening socket; port 0 stands for any free port.
 
+    Clients that connect before the server accepts connections wait.
     Raise ConfigError if the address is not one of this machine, or the port is not free.
     """
     try:

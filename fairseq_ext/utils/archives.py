@@ -83,9 +83,12 @@ def unpacked_in_cache(path: Path, kind: str, find: Callable[[Path], Path]) -> Pa
     """Unpack a model's archive into the user's cache; return the model's folder there.
 
     Each version of the archive is unpacked once, into a folder below the cache's folder ``kind``.
-    ``find`` returns the model's folder in the folder of unpacked files, or raises DataError or
-    CheckpointError. Both, and a damaged or unsafe archive, are a CheckpointError here. A cache that
-    cannot be written to is an EnvironmentProblem.
+    ``find`` takes the folder of unpacked files, and returns the model's folder in it or raises
+    DataError or CheckpointError.
+
+    Raises:
+        CheckpointError: the archive is damaged or unsafe, or ``find`` raises one of its errors.
+        EnvironmentProblem: the cache cannot be written to.
     """
     return _unpacked(path.absolute(), files.version(path), kind, find)
 
@@ -164,7 +167,10 @@ class _Member(tarfile.TarInfo):
 
 
 class _Limited:
-    """A file of which ``limit`` bytes can be read (else ValueError); ``end`` has the last 1024."""
+    """A file that raises ValueError once more than ``limit`` bytes are read.
+
+    ``end`` has the last 1024 bytes that were read.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._count = file, 0
@@ -201,9 +207,10 @@ def _untar(packed: IO[bytes], folder: Path, max_bytes: int) -> None:
 
 
 def decompressed(file: IO[bytes], head: bytes) -> Any:
-    """Return a file object for the decompressed content of ``file``, or an uncompressed ``file``.
+    """Return a file object for the decompressed content of ``file``.
 
-    ``head`` has the first six bytes, which show the compression.
+    ``head`` has the first six bytes, which show the compression. A file that is not compressed is
+    returned itself.
     """
     if head.startswith(_ZSTD):
         extras.need("zstandard")

@@ -111,7 +111,10 @@ class SharedFolder:
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Flatten the ``value`` at path ``name`` into a dict by paths such as ``inputs 1 sha256``."""
+    """Flatten dicts and lists in ``value`` into one dict with keys such as ``inputs 1 sha256``.
+
+    ``name`` is the key of ``value`` itself, with which these keys begin.
+    """
     if isinstance(value, (dict, list)):
         items = value.items() if isinstance(value, dict) else enumerate(value, start=1)
         pairs = [_flat(entry, f"{name} {key}".lstrip()) for key, entry in items]

@@ -139,7 +139,7 @@ TASK_IGNORES: dict[str, tuple[str, ...]] = {
 
 @acting("command lines")
 def _keep_options_out_of_the_log() -> None:
-    """Keep fairseq from logging several hundred options before our error of one line.
+    """Keep fairseq from logging several hundred options before :func:`_compose` reports an error.
 
     Problem: Missing or conflicting options end in a traceback, and a misspelt option in a page of
     all options.
@@ -231,7 +231,7 @@ def _compose(original: Callable, *arguments: Any, overrides: list[str], **option
 
 @functools.cache
 def ignored(command: str) -> frozenset[str]:
-    """Name the attributes of the options that a command of :data:`COMMANDS` never reads."""
+    """Return argparse's ``dest`` of each option that a command of :data:`COMMANDS` never reads."""
     from fairseq.dataclass import configs
 
     common = set(configs.CommonConfig.__dataclass_fields__) - {"_name"}
@@ -290,7 +290,7 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
 
 
 def _options_given(parser: ArgumentParser, words: Sequence[str]) -> dict[str, str]:
-    """Map attributes to the options in ``words`` that set them, as typed (perhaps abbreviated)."""
+    """Map each ``dest`` to the option in ``words`` that sets it, as typed (perhaps abbreviated)."""
     options: dict[str, str] = {}
     actions = parser._option_string_actions
     for word in (word.partition("=")[0] for word in words if word.startswith("--")):

@@ -57,7 +57,8 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
 
     Problem: A checkpoint of another architecture or scheduler ends in a traceback, and a model with
     another dictionary prints wrong words; if the file of `--restore-file` is missing, training
-    starts from random weights. Training does not copy the data's text.json beside its checkpoints.
+    starts from random weights. Training does not copy text.json, which says how the data's text
+    became tokens, beside its checkpoints.
     """
     from fairseq.file_io import PathManager
 

@@ -52,7 +52,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 
 @around("fairseq.trainer:Trainer.__init__", patch="options that do not work")
 def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
-    """Check options in each process, because those of `fairseq-hydra-train` skip `call_main`."""
+    """Check options in each process; processes of `fairseq-hydra-train` may skip `call_main`."""
     _refuse_broken(cfg, "fairseq_cli.train")
     if cfg.optimization.use_bmuf and cfg.distributed_training.distributed_world_size == 1:
         raise ConfigError(
@@ -86,7 +86,7 @@ def _refuse_broken(cfg: Any, command: str) -> None:
 def _build_generator(
     original: Callable, self: Any, models: list[Any], args: Any, *rest: Any, **options: Any
 ) -> Any:
-    """Check, once the models are known, whether they and the data can do what options ask for."""
+    """Refuse options of generation that the loaded models or the data do not support."""
     from fairseq.models import FairseqLanguageModel
 
     reasons = [reason for model in models if (reason := option_checks.no_alignment(model))]
@@ -151,7 +151,7 @@ def _search(original: Callable, self: Any, models: list[Any], sample: Any, **opt
     patch="options that do not work",
 )
 def _add_symbols(original: Callable, dictionary: Any, model: Any, languages: Any) -> None:
-    """Refuse a model to whose output layer online back-translation cannot add its symbols."""
+    """Refuse a model if online back-translation cannot add language symbols to its output layer."""
     weight = getattr(getattr(model.decoder, "output_projection", None), "weight", None)
     if weight is None or weight.size(1) != model.encoder.embed_tokens.embedding_dim:
         raise ConfigError(
@@ -163,7 +163,7 @@ def _add_symbols(original: Callable, dictionary: Any, model: Any, languages: Any
 
 
 def _check_input(path: str) -> None:
-    """Check the file to translate before models are loaded; make ``-`` (stdin) strict UTF-8."""
+    """Check the file to translate before models are loaded; read ``-`` (stdin) as strict UTF-8."""
     if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
         # Refuse invalid UTF-8, as in files: in some locales it would become unknown words.
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
@@ -190,7 +190,7 @@ def _buffered_read(original: Callable, path: str, size: int) -> Iterator[list[st
 
 
 def _check_models(cfg: Any) -> None:
-    """Require `--path`, and refuse options in `--model-overrides` that its checkpoints lack."""
+    """Require `--path`; `--model-overrides` must name options of the checkpoints in `--path`."""
     from fairseq.checkpoint_utils import get_maybe_sharded_checkpoint_filename
     from fairseq.utils import split_paths
 
@@ -219,6 +219,8 @@ def _check_models(cfg: Any) -> None:
 @around("fairseq_cli.generate:main", patch="complete result files")
 def _generate(original: Callable, cfg: Any) -> Any:
     """Keep old results in `--results-path` of `fairseq-generate` until new ones are complete.
+
+    :func:`_preprocess` does the same for `fairseq-preprocess`.
 
     Problem: When stopped, fairseq-preprocess and `fairseq-generate --results-path` leave incomplete
     files; bad input ends in a traceback or an unusable folder.
@@ -323,7 +325,10 @@ def _require_no_dictionary(args: Namespace) -> None:
 
 
 def _require_same_dictionaries(stage: Path, folder: Path) -> None:
-    """Refuse new files in ``stage`` that replace the dictionary of other data in ``folder``."""
+    """Refuse a new dictionary that differs from the one with which older data were made.
+
+    ``stage`` has the new files, which will be moved to ``folder``, where the older data are.
+    """
     written = {path.name for path in stage.iterdir()}
     stay = sorted(path.name for path in folder.glob("*.idx") if path.name not in written)
     for new in stage.glob("dict.*txt") if stay else ():

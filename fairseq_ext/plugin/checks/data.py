@@ -17,7 +17,9 @@ from fairseq_ext.utils.files import FileVersions
 
 @around("fairseq.tasks:setup_task", patch="data folders")
 def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
-    """Refuse a data folder without binary data, and a language that contradicts the folder.
+    """Refuse a data folder without binary data, and a language that the folder's data lack.
+
+    Other functions below check the dictionaries, the index and the tokens.
 
     Problem: A missing folder, split or language, a damaged index or a broken dictionary ends in
     a traceback; a token outside the dictionary crashes the embedding.
@@ -58,7 +60,10 @@ def _add_from_file(original: Callable, self: Any, f: Any) -> None:
 def _make_dataset(
     original: Callable, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None
 ) -> Any:
-    """Check data before fairseq opens them; only a job's first process reads more than sizes."""
+    """Check data before fairseq opens them.
+
+    The first process of a job checks the content; the others check only the sizes of the files.
+    """
     from fairseq.distributed.utils import get_global_rank
 
     vocabulary = len(dictionary) if dictionary is not None else None

@@ -74,7 +74,7 @@ def _save_checkpoint(original: Callable, cfg: Any, trainer: Any, *rest: Any, **o
 
 
 def _not_finite(trainer: Any) -> str | None:
-    """Name the first parameter of the model or its average that is not finite; None if all are."""
+    """Name a parameter that is NaN or infinite, in the model or its moving average; else None."""
     models = {"": trainer.get_model()}
     if trainer.cfg.ema.store_ema:
         models["moving average of "] = trainer.ema.get_model()

@@ -2,8 +2,9 @@
 
 fairseq-hydra-train imports ``common.user_dir``, and with it this plugin, inside ``call_main``. Most
 checks (refusals, locks, interruption, errors in one line) wrap ``call_main`` and would come too
-late. So the first function that runs after the import calls the patched ``call_main`` with the same
-configuration. When that training is over, the call that began without the checks is abandoned.
+late. So the first function that runs after the import (:func:`_add_defaults`) calls the patched
+``call_main`` with the same configuration. When that training is over, the call that began without
+the checks is abandoned.
 
 A named architecture is a set of defaults. fairseq-hydra-train fills in the model's own defaults
 first and then never applies the architecture's defaults, so every named architecture would have
@@ -114,8 +115,9 @@ def complete(cfg: Any) -> None:
 def fill_in_architecture(cfg: Any) -> None:
     """Fill in the options that ``cfg.model`` lacks with the defaults of its architecture.
 
-    fairseq's own models are left as they are: before the first job of a sweep fairseq has filled in
-    the models' defaults, so only later jobs would get the architecture's.
+    Architectures of fairseq's own models keep the sizes of their model. fairseq fills these in
+    before it imports this plugin for the first job of a sweep. So the defaults of the architecture
+    could only reach the later jobs, and the jobs would differ.
     """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
     from omegaconf import open_dict

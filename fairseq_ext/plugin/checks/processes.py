@@ -83,8 +83,10 @@ def locked(folder: str | Path) -> Iterator[None]:
 def _lock_first(original: Callable, save_dir: str) -> None:
     """Lock ``save_dir`` before training changes anything in it.
 
+    :func:`_work` releases the lock, and reports a killed process of the job.
+
     Problem: A second training in the same folder deletes files that the first is writing, and each
-    overwrites the other's checkpoints; when one process of a job is killed, the others end in
+    overwrites the other's checkpoints. When one process of a job is killed, the others end in
     tracebacks of torch.
     """
     Path(save_dir).mkdir(parents=True, exist_ok=True)
@@ -106,7 +108,7 @@ LOST = re.compile(
     patch="processes of a training",
 )
 def _work(original: Callable, *arguments: Any, **options: Any) -> Any:
-    """Release the lock at the end; report in one line if another process of the job has died."""
+    """Run the command, then release the lock; report in one line if another process has died."""
     import torch.distributed
     from torch.multiprocessing import ProcessExitedException
 
@@ -205,7 +207,10 @@ def leave_quietly() -> None:
 
 
 def _end(cfg: Any, number: signal.Signals) -> NoReturn:
-    """Say how to continue; end other processes, and this one by the signal, as shells expect."""
+    """Print how to continue, and end this process and its children.
+
+    This process ends by the signal ``number``, as shells expect.
+    """
     for handled in SIGNALS:
         signal.signal(handled, signal.SIG_DFL)  # a second Ctrl-C ends the process at once
     with contextlib.suppress(Exception):  # the process is already ending with another error

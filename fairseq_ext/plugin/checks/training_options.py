@@ -211,7 +211,7 @@ def _criterion(cfg: Any) -> Iterator[str]:
 
 
 def _bleu(cfg: Any) -> Iterator[str]:
-    """Yield errors about options of ``--eval-bleu``; fairseq reads them after the first epoch."""
+    """Yield errors about options of ``--eval-bleu``, which fairseq reads after the first epoch."""
     from fairseq.data.encoders import TOKENIZER_REGISTRY
 
     task = cfg.task
@@ -240,7 +240,7 @@ def _bleu(cfg: Any) -> Iterator[str]:
 
 
 def _bleu_search(values: dict[str, Any]) -> Iterator[str]:
-    """Yield errors about unknown names, which fairseq ignores, and types in `--eval-bleu-args`."""
+    """Yield errors about `--eval-bleu-args`: names that fairseq would ignore, and wrong types."""
     from fairseq.dataclass.configs import GenerationConfig
 
     for name, value in values.items():

@@ -34,11 +34,13 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
 
 @around("fairseq.data.iterators:EpochBatchIterator.__init__", patch="batches of each epoch")
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Complete the last group of `--grouped-shuffling`, and give workers the data of each epoch.
+    """Fill the last group of `--grouped-shuffling`; start workers anew if data change by epoch.
 
-    Problem: --grouped-shuffling makes groups of one batch per process and drops the last group of
-    every epoch if it is incomplete; with --num-workers, `masked_lm` keeps the masks of the first
-    epoch, because its workers live on; `denoising` draws other noise in each run, and after a
+    Without workers, the main thread draws noise, because updates use the same random generator.
+
+    Problem: --grouped-shuffling makes groups of one batch per process, and drops the last group of
+    every epoch if it is incomplete. With --num-workers, `masked_lm` keeps the masks of the first
+    epoch, because its workers live on. `denoising` draws other noise in each run, and after a
     resume.
     """
     from fairseq.data import DenoisingDataset, FairseqDataset
@@ -66,7 +68,7 @@ def _parts(dataset: Any) -> Iterator[Any]:
     "fairseq.data.denoising_dataset:DenoisingDataset.__getitem__", patch="batches of each epoch"
 )
 def draw_noise_of_sentence(original: Callable, self: Any, index: int) -> Any:
-    """Seed torch's generator by run, epoch and sentence before noise, as fairseq seeds numpy's."""
+    """Seed torch's generator by run, epoch and sentence number, as fairseq seeds numpy's."""
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(hash((self.seed, self.epoch, int(index))))
         return original(self, index)
@@ -117,7 +119,9 @@ def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
 
 @around("fairseq.data.indexed_dataset:infer_dataset_impl", patch="data of the old layout")
 def not_cached(original: Callable, path: str) -> str | None:
-    """Return ``lazy`` instead of ``cached``, so that sentences are read from the file.
+    """Return the layout of data, with ``lazy`` for ``cached``; None if the layout is unknown.
+
+    ``lazy`` reads sentences from the file when they are needed.
 
     Problem: Training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError, because
     fairseq reads a batch before it caches the sentences; without the cache, workers share the open
@@ -157,7 +161,7 @@ def close_if_open(original: Callable, self: Any) -> None:
 
 @around("fairseq.data.data_utils:_find_extra_valid_paths", patch="several validation sets")
 def names_of_subsets(original: Callable, dataset_path: str) -> set[str]:
-    """Return the names of further validation sets without endings, such as ``valid1``.
+    """Return the names of further validation sets, such as ``valid1``, without file extensions.
 
     Problem: fairseq-train refuses `--valid-subset valid,valid1`: it compares names of sets with
     names of files, and concludes that valid1 would be ignored.
@@ -185,7 +189,8 @@ PATIENCE = 5.0  # seconds to wait until the current batch is made
 def stop(thread: Callable[[], Any]) -> None:
     """End fairseq's loading thread (``BackgroundConsumer``); ``thread`` is a weak reference to it.
 
-    It ends at a certain number of batches, set to 0 here, but waits while its queue is full.
+    The thread ends when it has made ``_max_len`` batches, so this limit is set to 0. It would wait
+    while its queue is full, so the queue is emptied.
     """
     consumer = thread()
     if consumer is None:

@@ -31,10 +31,12 @@ def count_from_the_first(
     prev_output_tokens: Tensor | None = None,
     original_batch_idxs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Number the sentences of a diverse search by their rows in the first step's batch.
+    """Number the sentences of a diverse search by their rows in the batch of the first step.
+
+    The batches of later steps lack the sentences that are finished.
 
     Problem: fairseq-generate --diverse-beam-groups ends in an IndexError: fairseq stores the
-    overlap of groups by row of the batch, but looks it up by sentence number.
+    overlap of groups by row of the batch, but looks it up by a sentence's number in the test set.
     """
     if original_batch_idxs is not None:
         if step == 0:  # the batch still has all its sentences
@@ -79,7 +81,8 @@ def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -
 
     ``size`` is n. ``tokens`` ``[B, T]`` are the hypotheses with start symbol and padding. In
     ``lprobs`` ``[B, V]``, log-probabilities of the next token, those of forbidden tokens become
-    ``-inf``. The last of ``sizes`` is the number of tokens after the start symbol.
+    ``-inf``. ``sizes`` are the batch size, the beam size and the number of tokens after the start
+    symbol; only the last is used.
     """
     step = sizes[-1]
     words = tokens[:, 1 : step + 1]  # without the start symbol and padding

@@ -3,9 +3,9 @@
 Encoder layers store a second copy of their weights for torch's fused layer (“BetterTransformer”).
 The fused layer would silently replace a Linformer's attention. ``--decoder-conv-type dynamic``
 computes a kernel of K taps for each token (Wu et al., 2019, equation 4); generation takes the
-softmax over all K taps, as the paper does. With ``--store-ema`` fairseq averages the whole state of
-a model, without the version numbers of modules. So it later loads the average like a very old
-model.
+softmax over all K taps, as the paper does. With ``--store-ema`` fairseq averages a model's state
+dict, but leaves out the buffers ``version`` of its modules. So it loads the average like a model of
+a very old fairseq, which had no last layer norms.
 """
 
 import logging
@@ -147,7 +147,8 @@ def _master_weights(optimizer: Any) -> list[Tensor]:
 def save_half_precision(original: Callable, self: Any) -> dict[str, Any]:
     """Add fp32 master weights and the loss scaler's state to the state of the optimizer.
 
-    Problem: Checkpoints do not store fp32 master weights and the loss scaler's state.
+    Problem: Checkpoints do not store fp32 master weights and the loss scaler's state. So a resumed
+    run starts with rounded weights, and with the loss scaler's counters reset.
     """
     state = original(self)
     if weights := _master_weights(self):
@@ -163,7 +164,11 @@ def save_half_precision(original: Callable, self: Any) -> dict[str, Any]:
 def restore_half_precision(
     original: Callable, self: Any, state: dict[str, Any], *args: Any, **kwargs: Any
 ) -> None:
-    """Restore the loss scaler, and each fp32 master weight that rounds to the model's weight."""
+    """Restore the loss scaler's state and the fp32 master weights, if the checkpoint has them.
+
+    A saved master weight must round to the weight that the model has loaded. If it does not, the
+    model's weights have been changed, and their fp32 copy is kept.
+    """
     original(self, state, *args, **kwargs)
     saved = state.get("fp32_params", [])
     weights = _master_weights(self)
@@ -198,9 +203,9 @@ def average_once(
 ) -> None:
     """Average each floating-point tensor once, even if it has several names; copy other tensors.
 
-    Problem: The average of a pre-norm Transformer loses its last layer norms, tied weights decay
-    once for each of their names, and a model with an integer buffer ends in `result type Float
-    can't be cast`.
+    Problem: fairseq takes the average of a pre-norm Transformer for that of a very old fairseq, and
+    drops its last layer norms. Tied weights decay once for each of their names, and a model with an
+    integer buffer ends in `result type Float can't be cast`.
     """
     averages = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
     repeated = ties(averages)

@@ -80,8 +80,9 @@ def shuffle_as_asked(
 def continue_the_pass(original: Callable, self: Any, epoch: int) -> None:
     """Keep the order of a multilingual corpus when a run resumes within a pass over the corpus.
 
-    With ``--virtual-epoch-size`` a pass takes several epochs, and its first epoch is the seed.
-    fairseq would draw another order, and so read some sentences twice and others not at all.
+    With ``--virtual-epoch-size`` a pass takes several epochs, and the number of the first seeds its
+    order. In fairseq, a resumed run takes the number of the epoch in which it resumes. So it draws
+    another order, and reads some sentences twice and others not at all.
     """
     first = epoch - (epoch - 1) % self.num_virtual_epochs
     if self._random_global_indices is None and first != epoch:
@@ -131,8 +132,8 @@ def store_processes(original: Callable, self: Any) -> dict[str, Any]:
 def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[str, Any]) -> None:
     """Continue an epoch where it stopped, even with another number of processes.
 
-    Each of N processes reads every N-th batch. A checkpoint has the number of batches that a single
-    process has read.
+    Each of N processes reads every N-th batch. A checkpoint stores how many batches each process
+    has read. Raise ConfigError if the new processes cannot have read exactly the same batches.
     """
     before, done = state_dict.get("processes"), state_dict.get("iterations_in_epoch", 0)
     if before is not None and before != self.num_shards and done:

@@ -71,8 +71,8 @@ def _load_nothing_but_data() -> None:
     """Make every ``torch.load``, also in child processes, read only data and a few classes.
 
     Problem: With weights_only=False, as in fairseq's own repository, or with
-    TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD, as advised on the web, loading a checkpoint runs code in it;
-    with neither, torch refuses argparse.Namespace, which stock checkpoints contain.
+    TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD, as advised on the web, loading a checkpoint runs code in it.
+    With neither, torch refuses argparse.Namespace, which stock checkpoints contain.
     """
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
@@ -164,7 +164,7 @@ def _one_by_one(
 
 
 def _require_memory(path: str, weights: dict[str, Any]) -> None:
-    """Refuse a model whose weights, still on the disk, exceed this machine's memory in fp32."""
+    """Refuse a model whose weights, not yet loaded, would not fit into memory in fp32."""
     tied = ties(weights)
     size = 4 * sum(weight.numel() for name, weight in weights.items() if name not in tied)
     remedy = "Make a bundle of it with `fairseq-ext bundle --numbers int8`"
@@ -172,7 +172,7 @@ def _require_memory(path: str, weights: dict[str, Any]) -> None:
 
 
 def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
-    """Require `--source-bos` if the model was trained with it, and refuse the option otherwise.
+    """Require `--source-bos` if the model ``name`` was trained with it; otherwise refuse it.
 
     fairseq-generate takes the option from the command line, not from the checkpoint's ``cfg``.
     """
@@ -242,6 +242,8 @@ def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: A
 @around("fairseq.file_utils:load_archive_file", patch="no code that data names")
 def _inside(original: Callable, archive_file: str) -> Any:
     """Unpack an archive only within its folder; report a damaged or unsafe archive in one line.
+
+    ``_text_alone`` refuses to run code that a data configuration names.
 
     Problem: An archive can write outside its folder, and a data configuration can name code on
     GitHub, which fairseq runs.
