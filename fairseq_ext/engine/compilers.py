@@ -101,8 +101,8 @@ def compiler_of(
     """Return a table's compiler for the class of a module, or else for its nearest base class.
 
     Raises:
-        ConfigError: the table has neither, or the module overrides one of the ``methods`` of the
-            base class.
+        ConfigError: the table has neither class, or code outside this package overrides one of the
+            class's ``methods``.
     """
     for kind in type(module).__mro__:
         if kind in table:
@@ -134,8 +134,9 @@ def require_methods(module: nn.Module, base: type, names: Sequence[str] = METHOD
 def require_no_additions(model: nn.Module) -> None:
     """Raise ConfigError if a model has code that its program would leave out.
 
-    Such code is a parametrization, a hook other than quant_noise's, or a method of ``METHODS``
-    that is defined outside of ``LIBRARIES``.
+    Such code is a parametrization, a hook, or a method such as ``forward`` (one of ``METHODS``)
+    from outside torch, fairseq, apex and this package. Only quant_noise's hooks are allowed,
+    because they do nothing outside training.
     """
     for module in model.modules():
         name = type(module).__name__
@@ -148,7 +149,10 @@ def require_no_additions(model: nn.Module) -> None:
 
 
 def _method(module: nn.Module, name: str) -> Any:
-    """Return a method's function, without activation checkpointing's wrapper; None if missing."""
+    """Return the function of a module's method ``name``; None if the module has no such method.
+
+    For a ``forward`` that activation checkpointing wraps, return the function inside the wrapper.
+    """
     if name == "forward" and hasattr(module, "precheckpoint_forward"):
         name = "precheckpoint_forward"
     method = getattr(module, name, None)

@@ -33,8 +33,10 @@ class SearchDefaults(TypedDict, total=False):
 class EngineModel:
     """A model that the engine can run.
 
-    Its matrices are in ``weights``; ``program.matrices`` is empty. ``affixes`` are three tuples of
-    token ids: before a source, after its ``</s>``, and at the beginning of every translation.
+    Its matrices are in ``weights``; ``program.matrices`` is empty. ``begins`` says whether a source
+    begins with ``<s>``, ``cut`` is the length to which a source is cut (0: never). ``affixes`` are
+    three tuples of token ids: before a source, after its ``</s>``, and at the beginning of every
+    translation.
     """
 
     program: Program

@@ -36,7 +36,10 @@ class Side(NamedTuple):
     vocabulary: int
 
     def words(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the words of sentences ``first`` to ``last - 1``, and how many each has."""
+        """Return the words of sentences ``first`` to ``last - 1``, and each sentence's word count.
+
+        Words are all tokens but ``</s>``.
+        """
         begins = self.begins[first : last + 1]
         tokens = np.asarray(self.tokens[begins[0] : begins[-1]], np.int64)
         is_word = tokens != END

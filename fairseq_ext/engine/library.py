@@ -53,7 +53,7 @@ def library() -> Any:
 
 @functools.cache
 def available_paths() -> tuple[str, ...]:
-    """Return the processor's instruction sets, of :data:`PATHS`; () without the C library."""
+    """Return those of :data:`PATHS` that the processor can run; () without the C library."""
     machine = library()
     return () if machine is None else PATHS[: machine.engine_best_path() + 1]
 
@@ -133,10 +133,11 @@ class Machine:
         ]
 
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
-        """Yield slices of sentences that can be translated together within :data:`COPIES` bytes.
+        """Yield slices of neighbouring sentences, each of which is to be translated at once.
 
-        The bytes are for copies of the output weights of the tokens in ``lists``, which has a list
-        for each sentence. A single sentence may need more.
+        The machine copies the output weights of the tokens in ``lists``, which has a list for each
+        sentence. The copies for a slice take at most :data:`COPIES` bytes, except for a single
+        sentence, which may need more.
         """
         first = count = 0
         for place, tokens in enumerate(lists):
@@ -210,7 +211,10 @@ class Worker:
     def _together(
         self, sentences: Rows, rules: Rules, numbers: Sequence[int], *rows: Sequence[Any] | None
     ) -> list[list[Hypothesis]]:
-        """Translate by one call of the C code; ``rows`` are prefixes, constraints and lists."""
+        """Translate by one call of the C code.
+
+        ``rows`` are prefixes, constraints and the result of :meth:`Machine.lists`, or None.
+        """
         words, begins = joined(sentences)
         program = self._machine.program
         check_sentences(words, begins, program, self._machine.source_vocabulary)
@@ -251,7 +255,7 @@ class Worker:
 
 
 class Team:
-    """Several threads that divide each batch; their number does not change the translations."""
+    """Threads that divide each batch; the number of threads does not change the translations."""
 
     def __init__(self, machine: Machine, threads: int) -> None:
         self._machine, self._threads, self._free = machine, threads, ForkSafeLock()

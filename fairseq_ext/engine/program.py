@@ -122,7 +122,7 @@ class Symbols(NamedTuple):
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight ``W [N, K]`` for products or embeddings or, if ``plain``, a gain, bias or table."""
+    """A weight ``W [N, K]`` for products or embeddings; if ``plain``, any other, such as a bias."""
 
     values: np.ndarray  # in fp32, or in int8 with a unit for each row in `units`
     plain: bool = False  # read row by row in fp32
@@ -244,15 +244,18 @@ def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) ->
     return ensemble
 
 
-def _append(ensemble: Program, model: Program, weights: int) -> None:
-    """Add a model to an ensemble; the index of the model's first weight becomes ``weights``."""
+def _append(ensemble: Program, model: Program, first_weight: int) -> None:
+    """Add a model to an ensemble, in which the model's weights have indices from ``first_weight``.
+
+    All indices in the model's program change accordingly.
+    """
     registers, caches = len(ensemble.shapes), ensemble.caches
 
     def place(old: Columns) -> Columns:
         return old if old == NOTHING else old._replace(register=old.register + registers)
 
     def weight(number: int) -> int:
-        return number if number < 0 else number + weights
+        return number if number < 0 else number + first_weight
 
     def operation(old: Operation) -> Operation:
         ints = list(old.ints)

@@ -126,8 +126,8 @@ class Evaluator:
     def array(self, recipe: Recipe, depth: int = 0) -> np.ndarray:
         """Compute the result of a recipe as a contiguous fp32 array.
 
-        ``depth`` is the number of operations around the recipe. A recipe that cannot be computed
-        raises DataError, ValueError, TypeError or IndexError.
+        ``depth`` is the number of operations around the recipe, which is limited. A recipe that
+        cannot be computed raises DataError, ValueError, TypeError or IndexError.
         """
         if isinstance(recipe, str):
             array = self._weight(recipe)

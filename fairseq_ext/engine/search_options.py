@@ -17,7 +17,10 @@ Rows = Sequence[Sequence[int]]
 class Rules:
     """The options of a search, with the names and defaults of fairseq-generate's options.
 
-    Only ``length_offset``, ``epsilon``, ``unordered`` and ``listed`` are not fairseq's.
+    Four names are not fairseq's. ``length_offset`` is added to lengths in :meth:`score`.
+    ``epsilon`` is the least probability of a sampled token; if all tokens are below it, the most
+    probable one is drawn. ``unordered`` allows constraints to be met in any order. ``listed``
+    restricts the search to the tokens of the machine's shortlist, if it has one.
 
     A sample depends only on the seed, the sentence's number, the step, and the number of the
     hypothesis within its sentence.
@@ -58,7 +61,10 @@ class Rules:
         return 1 if self.sampling else 2 * self.beam
 
     def longest(self, source: int, program: Program) -> int:
-        """Return the most tokens, without ``</s>``, in a translation of ``source`` tokens."""
+        """Return the greatest length of a translation, in tokens without ``</s>``.
+
+        ``source`` is the number of source tokens, with ``</s>``.
+        """
         a, b = (min(bound, program.longest_target) for bound in (self.max_len_a, self.max_len_b))
         limit = source if self.match_source_len else int(a * source + b)
         return min(limit, program.longest_target - 1)

@@ -242,7 +242,10 @@ class _Verifier:
         _require(equal, "a width cannot be cut into equal parts")
 
     def memory(self, op: Operation) -> None:
-        """Check the operands of attention to tokens or slots: queries, transposed keys, values."""
+        """Check the operands of attention to tokens or slots: queries, keys and values.
+
+        The keys must be the result of TRANSPOSE for the same number of heads.
+        """
         (query, keys, values), heads = op.inputs, op.ints[0]
         self.beside(query, op.out, width=keys.width)
         shape = self.within(keys)

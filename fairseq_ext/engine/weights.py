@@ -28,10 +28,11 @@ PIECE = 1 << 25  # least bytes to allocate at once for many weights
 class Packed(NamedTuple):
     """A weight ``[N, K]`` in the layout in which the machine reads it.
 
-    The kind is an index in :data:`fairseq_ext.engine.NUMBERS`, or :data:`PLAIN` for plain weights,
-    :data:`SIGNS` or :data:`TERNARY` for signs that multiply floats or signs, or :data:`BITS8` for
-    signs that multiply inputs rounded to int8. ``scales`` has a factor for each output: its unit in
-    int8, its level in BITS8 and TERNARY, twice its level in SIGNS; None for other kinds.
+    The kind is an index in :data:`fairseq_ext.engine.NUMBERS`, or :data:`PLAIN` for plain weights.
+    Binary weights have the kind :data:`SIGNS` or, if their inputs are rounded to int8,
+    :data:`BITS8`. Ternary weights have the kind :data:`TERNARY`, unless :func:`pack` makes them
+    int8. ``scales`` has a factor for each output: its unit in int8, its level in BITS8 and TERNARY,
+    twice its level in SIGNS; None for other kinds.
     """
 
     kind: int
@@ -69,10 +70,11 @@ class Pool:
 def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None) -> Packed:
     """Pack a weight ``[N, K]`` in the format ``numbers`` (fp32, bf16 or int8).
 
-    Plain weights stay in fp32. In int8, the unit of an output is its largest magnitude / 127. Signs
-    stay signs, except signs that multiply floats in int8: ternary ones become an int8 weight, and
-    binary ones multiply inputs that the machine rounds to int8. The arrays are in the memory of
-    ``pool``; None for new memory.
+    Plain weights stay in fp32. In int8, the unit of an output is its largest magnitude / 127.
+    Binary and ternary weights stay signs in every format, unless the format is int8 and their
+    inputs are floats. A ternary weight then becomes an int8 weight, and a binary weight becomes
+    BITS8: the machine rounds its inputs to int8. The arrays are in the memory of ``pool``; None for
+    new memory.
     """
     pool = pool or Pool(0)
     if isinstance(matrix, Signs):

@@ -19,7 +19,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 class Writer(Program):
-    """A program under construction; the model's state dict ``state`` names the weights."""
+    """A program under construction; weights have their names in the model's dict ``state``."""
 
     def __init__(self, *arguments: Any, state: Mapping[str, Tensor] | None = None) -> None:
         super().__init__(*arguments)
@@ -54,12 +54,15 @@ class Writer(Program):
         return self._arrays[key][1]
 
     def parameters(self, layer: nn.Module, ending: str = "") -> tuple[Any, Any]:
-        """Return a layer's ``weight`` and ``bias`` with this ending, such as ``_ih``, or None."""
+        """Return a layer's weight and bias as arrays; None for a parameter that it lacks.
+
+        ``ending`` is added to both names: ``_ih`` gives ``weight_ih`` and ``bias_ih``.
+        """
         weight, bias = (getattr(layer, kind + ending, None) for kind in ("weight", "bias"))
         return self.array(weight), self.array(bias)
 
     def derive(self, operation: str, *operands: np.ndarray | int) -> np.ndarray:
-        """Compute an array by an operation of ``recipes.py``, which becomes the array's recipe."""
+        """Apply an operation of ``recipes.py``; it and its operands become the result's recipe."""
         key = (operation, *(x if isinstance(x, int) else id(x) for x in operands))
         if key not in self._derived:
             array = OPERATIONS[operation](*operands)
@@ -68,7 +71,7 @@ class Writer(Program):
         return self._derived[key]
 
     def recipe(self, array: np.ndarray) -> Recipe | np.ndarray:
-        """Return the recipe (``recipes.py``) of an array, or the array if it needs no weights.
+        """Return an array's recipe (``recipes.py``), or the array if it is not made from weights.
 
         The array is kept alive, because its recipe is looked up by its ``id``.
         """

@@ -56,9 +56,9 @@ def captured(step: Step, device: torch.device) -> Step:
 def _anchor(device: int) -> torch.cuda.CUDAGraph:
     """Return a CUDA graph whose memory pool all graphs of the device share.
 
-    Only one graph runs at a time, and no graph reads data that another one left in the pool. When
-    torch frees the last graph of a pool, it frees the pool too and refuses its handle. So this
-    graph is never freed.
+    Graphs can share a pool because only one runs at a time, and none reads what another has left
+    there. When torch frees the last graph of a pool, it frees the pool too, and refuses to capture
+    further graphs with it. So this graph is never freed.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -84,11 +84,12 @@ def rounded(count: int) -> int:
 def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
     """Allocate the tensors of a search's state; return them by name, filled with 0.
 
-    Data of past steps, ``[B, T, W, …]``, never moves. Instead, ``ancestors [b, w, t]`` is the row
-    that hypothesis w of sentence b continues at step t. In the ``ended`` tensors, index W of the
-    axis of size W + 1 takes hypotheses that do not count as finished; nothing reads it. If a batch
-    has fewer than B sentences, the entries beyond them are 0. With ``attention``, there is a tensor
-    of attention weights.
+    Tensors of past steps, ``[B, T, W, …]``, have W rows for each sentence and step. The search
+    never reorders them. Instead, ``ancestors [b, w, t]`` is the row (0 to W - 1) of step t from
+    which hypothesis w of sentence b descends. The ``ended`` tensors, ``[B, W + 1, …]``, keep a
+    sentence's finished hypotheses at indices 0 to W - 1. All others are written to index W, which
+    nothing reads. If a batch has fewer than B sentences, the entries beyond them are 0.
+    ``attention`` adds a tensor of attention weights.
     """
     b, s, t, w = sizes
     program, dtype = model.program, model.dtype
@@ -187,7 +188,10 @@ def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
 
 
 def ancestors_of(ancestors: Tensor, rows: Tensor) -> Tensor:
-    """Return the rows ``[B, n, T]`` that the hypotheses ``rows [B, n]`` continue, for each step."""
+    """Return the rows ``[B, n, T]``, one per step, from which hypotheses ``rows [B, n]`` descend.
+
+    ``ancestors`` is the tensor ``[B, W, T]`` of the state (see :func:`allocate`).
+    """
     return ancestors.gather(1, rows.unsqueeze(2).expand(-1, -1, ancestors.size(2)))
 
 
@@ -241,7 +245,8 @@ def finish(state: dict[str, Tensor], ends: Tensor, totals: Tensor, parents: Tens
     """Store the hypotheses that end, best first, until a sentence has W finished ones.
 
     For each sentence's W best hypotheses, ``[B, W]``, ``ends`` says whether the hypothesis ends,
-    ``totals`` is its total log-probability, and ``parents`` the row that it continues.
+    ``totals`` is its total log-probability, and ``parents`` is the row (0 to W - 1) of the
+    hypothesis that it continues.
     """
     beam = ends.size(1)
     places = state["count"].unsqueeze(1) + ends.cumsum(1) - 1
@@ -280,9 +285,9 @@ class Executor:
     """A translator of batches, which runs a program in torch on any device.
 
     ``capture`` turns a step into a function that launches all its work at once. Because capturing
-    is slow, a step is captured only when its sizes are needed for the second time. Only after every
-    ``every`` steps (None: 1 on a CPU, else 4) does the search ask which sentences are finished,
-    because the answer has to wait for the device.
+    is slow, a step is captured only when its sizes are needed for the second time. The search asks
+    only once in ``every`` steps (None: 1 on a CPU, else 4) which sentences are finished, because
+    the answer has to wait for the device.
     """
 
     def __init__(

@@ -164,13 +164,16 @@ class Frame:
         return self.state["step"]
 
     def keep(self, name: str, values: Tensor) -> Tensor:
-        """Store a step's ``[B, W, …]`` in ``state[name]``, ``[B, T, W, …]``; return the latter."""
+        """Store a step's values, ``[B, W, …]``, in ``state[name]``, ``[B, T, W, …]``.
+
+        Return ``state[name]``, with the values of all steps so far.
+        """
         past = self.state[name]
         return past.index_copy_(1, self.step, values.unsqueeze(1).to(past))
 
     @cached_property
     def ancestor_mask(self) -> Tensor:
-        """A mask ``[B, W, T W]``, true for the rows of past steps that a hypothesis continues.
+        """A mask ``[B, W, T W]``, true for the rows of past steps from which a hypothesis descends.
 
         With this mask, one product computes the attention of all hypotheses of a sentence to the
         sentence's past rows. It reads each key only once, and no cache has to be reordered.
@@ -227,8 +230,9 @@ class Frame:
     ) -> tuple[Tensor, Tensor | None]:
         """Compute ``softmax(scale Q K^T) V`` over the keys where a mask ``[B, 1 or Q, N]`` is true.
 
-        ``op`` names queries, number of heads and scale. Return the result ``[B, Q, width]``, and
-        the attention weights' mean over heads ``[B, Q, N]``, or None if nothing needs them.
+        ``op`` has the queries, the number of heads and the scale. Return the result
+        ``[B, Q, width]``, and the attention weights' mean over heads ``[B, Q, N]``, or None if they
+        are not computed, because nothing needs them.
         """
         heads, shown, binary = op.ints
         q, k, v = (
