@@ -121,7 +121,10 @@ def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:
 
 
 def require_shareable(cfg: TranslationModelConfig, source: Dictionary, target: Dictionary) -> None:
-    """Raise :class:`ConfigError` unless both sides have one dictionary and one embedding size."""
+    """Raise :class:`ConfigError` if ``--share-all-embeddings`` cannot be applied.
+
+    Encoder and decoder must have the same dictionary and the same embedding size.
+    """
     if source != target:
         raise ConfigError(
             "`--share-all-embeddings` must have one dictionary for both languages, but the "

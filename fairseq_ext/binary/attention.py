@@ -78,7 +78,7 @@ class BinaryAttention(MultiheadAttention):
 
     @classmethod
     def of(cls, attention: MultiheadAttention, **options: Any) -> "BinaryAttention":
-        """Make a binary attention with the parameters of ``attention`` and other ``options``."""
+        """Make a binary attention with the parameters of ``attention``, and with ``options``."""
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced below
             binary = cls(
                 attention.embed_dim,
@@ -137,7 +137,10 @@ class BinaryAttention(MultiheadAttention):
         return output, weights.transpose(0, 1) if need_head_weights else weights.mean(1)
 
     def _heads(self, projected: Tensor, name: str) -> Tensor:
-        """Split ``[T, R, C]`` into normalized heads ``[R, H, T, D]``."""
+        """Split ``[T, R, C]`` into heads ``[R, H, T, D]``; with ``norm_heads``, normalize them.
+
+        ``name`` says which norm to apply: that of ``q``, ``k`` or ``v``.
+        """
         heads = projected.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
         return self.head_norms[name](heads) if self.head_norms else heads
 

@@ -133,7 +133,8 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
     """Binarize non-negative numbers to ``B`` or 0, where ``B`` is the largest number of a row.
 
     Numbers of at least ``B/2`` become ``B``, smaller ones 0. Return ones and zeros, shaped like
-    ``x``, and the factor ``B`` ``[..., 1]``. The product of both has the gradient 1.
+    ``x``, and the factor ``B`` ``[..., 1]``. Their product has the gradient 1 with respect to
+    ``x``.
     """
     bound = x.detach().amax(-1, keepdim=True)
     levels = Levels(torch.ones_like(bound), bound, 2 * _inverse(bound))

@@ -69,7 +69,8 @@ def attention(
 ) -> Columns:
     """Compile ``added + LN(A W_b) + A`` (section 3.5); return the columns of the result.
 
-    ``A`` is the output of all heads. A layer without the norm or the shortcut leaves it out.
+    ``A`` is the output of all heads. LN is left out for a layer without norm, and ``+ A`` for a
+    layer without shortcut.
     Queries are computed from ``x``, keys and values from ``source``; if ``source`` is ``NOTHING``,
     also from ``x``. ``shown`` says whether the attention weights are the translation's alignment.
     """

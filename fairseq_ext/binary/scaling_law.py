@@ -6,8 +6,9 @@ Section 4.2 of the BMT paper, after Ghorbani et al. 2021 (arXiv 2109.07740)::
 
 ``Ne`` and ``Nd`` are the numbers of parameters of encoder and decoder, without embeddings. ``N̄e``
 and ``N̄d`` are these numbers for the baseline (6 + 6 layers in the paper). ``L`` is the loss per
-token, ``L∞`` the loss that no size removes. Letters below: ``n`` models, and ``θ``, the vector of
-the law's constants, ``(log α, pe, pd, L∞)``.
+token, ``L∞`` the loss that no size removes. A model *scales the encoder* if its decoder has the
+baseline's size, and *scales the decoder* if its encoder has the baseline's size. Letters below:
+``n`` models, and ``θ``, the vector of the law's constants, ``(log α, pe, pd, L∞)``.
 
 α and L∞ are nearly interchangeable over the range of sizes that one can train (their correlation is
 about -0.999 in the paper's design), so an estimate says little without a confidence interval. Every
@@ -75,7 +76,7 @@ class Law:
     base: tuple[float, float]  # (N̄e, N̄d), parameters of the baseline without embeddings
 
     def __call__(self, encoder: Array | float, decoder: Array | float) -> Array:
-        """Return the loss predicted for numbers of parameters; arrays must have one shape."""
+        """Return the loss predicted for numbers of parameters; arrays must have equal shapes."""
         x, y = _logs(encoder, decoder, self.base)
         return _predict(self.theta, x, y)
 
@@ -253,7 +254,10 @@ def _bootstrap(
 
 
 def _named(low: Array, high: Array) -> dict[str, Interval]:
-    """Return the intervals of the law's constants by name, from the ends of intervals of θ."""
+    """Return the intervals of α, pe, pd and L∞ by name.
+
+    ``low`` and ``high``, ``[4]`` each, are the ends of the intervals of θ, which has log α.
+    """
     ends = np.stack([low, high])
     with np.errstate(over="ignore"):
         ends[:, 0] = np.exp(ends[:, 0])
@@ -295,7 +299,7 @@ def read_table(path: str | Path) -> list[Model]:
 
     Raises:
         ConfigError: the file's name does not end in ``.json``, ``.csv`` or ``.tsv``.
-        DataError: the table cannot be read, or a cell is missing or no positive number.
+        DataError: the table cannot be read, a cell is missing, or a number is not positive.
     """
     path = Path(path)
     suffix = path.suffix.lower()

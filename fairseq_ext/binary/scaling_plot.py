@@ -1,8 +1,9 @@
 """Pictures of the scaling law, after Figures 2 and 3 of the BMT paper.
 
-One picture shows losses and the fitted law against the number of parameters, for the models of each
-family that scale the encoder and those that scale the decoder. The other picture shows the same
-losses against the training loss. A JSON file beside each picture has the numbers in the picture.
+One picture shows losses and fitted laws against the number of parameters. For each family of models
+it has a line for the models that scale the encoder, and another for those that scale the decoder.
+The other picture shows the same losses against the training losses. A JSON file beside each picture
+has the numbers in the picture.
 """
 
 from __future__ import annotations
@@ -45,7 +46,11 @@ def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model
 
 
 def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> list[list[float]]:
-    """Return points ``[parameters, loss]`` of a group's law over the sizes of an arm's models."""
+    """Return points ``[parameters, loss]`` of a group's law, for one of its :func:`arms`.
+
+    Parameters are those of encoder and decoder together, from the arm's smallest model to its
+    largest.
+    """
     members = arms(group.models, base)[arm]
     fixed = np.full(points, float(base[1] if arm == ENCODER else base[0]))
     sizes = [m.encoder_parameters if arm == ENCODER else m.decoder_parameters for m in members]
@@ -141,7 +146,7 @@ def _draw_group(axes: Axes, group: Group, base: tuple[int, int], colour: str) ->
 
 
 def _plain_counts(axes: Axes) -> None:
-    """Label the x axis at 1, 2 and 5 times each power of ten, with 20 M for 20,000,000."""
+    """Label the x axis at 1, 2 and 5 times each power of ten; 20,000,000 is written 20 M."""
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

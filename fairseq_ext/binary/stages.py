@@ -96,9 +96,9 @@ class Stage(nn.Module):
             layer.set_stage(stage)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Enter the stage of update ``num_updates`` (from 0), unless it is an earlier stage.
+        """Enter the stage of update ``num_updates`` (from 0), but never go back to an earlier one.
 
-        Log the change, or warn once that the options ask for an earlier stage.
+        Log the change of stage, or warn once that the options ask for an earlier stage.
         """
         planned = stage_at(num_updates, self.stages)
         if planned > self.index:

@@ -84,10 +84,10 @@ def additive_recurrence(
 class _AdditiveRecurrence(torch.autograd.Function):
     """The autograd function of :func:`additive_recurrence`; ``u_t = tanh(W_s s + keys)``.
 
-    Hidden gates (``U s + b'``) have the order n, r, z, which ``torch.roll`` makes of torch's r, z,
-    n. Input gates have the order r, z, n. So the gradients of both fit into a single row
-    ``[dh_n | dr | dz | dn]`` without copying: the first three are the gradients of the hidden
-    gates, the last three the gradients of the input gates.
+    The backward pass writes the gradients of all gates into a single row ``[dh_n | dr | dz | dn]``.
+    The first three are the gradients of the hidden gates (``U s + b'``), the last three those of
+    the input gates: r and z have the same gradient in both. For this, hidden gates have the order
+    n, r, z, which ``torch.roll`` makes of torch's r, z, n. Input gates have the order r, z, n.
     """
 
     @staticmethod

@@ -71,7 +71,7 @@ def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
 
 
 def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
-    """Parse ``--linformer-k``: the number of slots of each encoder layer, then each decoder layer.
+    """Parse ``--linformer-k``: the slots of each encoder layer, then those of each decoder layer.
 
     ``decoder`` says whether the model has a decoder.
 
@@ -110,7 +110,7 @@ def replace_attentions(
     """Replace the encoder's self-attention and the decoder's cross-attention by Linformer's.
 
     ``decoder`` is None in a model without a decoder. With ``--linformer-sharing layerwise`` all
-    attentions share one matrix, which is E and F.
+    attentions share a single matrix, which is both E and F.
 
     Raises:
         ConfigError: embedding dimensions differ, or ``--linformer-k`` is wrong.

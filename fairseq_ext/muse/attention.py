@@ -82,7 +82,7 @@ class MultiScaleAttention(nn.Module):
 
     @property
     def parts_in(self) -> int:
-        """The number of projections in the input: 3 for q, k, v, and 1 for separate values."""
+        """The number of projections in the input: 3 (q, k, v), or 4 with separate values."""
         return 4 if self.separate else 3
 
     @property
@@ -135,8 +135,9 @@ class MultiScaleAttention(nn.Module):
 
         ``weights`` ``[N, T, S]`` are attention weights, ``kernels`` ``[N, T, K]`` have a kernel for
         each position. The first of ``values``, ``[N, S, D]`` each, is for the attention, the last
-        for the convolution; they may be the same. Return ``[N, 2T, D]``: the results of the
-        attention, then the results of the convolution.
+        for the convolution; they may be the same. ``left`` is the number of a kernel's taps to the
+        left of its position. Return ``[N, 2T, D]``: the results of the attention, then the results
+        of the convolution.
         """
         if weights.size(1) < weights.size(2):  # one position; the kernel's last tap reads it
             taps = min(kernels.size(-1), weights.size(2))

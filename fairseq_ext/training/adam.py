@@ -65,7 +65,7 @@ def _advance(state: dict[str, Any], weight: Tensor) -> int:
 
 
 def _fitted(moment: Any, weight: Tensor) -> Tensor:
-    """Convert a moment to the type, device and strides of its weight, which torch does not check.
+    """Convert a moment to its weight's type, device and strides; torch's step does not check them.
 
     Raises:
         CheckpointError: the moment is not a tensor of the weight's shape.

@@ -23,7 +23,10 @@ WRAPPERS = (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataPa
 
 
 def obstacle(model: nn.Module) -> str | None:
-    """Return why the output layer of ``model`` cannot be computed in chunks; None if it can."""
+    """Name what keeps the output layer of ``model`` from being computed in chunks; None if it can.
+
+    The result is a phrase for messages, such as ``adaptive softmax``.
+    """
     if getattr(model, "find_unused_parameters", False):
         return "--find-unused-parameters"
     inner = unwrapped(model)

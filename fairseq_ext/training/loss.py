@@ -157,9 +157,10 @@ def _summed(output: OutputLayer, chunk_loss: ChunkLoss) -> tuple[Tensor, Tensor]
 class _Summed(torch.autograd.Function):
     """The sum of a :data:`ChunkLoss` over all chunks; the forward pass computes the gradients, too.
 
-    Gradients are sums over chunks of ``∂L/∂h = ∂L/∂z W``, ``∂L/∂W = (∂L/∂z)^T h`` and
-    ``∂L/∂b = ∂L/∂z``. The weight's gradient is stored transposed, as ``h^T ∂L/∂z``: libraries
-    compute this product, which has few rows, twice as fast.
+    The ChunkLoss computes ``∂L/∂z`` for a chunk with features ``h`` and logits ``z``. This gives
+    the features' gradient ``∂L/∂z W``. The gradient of W is the sum of ``(∂L/∂z)^T h`` over chunks,
+    and that of b the sum of ``∂L/∂z`` over words. The gradient of W is stored transposed, as
+    ``h^T ∂L/∂z``: libraries compute this product, which has few rows, twice as fast.
     """
 
     @staticmethod

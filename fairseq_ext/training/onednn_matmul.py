@@ -42,7 +42,10 @@ an update needs thirty. With the default of 1,024 for each, a training would fil
 
 @functools.cache
 def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether MKL is slow here (AVX-512, but not from Intel) and oneDNN can replace it."""
+    """Return whether MKL is slow here (AVX-512, but not from Intel) and oneDNN can replace it.
+
+    ``processors`` is the file in which Linux describes the processors.
+    """
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():
         return False
     try:
@@ -54,7 +57,7 @@ def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def is_replaceable() -> bool:
-    """Return whether torch has oneDNN, and allows that :func:`by_onednn` replaces its products."""
+    """Return whether torch has oneDNN, and lets :func:`by_onednn` replace torch's own products."""
     parameters = inspect.signature(torch.library.Library.impl).parameters
     return torch.backends.mkldnn.is_available() and "allow_override" in parameters
 
@@ -81,7 +84,7 @@ def by_onednn(bf16: bool = False) -> Iterator[None]:
 
 
 def mm(product: Product, a: Tensor, b: Tensor) -> Tensor:
-    """Compute ``A B``, by ``product`` if it is large and A and B are fp32, otherwise by torch."""
+    """Compute ``A B``: a large product of fp32 matrices by ``product``, any other by torch."""
     if _is_large(a, b):
         return product(a, b, None)
     return torch.mm(a, b, out=a.new_empty(a.size(0), b.size(1)))  # torch's own kernel
@@ -92,8 +95,8 @@ def addmm(
 ) -> Tensor:
     """Compute ``β added + α A B``.
 
-    It is computed by ``product`` in the cases of :func:`mm`, if ``added`` is a bias ``[N]`` and ``β
-    = α = 1``; otherwise by torch.
+    A large product of fp32 matrices is computed by ``product``, if ``added`` is a bias ``[N]`` and
+    ``β = α = 1``; any other by torch.
     """
     is_bias = added.dim() == 1 and added.size(0) == b.size(1) and added.is_contiguous()
     if is_bias and beta == alpha == 1 and added.dtype == a.dtype and _is_large(a, b):
@@ -107,7 +110,8 @@ def addmm_(
 ) -> Tensor:
     """Compute ``β sums + α A B`` in place of ``sums``.
 
-    It is computed by ``product`` in the cases of :func:`mm`, if ``β = α = 1``; otherwise by torch.
+    A large product of fp32 matrices is computed by ``product``, if ``β = α = 1``; any other by
+    torch.
     """
     if beta == alpha == 1 and sums.dtype == a.dtype and _is_large(a, b):
         return sums.add_(product(a, b, None))

@@ -40,7 +40,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the state that ``consolidate_state_dict`` has collected from all processes.
 
-        It is not kept in memory: the next checkpoint collects it again.
+        This whole state is not kept in memory: the next checkpoint collects it again.
         """
         state = super().state_dict()
         self._all_state_dicts: list[dict[str, Any]] = []

@@ -56,7 +56,7 @@ def _plot_gates(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Gates:
-    """The share of each kernel size in each layer, lowest first; {} without a convolution."""
+    """The share of each kernel size by layer, lowest layer first; {} without a convolution."""
 
     encoder: tuple[Shares, ...]
     decoder: tuple[Shares, ...]
