@@ -202,9 +202,9 @@ class SplitJob:
         return int(target < source)
 
     def hold(self, name: str) -> None:
-        """Choose key sentences for test and valid, and a pair for each; write the report ``name``.
+        """Choose sentences of the key side for test and valid, and a pair for each.
 
-        Refuse a corpus with too few distinct key sentences.
+        Write the report ``name``. Refuse a corpus with too few distinct sentences on the key side.
         """
         options, key = self.options, self.key
         held_count = options.valid + options.test

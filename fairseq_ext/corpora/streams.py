@@ -155,7 +155,10 @@ class Encode:
     def kept_pairs(
         self, pairs: Iterable[RawPair], workers: int, tally: Tally
     ) -> Iterator[tuple[str, str]]:
-        """Yield the tokens of the kept pairs, in order; add counts of all pairs to ``tally``."""
+        """Yield the tokens of the kept pairs, in order.
+
+        For each fate, add the numbers of pairs, source tokens and target tokens to ``tally``.
+        """
         for encoded in ordered_map(self._encode_chunk, _cut(pairs), workers):
             for fate, source, target in encoded:
                 _add(tally.setdefault(fate, [0, 0, 0]), source, target)

@@ -42,7 +42,7 @@ class MaskedLine:
 
     @property
     def text(self) -> str:
-        """The line to translate, with a year for each span; "" if there are too few years."""
+        """The line to translate, with a year in place of each span; "" if years are too few."""
         if len(self.years) < len(self.spans):
             return ""
         plain = [self._plain(part) for part in self.parts]
