@@ -6,6 +6,8 @@ Other quick parts: test_files.py (kills), test_bad_input.py (full disks), test_d
 
 import json
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -15,6 +17,7 @@ import pytest
 from tests.hostile.commands import BUNDLES_ALONE, COMMANDS
 from tests.soak import kills
 from tests.soak.report import RESULTS, table
+from tests.support import killed
 from tests.support.harness import REPO, forked, run
 
 DOCUMENT = REPO / "docs" / "reliability.md"
@@ -33,6 +36,14 @@ def test_a_killed_training_ends_with_the_same_bits(tmp_path, monkeypatch):
     (row,) = report["checks"]
     assert len(row["moments"]) > 1
     assert any(row["updates_done_when_killed"])
+
+
+def test_a_process_dies_when_it_has_written_so_many_bytes(tmp_path):
+    script, output = tmp_path / "script.py", tmp_path / "output"
+    script.write_text(f"open({str(output)!r}, 'wb').write(b'abcdef')")
+    command = [sys.executable, killed.__file__, f"at_byte(3, {str(tmp_path)!r})", script]
+    done = subprocess.run(command, start_new_session=True)
+    assert (done.returncode, output.read_bytes()) == (-signal.SIGKILL, b"abc")
 
 
 def test_an_unknown_part_is_refused():

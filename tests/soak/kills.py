@@ -154,8 +154,11 @@ def soak_one(
             # early enough that runs have several kills, late enough that they get on
             code = ""
             if kind != "time":
-                number = draw.randint(1, (operations if kind == "operation" else size) // 2)
-                code = f"at_{kind}({number}, {str(job.folder)!r})"
+                function, most = {
+                    "operation": ("at_operation", operations),
+                    "byte": ("at_byte", size),
+                }[kind]
+                code = f"{function}({draw.randint(1, most // 2)}, {str(job.folder)!r})"
             if not job.killed(code, draw.uniform(0.1, 0.8) * seconds):
                 break
             kinds[kind] += 1

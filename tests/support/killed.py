@@ -5,8 +5,11 @@ file operation always does. `killed.py CODE SCRIPT ARGUMENTS …` runs a Python 
 code, such as `at_operation(3, "folder")`.
 """
 
+import builtins
+import io
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -54,6 +57,35 @@ def at_operation(number: int, folder: str, count_to: str = "") -> None:
             os.close(descriptor)
 
     sys.addaudithook(hook)
+
+
+class _Dying(io.BufferedWriter):
+    """A file whose process dies when ``left`` more bytes have been written to all such files."""
+
+    left = 0
+
+    def write(self, data: Any) -> int:
+        data = bytes(data)
+        if len(data) >= _Dying.left:
+            super().write(data[: _Dying.left])
+            self.flush()
+            die()
+        _Dying.left -= len(data)
+        return super().write(data)
+
+
+def at_byte(number: int, folder: str) -> None:
+    """Die when ``number`` bytes have been written to binary files in ``folder``."""
+    original = builtins.open
+
+    def dying_open(file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
+        if str(file).startswith(folder) and "w" in mode and "b" in mode:
+            return _Dying(io.FileIO(file, "w"))
+        return original(file, mode, *rest, **options)
+
+    _Dying.left = number
+    shutil._USE_CP_SENDFILE = False  # copy by write()
+    builtins.open = io.open = dying_open
 
 
 def die_in_command(number: int, folder: Path, *words: str) -> None:
