@@ -102,8 +102,11 @@ class TestAtomicWrite:
 
     def test_an_error_about_another_file_keeps_its_name_and_the_old_text(self, tmp_path: Path):
         (tmp_path / "a").write_text("old")
-        with pytest.raises(FileNotFoundError, match="b"), files.atomic_write(tmp_path / "a") as new:
-            new.write((tmp_path / "b").read_text())
+        missing = pytest.raises(FileNotFoundError, match="/other'")
+        with missing, files.atomic_write(tmp_path / "a") as file:
+            file.write("new")
+            file.flush()
+            (tmp_path / "other").read_text()
         assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
     def test_through_a_symbolic_link(self, tmp_path: Path):

@@ -384,8 +384,9 @@ def test_the_layout_of_lines_stays():
 def test_a_line_without_a_visible_character_stays_empty():
     lines = ["a", "\u200b", "\u00ad \u00ad", "", " \ufeff", "b\u200b"]
     encode = Pipeline("en", "en", clean=True).encoder()
-    results = translations(lines, Upper(), TextCodec(encode, str), buffer=4)
+    results = list(translations(lines, Upper(), TextCodec(encode, str), buffer=4))
     assert [result.text for result in results] == ["A", "", "", "", "", "B"]
+    assert [bool(result.candidates) for result in results] == [True, *[False] * 4, True]
 
 
 def test_numbers_of_list_items_are_copied():
