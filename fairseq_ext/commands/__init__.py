@@ -119,11 +119,13 @@ def add_all(parser: Parser, only: str | None = None) -> None:
     for command in commands:
         command.add(subparsers)
     _add_examples(subparsers.choices)
+    group_of = {command.name: command.group for command in commands}
     groups: dict[str, Any] = {}  # argparse itself has a single heading for all subcommands
-    for command, line in zip(commands, subparsers._choices_actions, strict=True):
-        if command.group not in groups:
-            groups[command.group] = parser.add_argument_group(command.group)
-        groups[command.group]._group_actions.append(line)
+    for line in subparsers._choices_actions:
+        group = group_of[line.dest]
+        if group not in groups:
+            groups[group] = parser.add_argument_group(group)
+        groups[group]._group_actions.append(line)
 
 
 def _add_examples(parsers: dict[str, Parser], prefix: str = "") -> None:

@@ -512,7 +512,9 @@ def lstm_step(
     ``h_0`` and of ``c_0``.
     """
     require(type(cell) is nn.LSTMCell, f"{type(cell).__name__} in a decoder")
-    before = [*map(program.recall, states.split(2), initial)]
+    before = [
+        program.recall(part, first) for part, first in zip(states.split(2), initial, strict=True)
+    ]
     inputs = program.linear(x, *program.parameters(cell, "_ih"))
     hiddens = program.linear(before[0], *program.parameters(cell, "_hh"))
     program.lstm(inputs, hiddens, before[1], states)

@@ -60,14 +60,7 @@ class Table(NamedTuple):
 
 def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table:
     """Estimate t(f | e) for at most ``most`` pairs of words, by ``iterations`` steps of EM."""
-    total, waiting = Table(np.empty(0, np.int64), np.empty(0)), []
-    for keys, widths in _blocks(source, target):  # all words of a source are equally probable
-        pairs, places = np.unique(keys, return_inverse=True)
-        shares = np.repeat(1 / widths, widths)
-        waiting.append(Table(pairs, np.bincount(places, shares)))
-        if sum(len(table.keys) for table in waiting) > max(BLOCK, len(total.keys)):
-            total, waiting = _merged([total, *waiting], most, target.vocabulary), []
-    table = _normalized(_merged([total, *waiting], most, target.vocabulary), target.vocabulary)
+    table = _first(source, target, most)
     for _ in range(iterations - 1):
         counts = np.zeros(len(table.keys))
         for keys, widths in _blocks(source, target):
@@ -79,6 +72,21 @@ def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table
             np.add.at(counts, places, values / np.repeat(sums, widths))
         table = _normalized(Table(table.keys, counts), target.vocabulary)
     return table
+
+
+def _first(source: Side, target: Side, limit: int) -> Table:
+    """Run the first iteration, in which all source words of a sentence are equally probable.
+
+    Return t(f | e) of at most ``limit`` pairs of words.
+    """
+    total, waiting = Table(np.empty(0, np.int64), np.empty(0)), []
+    for keys, widths in _blocks(source, target):
+        pairs, places = np.unique(keys, return_inverse=True)
+        shares = np.repeat(1 / widths, widths)
+        waiting.append(Table(pairs, np.bincount(places, shares)))
+        if sum(len(table.keys) for table in waiting) > max(BLOCK, len(total.keys)):
+            total, waiting = _merged([total, *waiting], limit, target.vocabulary), []
+    return _normalized(_merged([total, *waiting], limit, target.vocabulary), target.vocabulary)
 
 
 def _merged(tables: list[Table], limit: int, vocabulary: int) -> Table:

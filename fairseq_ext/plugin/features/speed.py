@@ -160,8 +160,11 @@ def _fp32_copies(optimizer: Any, weights: list[Tensor], part: str) -> list[Tenso
     return [tensor.view_as(weight) for tensor, weight in zip(parts, weights, strict=True)]
 
 
-def total_norm(gradients: list[Tensor]) -> Tensor:
-    """Compute the L2 norm of all gradients together as a scalar in fp32; some may be sparse."""
+def total_norm(gradients: list[Tensor], chunk_size: int = 0) -> Tensor:
+    """Compute the L2 norm of all gradients together as a scalar in fp32; some may be sparse.
+
+    ``chunk_size``, which fairseq's function has too, does nothing.
+    """
     dense = [part.coalesce().values() if part.is_sparse else part for part in gradients]
     norms = torch._foreach_norm(dense, 2, dtype=torch.float32)
     return torch.linalg.vector_norm(torch.stack([norm.to(dense[0].device) for norm in norms]))
