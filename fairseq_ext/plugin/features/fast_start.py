@@ -34,7 +34,10 @@ def keep_sizes_once(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
 
 @around(f"{PAIRS}.ordered_indices", patch="fast start on large corpora")
 def order_by_radix(original: Callable, self: Any) -> np.ndarray:
-    """Order sentences by :func:`random_by_length` if none is longer than :data:`LONGEST`."""
+    """Order sentences by :func:`random_by_length`.
+
+    fairseq orders them if one is longer than :data:`LONGEST`, or if they are put into buckets.
+    """
     sizes = [side for side in (self.tgt_sizes, self.src_sizes) if side is not None]
     longest = max(side.max(initial=0) for side in sizes)
     if self.buckets is not None or longest > LONGEST:

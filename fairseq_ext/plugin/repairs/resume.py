@@ -283,10 +283,10 @@ def sweep_directory(original: Callable, save_dir: str) -> None:
 
 @around("fairseq.checkpoint_utils:save_checkpoint", patch="number of best checkpoints")
 def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None:
-    """Keep every checkpoint as one of the best until ``--keep-best-checkpoints`` is reached.
+    """Keep every checkpoint until there are as many as ``--keep-best-checkpoints`` asks for.
 
-    fairseq keeps only a checkpoint that is better than the worst it has. Until the number is
-    reached, this patch tells fairseq that its worst checkpoint is infinitely bad.
+    fairseq keeps only a checkpoint that is better than the worst it has. Until there are enough,
+    this patch tells fairseq that its worst checkpoint is infinitely bad.
 
     Problem: --keep-best-checkpoints 3 keeps only one checkpoint while the loss rises.
     """
