@@ -54,7 +54,9 @@ def registered(path: str | Path, kind: str, name: Any, registry: Mapping[str, An
     if not isinstance(name, str) or name not in registry:
         raise CheckpointError(
             f"{path} names the {kind} {name!r:.60}, which is not registered here; `--user-dir` "
-            "must be the folder of the code that it was trained with."
+            "of fairseq's commands must be the folder of the code that it was trained with. The "
+            "commands of fairseq-ext have no such option; `fairseq_ext.load` works in Python once "
+            "this code is imported."
         )
     return registry[name]
 

@@ -232,6 +232,14 @@ def test_no_model_larger_than_its_file():
     nn.Linear(1 << 12, 1 << 12)  # no trace of it afterwards
 
 
+def test_names_that_only_the_code_of_another_folder_registers():
+    message = (
+        "`--user-dir` of fairseq's commands must be .* `fairseq_ext.load` works in Python once"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        registry_checks.registered("f.pt", "architecture", "muse_of_mine", {})
+
+
 def test_positions():
     registry_checks.require_sizes({"max_source_positions": 1024, "seed": 10**12})
     registry_checks.require_sizes({"max_source_positions": 10**6, "decoder_embed_dim": 128})
