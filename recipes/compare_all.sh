@@ -26,7 +26,7 @@ Usage: bash recipes/compare_all.sh [OPTION]... [NAME]...
   --mirror M     folder or address with Multi30k's files raw/*.gz or, with --tok,
                  tok/*.lc.norm.tok.*
   --data DIR     your own text instead: train, valid and test, each with the endings .SRC and .TGT
-  --src L, --tgt L  languages of your own text                       (en, de)
+  --src L, --tgt L  languages of your own text           (as its text.json says, or en, de)
   --tokenize     tokenize as Moses does, and undo it in translations (always so for Multi30k)
   --updates N    training updates of each model                      (6000)
   --bpe N        joint byte-pair merges                              (4000)
@@ -83,6 +83,10 @@ read_options() {
     [[ -z "$mirror" || "$mirror" == *://* ]] || mirror="$(absolute "$mirror")"
     [[ -z "$languages" || -n "$data" || "${SMOKE:-0}" == 1 ]] ||
         die "\`$languages\` goes with \`--data\`, which is missing: Multi30k is English → German."
+    if [[ -n "$data" && -z "$languages" && -s "$data/text.json" ]]; then # of the command that made the text
+        src="$(sed -n 's/^ *"src": "\(.*\)".*/\1/p' "$data/text.json")"
+        tgt="$(sed -n 's/^ *"tgt": "\(.*\)".*/\1/p' "$data/text.json")"
+    fi
     [[ -z "$data" ]] || data="$(own_text --data "$data" "$src" "$tgt")"
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 }

@@ -14,6 +14,7 @@ import multi30k_all
 import pytest
 import real_text
 
+from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import DataError
 from tests.support.harness import run, wait_for, write_lines
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
@@ -125,6 +126,14 @@ def test_compare_all_takes_some_architectures_and_other_text(tmp_path: Path) -> 
     tokenized = f"{tmp_path}/run/text/test.en"
     assert f"--ref {tmp_path}/test.en --detokenize en --tokenized-ref {tokenized}" in text
     assert f"--metric comet:org/model --source {tmp_path}/test.es" in text
+
+
+def test_compare_all_takes_the_languages_of_the_text(tmp_path: Path) -> None:
+    Pipeline("de", "en").save(tmp_path)
+    shown = dry_run(COMPARE_ALL, tmp_path, "--data", tmp_path, "gru")
+    assert shown[0][1:5] == [str(RECIPES / "compare.sh"), str(tmp_path), "de", "en"]
+    shown = dry_run(COMPARE_ALL, tmp_path, "--data", tmp_path, "--src", "en", "--tgt", "de", "gru")
+    assert shown[0][3:5] == ["en", "de"]
 
 
 def test_smoke_0_is_an_ordinary_run() -> None:
