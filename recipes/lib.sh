@@ -402,7 +402,7 @@ training_progress() {
 
 # generate CHECKPOINT FILE FLAG...: translates the test set of bin/, or of the folder DATA_BIN; FILE
 # is fairseq-generate's output. All systems use fairseq's generator, so that their speeds can be
-# compared; ENGINE names another engine.
+# compared; ENGINE names another engine. FILE.log begins with the command.
 generate() {
     local checkpoint="$1" file="$2" status=0
     shift 2
@@ -410,7 +410,7 @@ generate() {
         --engine "${ENGINE:-fairseq}" "$@"
     show "$@" '>' "$file"
     dry && return
-    "$@" >"$file.tmp" 2>"$file.log" || status=$?
+    { show "$@" && "$@" >"$file.tmp"; } 2>"$file.log" || status=$?
     if [[ "$status" != 0 ]]; then
         tail -n 25 "$file.log" >&2
         return "$status"

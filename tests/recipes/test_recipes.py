@@ -389,6 +389,9 @@ def test_compare_shares_data_and_shows_models_of_several_calls_in_one_table(tmp_
     results = json.loads((tmp_path / "out" / "compare.json").read_text())
     assert [system["name"] for system in results["systems"]] == ["gru_tiny", "small"]
     assert "small" in done.stdout
+    done = bash(*command, "gru_tiny", ENGINE="native")  # all speeds of a table are of one engine
+    assert "train: done before" in done.stderr
+    assert "evaluate: done before" not in done.stderr
 
 
 @pytest.mark.long
