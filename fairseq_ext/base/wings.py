@@ -17,7 +17,10 @@ USER_DIR = PACKAGE / "plugin" / "fairseq_ext_plugin"  # the folder to give to fa
 
 
 def names(with_module: str = "model") -> tuple[str, ...]:
-    """Return the names of the wings with a file ``{with_module}.py``, in alphabetical order."""
+    """Return the wings (folders of a paper, such as ``gru``) with a file ``{with_module}.py``.
+
+    The names are in alphabetical order.
+    """
     wings = sorted(path.parent.name for path in PACKAGE.glob("*/model.py"))
     return tuple(wing for wing in wings if (PACKAGE / wing / f"{with_module}.py").is_file())
 

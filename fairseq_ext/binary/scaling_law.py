@@ -256,7 +256,7 @@ def _bootstrap(
 def _named(low: Array, high: Array) -> dict[str, Interval]:
     """Return the intervals of α, pe, pd and L∞ by name.
 
-    ``low`` and ``high``, ``[4]`` each, are the ends of the intervals of θ, which has log α.
+    ``low`` and ``high``, ``[4]`` each, are the ends of the intervals of θ, which begins with log α.
     """
     ends = np.stack([low, high])
     with np.errstate(over="ignore"):

@@ -75,14 +75,14 @@ def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]
 def selected(cfg: Any) -> Switches:
     """Return the choice of products that the options of a model make.
 
-    Only the model ``bmt`` has presets, the rows of Table 1. Unless they are empty,
-    ``--binary-weights`` and ``--binary-activations`` replace the preset's products; ``none`` stands
-    for no products. ``--bmt-ffn``, ``--bmt-attention-output`` and ``--binarizer`` each replace
+    Only the model ``bmt`` has presets, the rows of Table 1. ``--binary-weights`` and
+    ``--binary-activations``, if not empty, replace the preset's products; ``none`` stands for no
+    products. ``--bmt-ffn``, ``--bmt-attention-output`` and ``--binarizer`` each replace
     a field of the preset unless their value is ``preset``.
 
     Raises:
-        ConfigError: a list has an unknown product, ``--binary-weights`` names no weights to make
-            ternary, or ternary weights leave ``--binarizer`` without effect.
+        ConfigError: a list has an unknown product, ternary weights are asked for together with
+            ``none``, or ``--binarizer`` is given although ternary weights do not use it.
     """
     switches = PRESETS[str(cfg.bmt_preset)] if hasattr(cfg, "bmt_preset") else Switches()
     if cfg.binary_weights:

@@ -152,7 +152,7 @@ def range_count(lengths: np.ndarray) -> int:
 
 
 def in_range(values: np.ndarray, number: int, count: int) -> np.ndarray:
-    """Return a mask of the 64-bit fingerprints in range ``number``, from 0, of ``count`` ranges."""
+    """Return a mask of the 64-bit fingerprints in range ``number`` (from 0) of ``count`` ranges."""
     first, end = ((edge << 64) // count for edge in (number, number + 1))
     return (values >= np.uint64(first)) & (values <= np.uint64(end - 1))
 

@@ -234,7 +234,7 @@ class Translator:
         return self._task.build_dataset_for_inference(tokens, lengths, constraints=constraints)
 
     def _constraint(self, text: str) -> Tensor:
-        """Return the token ids of a constraint; DataError if the model does not write them."""
+        """Return the token ids of a constraint; refuse what the model cannot write (DataError)."""
         words = self._task.target_dictionary
         tokens = words.encode_line(text, append_eos=False, add_if_not_exist=False)
         require_writable(text, tokens.tolist(), words.eos())

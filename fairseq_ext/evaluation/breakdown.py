@@ -185,7 +185,10 @@ def most_different(
 
 @dataclass(frozen=True)
 class Overlap:
-    """References that the training text has, at least nearly; scores on all other sentences."""
+    """The references that occur in the training text, and the scores on all other sentences.
+
+    Near-duplicates of training sentences count, too.
+    """
 
     matches: Sequence[contamination.Match]
     # Mean score of the runs, by system and metric; empty if no sentence is left.

@@ -403,7 +403,7 @@ def new_figure(width: float, height: float) -> Iterator[Figure]:
 
 
 def stem(output: str | Path) -> Path:
-    """Return the path ``output`` without its ending; refuse picture formats but PNG and SVG."""
+    """Return the path ``output`` without its ending; refuse pictures but PNG and SVG."""
     path = Path(output)
     if path.suffix.lower() in OTHER_KINDS:
         raise ConfigError(

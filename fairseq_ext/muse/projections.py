@@ -24,12 +24,12 @@ class Sizes(NamedTuple):
     source_dim: int | None = None  # channels of the source, if the block attends to one
 
     def rows_in(self) -> list[int]:
-        """Return the numbers of rows of ``W_Enc`` that compute ``[q; k; v]``, source query, FFN."""
+        """Return how many rows of ``W_Enc`` compute ``[q; k; v]``, the source query and the FFN."""
         query = [] if self.source_dim is None else [self.dim]
         return [self.parts_in * self.dim, *query, self.ffn_dim]
 
     def columns_out(self) -> list[int]:
-        """Return the numbers of columns of ``W_Dec`` that read each branch.
+        """Return how many columns of ``W_Dec`` read each branch.
 
         The branches are self-attention with convolution, source attention (decoder) and FFN.
         """

@@ -41,18 +41,20 @@ class Layer:
 
 
 def replacing(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Decorate a function of ``patch`` that turns each original target into its replacement.
+    """Decorate a function that turns each original target into its replacement.
 
-    A target is a name such as ``fairseq.trainer:Trainer.train_step``.
+    ``patch`` is the name of the patch to which the function belongs. A target is a name such as
+    ``fairseq.trainer:Trainer.train_step``.
     """
     return lambda wrapper: Layer(targets, wrapper, patch)
 
 
 def around(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Decorate a function of ``patch`` that fairseq is to call instead of each target.
+    """Decorate a function that fairseq is to call instead of each target.
 
-    A target is a name such as ``fairseq.trainer:Trainer.train_step``. The decorated function gets
-    the original target first, then the arguments of the call.
+    ``patch`` is the name of the patch to which the function belongs. A target is a name such as
+    ``fairseq.trainer:Trainer.train_step``. The decorated function gets the original target first,
+    then the arguments of the call.
     """
 
     def layer(function: Callable) -> Layer:
@@ -69,7 +71,10 @@ def around(*targets: str, patch: str) -> Callable[[Callable], Layer]:
 
 
 def acting(patch: str) -> Callable[[Callable], Layer]:
-    """Decorate a function that applies ``patch`` by one call, for instance to filter a warning."""
+    """Decorate a function without arguments, which is called once to apply ``patch``.
+
+    It is for patches that replace no function, for instance to filter a warning.
+    """
     return lambda action: Layer((), action, patch)
 
 
