@@ -106,9 +106,14 @@ average_checkpoints() {
         -o checkpoints/average.pt
 }
 
+# Makes a bundle that searches by default as the model did before.
 make_bundle() {
+    local search=()
+    dry || mapfile -t search < <(python -c 'import json
+for name, value in json.load(open("start/bundle.json"))["search"].items():
+    print(f"--{name}={value}".replace("_", "-"))')
     run rm -rf bundle
-    run fairseq-ext bundle checkpoints/average.pt --data bin -o bundle
+    run fairseq-ext bundle checkpoints/average.pt --data bin ${search[@]+"${search[@]}"} -o bundle
 }
 
 compare_both() {

@@ -152,5 +152,10 @@ def test_published_model_is_trained_on(family: str, tmp_path: Path):
         assert ours == theirs
     assert re.search(r"\| *after", (tmp_path / "run" / "compare.md").read_text("utf-8"))
     if family == "bilingual":
+        manifest = tmp_path / "run" / "start" / "bundle.json"
+        fields = json.loads(manifest.read_text("utf-8")) | {"search": {"beam": 2, "max_len_b": 9}}
+        manifest.write_text(json.dumps(fields), encoding="utf-8")
+        (tmp_path / "run" / ".stages" / "bundle").unlink()
         second_run = bash(RECIPES / "finetune.sh", *words, **environment)
         assert "fairseq-train" not in second_run.stderr
+        assert bundle.read(trained.folder).search == fields["search"]
