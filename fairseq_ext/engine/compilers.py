@@ -124,7 +124,10 @@ def require(condition: bool, feature: str) -> None:
 
 
 def require_methods(module: nn.Module, base: type, names: Sequence[str] = METHODS) -> None:
-    """Raise ConfigError if code outside this package overrides methods ``names`` of ``base``."""
+    """Raise ConfigError if code outside this package overrides some of a module's methods.
+
+    ``base`` is the class whose methods ``names`` the module must have.
+    """
     for name in names:
         method = _method(module, name)
         unchanged = method is getattr(base, name, None) or _package(method) == OURS
@@ -194,7 +197,10 @@ def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **how: Any) -> C
 
 
 def joined(layers: list[Any], x: Columns, program: Writer) -> list[Columns]:
-    """Compile linear layers that all read ``x``, as a single product if all are ``nn.Linear``."""
+    """Compile linear layers that all read ``x``; return the columns of each layer's result.
+
+    If all are ``nn.Linear``, they become a single product.
+    """
     if any(compiler_of(PRODUCTS, layer) is not plain_linear for layer in layers):
         return [linear(layer, x, program) for layer in layers]
     weights = program.derive("rows", *(program.array(layer.weight) for layer in layers))
@@ -204,7 +210,10 @@ def joined(layers: list[Any], x: Columns, program: Writer) -> list[Columns]:
 
 
 def norm(layer: Any, x: Columns, program: Writer, groups: int = 1) -> Columns:
-    """Compile a layer norm of ``groups`` equal parts of a row; None or the identity gives ``x``."""
+    """Compile a layer norm, which normalizes each of ``groups`` equal parts of a row.
+
+    If ``layer`` is None or ``nn.Identity``, return ``x``.
+    """
     if layer is None or isinstance(layer, nn.Identity):
         return x
     gain, bias = program.parameters(layer)

@@ -92,7 +92,8 @@ def _first(source: Side, target: Side, limit: int) -> Table:
 def _merged(tables: list[Table], limit: int, vocabulary: int) -> Table:
     """Add up the counts of tables; the target has ``vocabulary`` possible words.
 
-    If there are more than ``limit`` pairs, keep only the ``limit / 2`` with the largest t(f | e).
+    If the sum has more than ``limit`` pairs of words, keep only those ``limit / 2`` that have the
+    largest t(f | e).
     """
     keys, places = np.unique(np.concatenate([table.keys for table in tables]), return_inverse=True)
     counts = np.bincount(places, np.concatenate([table.values for table in tables]), len(keys))

@@ -123,7 +123,10 @@ class Machine:
         prefixes: Rows | None,
         constraints: Rows | None = None,
     ) -> list[np.ndarray]:
-        """Return each sentence's shortlisted tokens, prefix, constraints and ``</s>``, as ids."""
+        """Return the ids of the target tokens among which the search for each sentence chooses.
+
+        These are the sentence's tokens of the shortlist, its prefix, its constraints and ``</s>``.
+        """
         none: Rows = [()] * len(sentences)
         end, size = self.program.symbols.end, self.target_vocabulary
         rows = zip(sentences, prefixes or none, constraints or none, strict=True)
@@ -213,7 +216,8 @@ class Worker:
     ) -> list[list[Hypothesis]]:
         """Translate by one call of the C code.
 
-        ``rows`` are prefixes, constraints and the result of :meth:`Machine.lists`, or None.
+        ``rows`` are the prefixes, the constraints and the result of :meth:`Machine.lists`, in this
+        order; None for each that is not used.
         """
         words, begins = joined(sentences)
         program = self._machine.program
@@ -323,7 +327,12 @@ def check_prefixes(prefixes: Rows | None, size: int) -> None:
 
 
 def check_constraints(constraints: Rows, sentences: Rows, rules: Rules, machine: Machine) -> None:
-    """Raise DataError for constraints that no translation can meet, ConfigError for sampling."""
+    """Refuse constraints that no translation can meet, and constraints with sampling.
+
+    Raises:
+        DataError: a constraint has wrong tokens, or a sentence's constraints are too long.
+        ConfigError: ``rules`` ask for sampling.
+    """
     if rules.sampling:
         raise ConfigError("`--constraints` does not go with `--sampling`.")
     program, size = machine.program, machine.target_vocabulary
@@ -341,7 +350,10 @@ def check_constraints(constraints: Rows, sentences: Rows, rules: Rules, machine:
 
 
 def joined(lists: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate lists of ids as int32; also return where each list begins, then the length."""
+    """Concatenate lists of ids; return all ids in int32, and where each list begins among them.
+
+    The second array has one more entry: the number of all ids.
+    """
     begins = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(numbers) for numbers in lists], out=begins[1:])
     parts = [np.asarray(numbers, getattr(numbers, "dtype", np.int64)) for numbers in lists]

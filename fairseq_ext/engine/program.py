@@ -122,7 +122,10 @@ class Symbols(NamedTuple):
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight ``W [N, K]`` for products or embeddings; if ``plain``, any other, such as a bias."""
+    """A weight ``W [N, K]`` of a product or an embedding.
+
+    If ``plain``, it is an array for any other use instead, such as a bias.
+    """
 
     values: np.ndarray  # in fp32, or in int8 with a unit for each row in `units`
     plain: bool = False  # read row by row in fp32
@@ -136,8 +139,11 @@ READINGS = ("floats", "largest", "mean", "bound")
 class Reading(NamedTuple):
     """The way in which a product with a binary weight binarizes its inputs.
 
-    ``floats`` keeps the inputs. Otherwise an input is replaced by its sign times a level: half the
-    row's ``largest`` magnitude, the row's ``mean`` magnitude, or half of ``bound``.
+    With ``floats`` inputs stay as they are. Otherwise an input becomes its sign times a level:
+
+    - ``largest``: half of the largest magnitude in the input's row;
+    - ``mean``: the mean magnitude of the row;
+    - ``bound``: half of the field ``bound``.
     """
 
     how: str = "floats"  # one of READINGS

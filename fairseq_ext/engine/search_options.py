@@ -57,7 +57,7 @@ class Rules:
 
     @property
     def followed(self) -> int:
-        """How many next tokens a hypothesis may get: 1 if sampling, else twice the beam."""
+        """Number of next tokens tried for each hypothesis: 1 if sampling, else twice the beam."""
         return 1 if self.sampling else 2 * self.beam
 
     def longest(self, source: int, program: Program) -> int:

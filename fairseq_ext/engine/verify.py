@@ -56,7 +56,7 @@ def verify(program: Program, weights: Sequence[Packed]) -> None:
     """Refuse a program that would, with these weights, read or write outside its memory.
 
     Raises:
-        ConfigError: names the first fault, and the operation that has it.
+        ConfigError: the program has a fault; the message names the first one and its operation.
     """
     for number, weight in enumerate(weights):
         _require(is_sound(weight), f"weight {number} does not have the size or kind that it states")

@@ -6,7 +6,9 @@ A weight ``[N, K]`` lies in panels of 64 of its N outputs, as engine.h says::
     bf16                     [panel][K / 2][64][2]
     int8, and bits (BITS8)   [panel][K / 4][64][4]
     bits (SIGNS)             [panel][K / 32][64][32]
-    ternary (TERNARY)        [panel][2][K / 32][64][32], as the mean of two weights in bits
+    ternary (TERNARY)        [panel][2][K / 32][64][32]
+
+A ternary weight is stored as two weights in bits, ±1 each, whose mean it is.
 """
 
 import math
@@ -32,7 +34,7 @@ class Packed(NamedTuple):
     Binary weights have the kind :data:`SIGNS` or, if their inputs are rounded to int8,
     :data:`BITS8`. Ternary weights have the kind :data:`TERNARY`, unless :func:`pack` makes them
     int8. ``scales`` has a factor for each output: its unit in int8, its level in BITS8 and TERNARY,
-    twice its level in SIGNS; None for other kinds.
+    and in SIGNS twice its level, because the C code halves it; None for other kinds.
     """
 
     kind: int

@@ -19,7 +19,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 class Writer(Program):
-    """A program under construction; weights have their names in the model's dict ``state``."""
+    """A program under construction; the model's state dict ``state`` has the weights by name."""
 
     def __init__(self, *arguments: Any, state: Mapping[str, Tensor] | None = None) -> None:
         super().__init__(*arguments)
@@ -62,7 +62,10 @@ class Writer(Program):
         return self.array(weight), self.array(bias)
 
     def derive(self, operation: str, *operands: np.ndarray | int) -> np.ndarray:
-        """Apply an operation of ``recipes.py``; it and its operands become the result's recipe."""
+        """Return the result of an operation of ``recipes.py``, and remember the result's recipe.
+
+        The recipe is the operation with the recipes of its operands (see :meth:`recipe`).
+        """
         key = (operation, *(x if isinstance(x, int) else id(x) for x in operands))
         if key not in self._derived:
             array = OPERATIONS[operation](*operands)
@@ -145,7 +148,7 @@ class Writer(Program):
         added: Columns = programs.NOTHING,
         out: Columns | None = None,
     ) -> Columns:
-        """Compute ``f(x W^T + b) + added``; with ``added``, the activation f is linear or relu."""
+        """Compute ``f(x W^T + b) + added``; if there is ``added``, f must be linear or relu."""
         if isinstance(weight, Signs):
             outputs, number = len(weight.values), len(self.matrices)
             self.matrices.append(weight)
@@ -230,7 +233,7 @@ class Writer(Program):
         return self.write(Code.ADDITIVE, out, (query, keys, values), weights, ints)
 
     def cache(self, x: Columns) -> int:
-        """Add a cache for past rows of ``x``; return its index, or -1 in the encoder."""
+        """Add a cache for past rows of ``x``; return its index. In the encoder, only return -1."""
         if self.phase(x) is not Phase.HYPOTHESES:
             return -1
         self.caches += 1

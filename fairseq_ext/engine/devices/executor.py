@@ -30,8 +30,8 @@ NEVER = -torch.inf
 def captured(step: Step, device: torch.device) -> Step:
     """Capture ``step`` as a CUDA graph; return the function that replays the graph.
 
-    Return ``step`` itself on other devices, or if CUDA cannot capture it. A ``step`` must work in
-    place on tensors with fixed addresses, and must not synchronize with the device.
+    Return ``step`` itself if the device is not a GPU, or if CUDA cannot capture it. A ``step`` must
+    work in place on tensors with fixed addresses, and must not synchronize with the device.
     """
     if device.type != "cuda":
         return step
@@ -138,7 +138,7 @@ def empty(state: dict[str, Tensor]) -> None:
 
 
 def fill(state: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
-    """Copy each of ``parts`` to the start of the tensor ``state[name]``, which may be larger."""
+    """Copy each of ``parts`` to the start of the tensor of its name in ``state``."""
     for name, part in parts.items():
         state[name][tuple(map(slice, part.shape))].copy_(part)
 
@@ -244,9 +244,9 @@ def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tenso
 def finish(state: dict[str, Tensor], ends: Tensor, totals: Tensor, parents: Tensor) -> None:
     """Store the hypotheses that end, best first, until a sentence has W finished ones.
 
-    For each sentence's W best hypotheses, ``[B, W]``, ``ends`` says whether the hypothesis ends,
-    ``totals`` is its total log-probability, and ``parents`` is the row (0 to W - 1) of the
-    hypothesis that it continues.
+    The arguments, ``[B, W]``, describe the W best new hypotheses of each sentence: ``ends`` says
+    whether a hypothesis ends, ``totals`` is its total log-probability, and ``parents`` is the row
+    (0 to W - 1) of the hypothesis that it continues.
     """
     beam = ends.size(1)
     places = state["count"].unsqueeze(1) + ends.cumsum(1) - 1
@@ -316,8 +316,8 @@ class Executor:
     ) -> list[list[Hypothesis]]:
         """Translate by beam search; see :meth:`fairseq_ext.engine.library.Worker.translate`.
 
-        ``numbers``, ``constraints`` and options of sampling have no effect: the caller refuses
-        them.
+        There is no sampling here, and there are no constraints: ``numbers``, ``constraints``
+        and the options of sampling have no effect. The caller must ask for neither.
         """
         if not sentences:
             return []
@@ -415,7 +415,7 @@ def padded(rows: Rows, pad: int) -> Tensor:
 def collect(stage: Stage, rows: Sequence[int], lengths: Sequence[int]) -> list[list[Hypothesis]]:
     """Return the finished hypotheses of the sentences in ``rows`` of the stage's state, best first.
 
-    ``lengths`` are the sentences' numbers of source tokens.
+    ``lengths`` are the sentences' numbers of source tokens, to which attention weights are cut.
     """
     state = stage.state
     where = torch.tensor(rows, dtype=torch.long, device=state["open"].device)

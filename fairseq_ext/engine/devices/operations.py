@@ -96,7 +96,7 @@ def lstm_state(inputs: Tensor, hiddens: Tensor, cell: Tensor) -> Tensor:
 
 
 def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Compute the softmax over the last axis (the keys) in fp32, where ``mask`` is true."""
+    """Compute in fp32 the softmax over the keys (last axis) for which ``mask`` is true."""
     scores = scores.float()
     if mask is not None:
         scores = scores.masked_fill(mask.logical_not(), -torch.inf)
@@ -147,11 +147,11 @@ class Frame:
         self.read(place).copy_(values)
 
     def weight(self, number: int) -> Any:
-        """Return a weight by its number: a Tensor or a BinaryWeight; -1 stands for no weight."""
+        """Return the weight with the index ``number``, a Tensor or a BinaryWeight; None for -1."""
         return None if number < 0 else self.model.weights[number]
 
     def run(self, operations: Sequence[Operation]) -> None:
-        """Run operations one after another. The method named like an operation computes it."""
+        """Run operations one after another, each by the method of its name, such as ``linear``."""
         for operation in operations:
             compute = getattr(self, operation.code.name.lower())
             self.write(operation.out, compute(operation))
