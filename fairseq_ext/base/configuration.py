@@ -138,7 +138,7 @@ class TransformerModelConfig(EncoderConfig, TranslationModelConfig, BinaryOption
 
 
 def namespace(cfg: FairseqDataclass | DictConfig | Namespace, **values: Any) -> Namespace:
-    """Copy a configuration into a Namespace, with other or further options ``values``."""
+    """Copy a configuration into a Namespace; ``values`` replace options, or add new ones."""
     present: Any = vars(cfg)
     if isinstance(cfg, DictConfig):
         present = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)

@@ -181,7 +181,10 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for the options of :func:`options_without_effect`."""
+        """Yield ``(option, need)`` for each option that ``cfg`` turns off.
+
+        ``need`` says what would turn it on; see :func:`options_without_effect`.
+        """
         if cls.binarization is not None:
             yield from cls.binarization.without_effect(cfg)
 

@@ -22,7 +22,10 @@ TERNARY = "ternary"
 
 
 class _Quantized(torch.autograd.Function):
-    """The signs of ``x``, times ``level`` if there is one; :class:`Levels` defines the gradient."""
+    """The autograd function of the signs of ``x``, or of signs times ``level`` if it is not None.
+
+    ``levels`` says which numbers become 0, and where the gradient passes.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, levels: "Levels", level: Tensor | None) -> Tensor:

@@ -168,7 +168,11 @@ def _require_own_products(model: BaseFairseqModel) -> None:
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield ``(option, need)``; see :func:`fairseq_ext.base.models.options_without_effect`."""
+    """Yield ``(option, need)`` for each option of binarization that ``cfg`` turns off.
+
+    ``need`` says what would turn it on; see
+    :func:`fairseq_ext.base.models.options_without_effect`.
+    """
     selection = switches.selected(cfg)
     weights, inputs = selection.weights, selection.activations & {*switches.LAYERS}
     bounded = selection.binarizer == "bmt"  # XNOR-Net's numbers have no bound

@@ -116,7 +116,10 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         return torch.lerp(nll[0], distilled.to(nll[0]), self.teacher_weight), nll[1]
 
     def obstacle(self) -> str | None:
-        """Name what keeps the teacher's output layer from being computed in chunks, or None."""
+        """Return what keeps the teacher's output layer from being computed in chunks, if anything.
+
+        The result is a phrase for messages, such as ``adaptive softmax in the teacher``, or None.
+        """
         reason = chunked_output.obstacle(self._teacher[0])
         return None if reason is None else f"{reason} in the teacher"
 

@@ -71,6 +71,7 @@ def attention(
 
     ``A`` is the output of all heads. LN is left out for a layer without norm, and ``+ A`` for a
     layer without shortcut.
+
     Queries are computed from ``x``, keys and values from ``source``; if ``source`` is ``NOTHING``,
     also from ``x``. ``shown`` says whether the attention weights are the translation's alignment.
     """
@@ -102,8 +103,8 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str
         levels, by the endings that are added to the name.
 
     Raises:
-        CheckpointError: no weights are binary. The caller puts the checkpoint's name before the
-            message, which has no subject.
+        CheckpointError: no weights are binary or ternary. The message lacks its subject, the
+            checkpoint's name, which the caller adds in front.
     """
     layers = {
         f"{name}.weight": layer

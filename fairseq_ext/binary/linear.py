@@ -17,11 +17,11 @@ GRANULARITIES: dict[str, int | tuple[int, ...]] = {"channel": 1, "tensor": (0, 1
 
 
 class _Product(torch.autograd.Function):
-    """The product ``A W_b + b`` of float inputs, or ``A_b W_b / s + b`` of binary inputs.
+    """The autograd function ``A W_b + b`` (float inputs) or ``A_b W_b / s + b`` (binary inputs).
 
-    With binary inputs the sum over signs is an exact integer, rounded once in half precision. A
-    sign is 0 for a ternary weight of 0, and for an input that the ``mask`` of a dropout drops. The
-    backward pass computes ``W_b`` and ``A_b`` again.
+    With binary inputs the sum over signs is an exact integer, rounded once in half precision. The
+    sign is 0 for a ternary weight of 0, and for an input where ``mask``, a dropout's mask, is 0.
+    The backward pass computes ``W_b`` and ``A_b`` again.
 
     ``levels`` are the levels of the weights, ``inputs`` the levels of the inputs (None if inputs
     are float), and ``scale`` is s.
@@ -77,7 +77,11 @@ def _signs(x: Tensor, levels: Levels, mask: Tensor | None) -> Tensor:
 def _binary_product(
     x: Tensor, x_level: Tensor, weight: Tensor, level: Tensor, bias: Tensor | None
 ) -> Tensor:
-    """Multiply signs ``[..., K]`` and ``[N, K]`` and their levels ``[..., 1]`` and ``[N, 1]``."""
+    """Multiply binary inputs by a binary weight and add ``bias`` ``[N]``; return ``[..., N]``.
+
+    ``x`` ``[..., K]`` and ``weight`` ``[N, K]`` are signs; ``x_level`` ``[..., 1]`` and ``level``
+    ``[N, 1]`` are their levels.
+    """
     y = F.linear(x, weight).mul_(x_level).mul_(level.squeeze(1))
     return y if bias is None else y.add_(bias)
 

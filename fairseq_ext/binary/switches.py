@@ -81,8 +81,9 @@ def selected(cfg: Any) -> Switches:
     a field of the preset unless their value is ``preset``.
 
     Raises:
-        ConfigError: a list has an unknown product, ternary weights are asked for together with
-            ``none``, or ``--binarizer`` is given although ternary weights do not use it.
+        ConfigError: a list has an unknown product, ``--binary-weights`` has ``ternary`` and
+            ``none``, or ``--binarizer`` has no effect, because weights are ternary and activations
+            are float.
     """
     switches = PRESETS[str(cfg.bmt_preset)] if hasattr(cfg, "bmt_preset") else Switches()
     if cfg.binary_weights:

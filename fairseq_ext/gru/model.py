@@ -77,7 +77,11 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
     @staticmethod
     def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)``; see :func:`fairseq_ext.base.models.options_without_effect`."""
+        """Yield ``(option, need)`` for each option that ``cfg`` turns off.
+
+        ``need`` says what would turn it on; see
+        :func:`fairseq_ext.base.models.options_without_effect`.
+        """
         if cfg.attention_type != "mlp":
             yield "attention_dim", "`--attention-type mlp`"
 

@@ -82,12 +82,13 @@ def additive_recurrence(
 
 
 class _AdditiveRecurrence(torch.autograd.Function):
-    """The autograd function of :func:`additive_recurrence`; ``u_t = tanh(W_s s + keys)``.
+    """The autograd function of :func:`additive_recurrence`.
 
-    The backward pass writes the gradients of all gates into a single row ``[dh_n | dr | dz | dn]``.
-    The first three are the gradients of the hidden gates (``U s + b'``), the last three those of
-    the input gates: r and z have the same gradient in both. For this, hidden gates have the order
-    n, r, z, which ``torch.roll`` makes of torch's r, z, n. Input gates have the order r, z, n.
+    The backward pass writes the gradients of a step's gates into a row ``[dh_n | dr | dz | dn]``.
+    The first three parts are the gradient of the hidden gates (``U s + b'``), the last three that
+    of the input gates, because r and z have the same gradient in both. So the hidden gates have the
+    order n, r, z here (``torch.roll`` reorders torch's r, z, n), the input gates r, z, n. In
+    comments u is the layer ``tanh(W_s s + keys)``.
     """
 
     @staticmethod

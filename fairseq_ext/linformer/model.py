@@ -65,7 +65,11 @@ class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield ``(option, need)``; see :func:`fairseq_ext.base.models.options_without_effect`."""
+    """Yield ``(option, need)`` for each Linformer option that ``cfg`` turns off.
+
+    ``need`` says what would turn it on; see
+    :func:`fairseq_ext.base.models.options_without_effect`.
+    """
     if cfg.linformer_projection != "learned":
         yield "linformer_init", "`--linformer-projection learned`"
 
@@ -76,8 +80,8 @@ def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
     ``decoder`` says whether the model has a decoder.
 
     Raises:
-        ConfigError: the option is no list of numbers, the list has a wrong length, or layers that
-            share E and F have different numbers.
+        ConfigError: the option is not a list of numbers, the list has a wrong length, or layers
+            that share E and F (``--linformer-sharing layerwise``) differ in their number of slots.
     """
     encoder_layers, decoder_layers = cfg.encoder_layers, cfg.decoder_layers if decoder else 0
     try:
@@ -262,7 +266,11 @@ class LinformerModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)``; see :func:`fairseq_ext.base.models.options_without_effect`."""
+        """Yield ``(option, need)`` for each option that ``cfg`` turns off.
+
+        ``need`` says what would turn it on; see
+        :func:`fairseq_ext.base.models.options_without_effect`.
+        """
         yield from super().without_effect(cfg)
         yield from without_effect(cfg)
 

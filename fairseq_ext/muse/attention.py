@@ -35,7 +35,8 @@ def heads_first(projected: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]
 def additive_mask(padding_mask: Tensor, heads: int, like: Tensor) -> Tensor:
     """Turn a padding mask ``[B, S]``, true on pads, into numbers to add to the attention scores.
 
-    The result ``[B·H, 1, S]`` has the type and device of ``like``.
+    The result ``[B·H, 1, S]`` is -30,000 on pads and 0 elsewhere, with the type and device of
+    ``like``.
     """
     added = like.new_zeros(padding_mask.shape).masked_fill_(padding_mask, MASKED)
     return added.repeat_interleave(heads, dim=0).unsqueeze(1)

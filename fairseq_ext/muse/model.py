@@ -259,7 +259,11 @@ class MuseModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)``; see :func:`fairseq_ext.base.models.options_without_effect`."""
+        """Yield ``(option, need)`` for each option that ``cfg`` turns off.
+
+        ``need`` says what would turn it on; see
+        :func:`fairseq_ext.base.models.options_without_effect`.
+        """
         yield from super().without_effect(cfg)
         if cfg.muse_kernels == "none":
             yield "muse_convolution", "convolutions (`--muse-kernels`)"

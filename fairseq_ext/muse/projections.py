@@ -24,7 +24,11 @@ class Sizes(NamedTuple):
     source_dim: int | None = None  # channels of the source, if the block attends to one
 
     def rows_in(self) -> list[int]:
-        """Return how many rows of ``W_Enc`` compute ``[q; k; v]``, the source query and the FFN."""
+        """Return how many rows of ``W_Enc`` belong to each branch.
+
+        They compute self-attention's q, k and v (perhaps also the convolution's values), the query
+        to the source (decoder) and the hidden layer of the FFN.
+        """
         query = [] if self.source_dim is None else [self.dim]
         return [self.parts_in * self.dim, *query, self.ffn_dim]
 

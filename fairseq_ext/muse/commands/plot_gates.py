@@ -56,7 +56,10 @@ def _plot_gates(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Gates:
-    """The share of each kernel size by layer, lowest layer first; {} without a convolution."""
+    """The shares of the kernel sizes in each layer, lowest layer first.
+
+    A layer's shares are ``{kernel size: share}``; {} for a layer without convolution.
+    """
 
     encoder: tuple[Shares, ...]
     decoder: tuple[Shares, ...]
