@@ -35,7 +35,11 @@ class Kind:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Each system's chrF2 by kind of sentence, and its percentage of faulty translations."""
+    """Each system's chrF2 by kind of sentence, and its percentage of faulty translations.
+
+    A translation is faulty if it has ``<unk>`` or the same words three times in a row, is a copy of
+    the source, or is empty, unless the same is true of its reference.
+    """
 
     kinds: Sequence[Kind]  # kinds that have sentences; a sentence may be of several kinds
     faults: Mapping[str, Mapping[str, float]]  # percentage of translations, by fault and system
@@ -84,7 +88,7 @@ def break_down(
 def _faults(
     runs: Sequence[Sequence[str]], references: Sequence[str], sources: Sequence[str] | None
 ) -> dict[str, int]:
-    """Count a system's faulty translations in all runs, by fault.
+    """Count a system's faulty translations in all runs, by the faults of :class:`Breakdown`.
 
     Copies of the source are only counted if there are ``sources``.
     """
@@ -185,9 +189,9 @@ def most_different(
 
 @dataclass(frozen=True)
 class Overlap:
-    """The references that occur in the training text, and the scores on all other sentences.
+    """The scores on the test sentences whose reference is not in the training text.
 
-    Near-duplicates of training sentences count, too.
+    ``matches`` are the references that equal a training sentence, or are a near-duplicate of one.
     """
 
     matches: Sequence[contamination.Match]

@@ -129,13 +129,13 @@ class Result:
 
     @property
     def tests(self) -> dict[str, str]:
-        """The significance tests behind the p values, keys of :data:`TESTS`, with descriptions."""
+        """Descriptions of the significance tests behind the p values, by key of :data:`TESTS`."""
         differences = [row.scores["BLEU"].difference for row in self.systems]
         used = {difference.test for difference in differences if difference is not None}
         return {test: text for test, text in TESTS.items() if test in used}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON, with the translations of ``samples`` and ``differing`` only."""
+        """Return a dict for JSON; its only translations are in ``samples`` and ``differing``."""
         content = asdict(replace(self, texts={}, tokens={}))
         del content["texts"], content["tokens"], content["languages"]
         return {"tests": self.tests, **content}
@@ -287,7 +287,8 @@ def compare(
     def sample(line: int, scores: Mapping[str, str]) -> Sample:
         """Return line ``line`` of the test set, from 0, with its translations by some systems.
 
-        ``scores`` has the names of these systems, each with a text to show after the name.
+        ``scores`` maps the names of these systems to the text that the page shows after the
+        name: the system's score on this line, or "".
         """
         shown = {f"{name}{score}": texts[name][0][line] for name, score in scores.items()}
         return Sample(line + 1, sources[line] if sources else None, references[line], shown)

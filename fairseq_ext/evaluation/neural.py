@@ -218,7 +218,10 @@ def _python(python: str | None) -> str:
 
 
 def _environment(python: str) -> dict[str, str]:
-    """Return the environment for ``python``; another Python must not search our libraries."""
+    """Return the environment variables for a process of ``python``.
+
+    If this is another Python, variables that make it search this Python's libraries are left out.
+    """
     same_python = python == sys.executable
     return {
         name: value

@@ -149,7 +149,10 @@ def entry(label: str) -> str:
 
 
 def show_names(legend: Legend) -> float:
-    """Unmark and wrap a legend's labels (:func:`entry`); return its height in lines of text."""
+    """Remove the marks of :func:`entry` from a legend's labels, and wrap long labels.
+
+    Return the legend's height in lines of text.
+    """
     lines = 0.0
     for text in legend.get_texts():
         label = textwrap.fill(text.get_text().removeprefix(_MARK), LONGEST)
@@ -403,7 +406,11 @@ def new_figure(width: float, height: float) -> Iterator[Figure]:
 
 
 def stem(output: str | Path) -> Path:
-    """Return the path ``output`` without its ending; refuse pictures but PNG and SVG."""
+    """Return the path ``output`` without its ending, if this is one of :data:`ENDINGS`.
+
+    Raises:
+        ConfigError: the ending is of a picture that is neither PNG nor SVG, such as ``.pdf``.
+    """
     path = Path(output)
     if path.suffix.lower() in OTHER_KINDS:
         raise ConfigError(
@@ -416,7 +423,8 @@ def stem(output: str | Path) -> Path:
 def with_ending(output: str | Path, ending: str) -> Path:
     """Return the path of a file beside the picture ``output``, with another ending.
 
-    If ``output`` ends in ``.svg``, so does the result for an ``ending`` such as ``-curve.png``.
+    ``ending`` replaces the ending of ``output``. If ``output`` is an SVG, ``-curve.png``
+    stands for ``-curve.svg``.
     """
     base = stem(output)
     if Path(output).suffix == ".svg":
@@ -454,7 +462,8 @@ def write_figure(figure: Figure, path: Path) -> None:
 def _add_fonts(figure: Figure) -> None:
     """Let other installed fonts draw the characters that :data:`FONT` lacks; warn if none can.
 
-    Without such characters, :data:`FONT` alone is used: the file is the same on every machine.
+    If no characters are missing, :data:`FONT` alone is used, so the file is the same on every
+    machine.
     """
     from matplotlib.font_manager import findfont, findSystemFonts, fontManager
     from matplotlib.text import Text

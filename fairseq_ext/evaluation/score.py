@@ -92,8 +92,8 @@ def choose_tokenizer(
 def build_bleu(tokenizer: str = USUAL, metric: str | None = None, **options: Any) -> Any:
     """Build sacrebleu's BLEU with a tokenizer; ``options`` are further arguments of ``BLEU``.
 
-    Error messages name the option ``--tokenize`` or, if ``metric`` is not None, ``--metric`` with
-    the value ``metric``, which implies the tokenizer.
+    Error messages name the option that chose the tokenizer: ``--metric`` with the value ``metric``
+    or, if ``metric`` is None, ``--tokenize``.
 
     Raises:
         EnvironmentProblem: the tokenizer's library or its files are missing.
@@ -296,7 +296,10 @@ def as_table(scores: Sequence[Score]) -> str:
 
 
 def test_set_source(test_set: Path, pair: str | None) -> Path | None:
-    """Return the source file of a test set of sacrebleu; None if ``test_set`` is a user's file."""
+    """Return the source file of a test set of sacrebleu; None if ``test_set`` is a user's file.
+
+    The arguments are as for :func:`test_set_reference`.
+    """
     if test_set_reference(test_set, pair) == test_set or pair is None:
         return None
     from sacrebleu.utils import get_source_file

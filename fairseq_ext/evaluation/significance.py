@@ -156,7 +156,7 @@ class Variances:
         return math.exp(brentq(excess, lowest, 0.0)) if excess(lowest) > 0 else 0.0
 
     def detectable(self) -> float:
-        """Find the smallest difference that would reach p < 0.05 in four of five repetitions."""
+        """Find the smallest true difference that gives p < 0.05 with a probability of 80%."""
         draw = np.random.default_rng(1)
         spread = math.sqrt(self.shared + self.weight * self.seeds)
         seeds = self.seeds * draw.chisquare(self.freedom, DRAWS) / self.freedom
@@ -229,8 +229,11 @@ def bootstrap_p(differences: np.ndarray, measured: float) -> float:
     systems were equally good, these differences would lie around zero as they now lie around their
     mean (Efron and Tibshirani 1993, section 16.4). sacrebleu, after a script of Moses, centres the
     absolute differences instead. If all differences have the same sign, sacrebleu thus counts only
-    one direction, and its p is about half as large. Our estimate, ``(larger + 1) / (samples + 1)``,
-    is never 0 (Davison and Hinkley 1997, section 4.2). It is 1 if no difference was measured.
+    one direction, and its p is about half as large.
+
+    Our estimate is ``(larger + 1) / (samples + 1)``, where ``larger`` is the number of samples
+    whose difference is farther from the mean than ``measured`` is from zero. This p is never 0
+    (Davison and Hinkley 1997, section 4.2). It is 1 if no difference was measured.
     """
     if not measured:
         return 1.0

@@ -4,8 +4,8 @@ fairseq logs a line every ``--log-interval`` updates, one per validation and one
 the keys of a validation and of an epoch have a prefix (``valid_loss``, ``train_loss``). In the
 simple format, the three lines are ``epoch 001:  2 / 4 loss=4.03, …``, ``epoch 001 | valid on
 'valid' subset | loss 4 | …`` and ``epoch 001 | loss 4 | …``. Losses are in bits per target token,
-because fairseq divides by log 2. Incomplete lines, which a killed run may leave, and numbers out of
-range are skipped.
+because fairseq divides by log 2. Incomplete lines, which a killed run may leave, are skipped, and
+so are numbers that are not finite or exceed 10^15.
 """
 
 import math
