@@ -38,8 +38,8 @@ def select(folder: str | Path, kind: str, count: int) -> list[Path]:
     run decides whether higher is better.
 
     Raises:
-        CheckpointError: ``folder`` is not a folder, has fewer checkpoints of this kind, or has the
-            best ones by several metrics.
+        CheckpointError: ``folder`` is not a folder, has fewer checkpoints of this kind, or has
+            best checkpoints by more than one metric.
         ConfigError: ``count`` is below 1.
     """
     shape, pattern = KINDS[kind]

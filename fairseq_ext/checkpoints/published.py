@@ -182,7 +182,11 @@ def _dictionaries(folder: Path) -> dict[str, Path]:
 
 
 def _model_in(folder: Path) -> Path:
-    """Return the folder of a published model in the unpacked archive; refuse an archive without."""
+    """Return the folder of the published model in ``folder``, an unpacked archive.
+
+    Raises:
+        CheckpointError: the archive has no published model.
+    """
     folders = [folder, *(entry for entry in sorted(folder.iterdir()) if entry.is_dir())]
     for candidate in folders:
         if _ensemble(candidate, candidate):
@@ -254,7 +258,7 @@ def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline,
     """Return the text steps of a published model, and the origin of these steps for a message.
 
     If ``path`` or ``folder`` has the name of a model with steps in :func:`hub_models`, these steps
-    count. Otherwise the files of subwords in ``folder`` decide.
+    are used. Otherwise the files of subwords in ``folder`` decide.
     """
     kind, used = _subwords(folder)
     moses, origin = kind in ("fastbpe", "subword-nmt"), "its files"
@@ -417,10 +421,11 @@ def plan_pair(
 def _tokens(
     folder: Path, settings: Mapping[str, Any], codes: Sequence[str], pair: Mapping[str, str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return symbols that ``translation_multi_simple_epoch`` adds to dictionaries, and options.
+    """Return the symbols that ``translation_multi_simple_epoch`` adds to dictionaries, and options.
 
     ``codes`` are all languages of the model; ``pair`` maps ``src`` and ``tgt`` to languages. The
-    options ``source_prefix`` and ``target_prefix`` hold their language tokens.
+    options are ``source_prefix`` and ``target_prefix`` of ``translation_ext``. Each is the token of
+    one of these two languages, or "" if the model has no such prefix.
     """
     if settings.get("lang_tok_replacing_bos_eos"):
         raise CheckpointError(
@@ -482,9 +487,9 @@ def _split(value: Any) -> list[str]:
 
 
 def _require_language(folder: Path, option: str, code: str | None, codes: Sequence[str]) -> None:
-    """Refuse a language ``code`` that is not in ``codes``, or None if the model needs a language.
+    """Raise ConfigError if a language ``code`` is None, or is not among the model's ``codes``.
 
-    Without any ``codes``, each language is accepted. ``option`` is for the message.
+    If ``codes`` is empty, every code but None is accepted. ``option`` is for the message.
     """
     if code in codes or (code is not None and not codes):
         return

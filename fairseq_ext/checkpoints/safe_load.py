@@ -227,7 +227,7 @@ def require_memory(path: str | Path, size: int, cause: str, remedy: str) -> None
 
 
 def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
-    """Yield an archive's faults in words, for an error message; it has ``size`` bytes.
+    """Yield the faults of an archive of ``size`` bytes, as phrases for an error message.
 
     Each check relies on the checks before it.
     """
@@ -302,7 +302,10 @@ def allowed_globals() -> Globals:
 
 
 def _guard(name: str, function: Callable, *kinds: type) -> Callable:
-    """Wrap a function, ``name`` in pickles, to refuse arguments not exactly of types ``kinds``."""
+    """Wrap a function so that it accepts only arguments whose types are exactly ``kinds``.
+
+    ``name`` is the name by which pickles call the function.
+    """
 
     def call(*arguments: Any) -> Any:
         if tuple(map(type, arguments)) != kinds:
@@ -359,7 +362,10 @@ class NumberKind:
 
 
 class NumberArray(np.ndarray):
-    """A replacement for ``numpy.ndarray`` that holds only numbers; its pickle is a plain array."""
+    """A replacement for ``numpy.ndarray`` that holds only numbers.
+
+    It is pickled as a plain ``numpy.ndarray``.
+    """
 
     def __new__(cls, *arguments: object) -> "NumberArray":
         raise _unsupported("numpy.ndarray")
@@ -397,7 +403,11 @@ class Node:
 
 
 def reconstruct(kind: object, *shape: object) -> NumberArray:
-    """Return an empty array for :meth:`NumberArray.__setstate__` to fill; ignore the shape."""
+    """Return an empty array, in place of numpy's ``_reconstruct``.
+
+    ``kind`` must be :class:`NumberArray`. ``shape`` has no effect, because the pickle then calls
+    :meth:`NumberArray.__setstate__`, which sets shape and content.
+    """
     if kind is not NumberArray:
         raise _unsupported("numpy.ndarray")
     return np.ndarray.__new__(NumberArray, (0,), np.int8)
@@ -529,9 +539,10 @@ def require_inert(settings: Any) -> None:
 
 
 def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any]]) -> bool:
-    """Return whether ``text`` refers to a single option in ``settings``, or to nothing there.
+    """Return whether ``text`` refers to a single option in ``settings``, not to a section or list.
 
-    ``sections`` is a cache that the calls for one configuration share.
+    The result is also True if ``settings`` have nothing by that name. ``sections`` is a cache that
+    the calls for one configuration share.
     """
     reference = _REFERENCE.fullmatch(text)
     if reference is None or isinstance(settings, Namespace):  # `args` have no references

@@ -64,9 +64,10 @@ class Card:
         return cls(about, licence[1] if licence else cls.licence, body[2] if body else "")
 
     def with_format_note(self, numbers: str) -> "Card":
-        """Return a card with a note below its scores: the number format of the measured weights.
+        """Return a card with a note below its scores: the weights were measured as ``numbers``.
 
-        A card without scores, or with such a note, stays as it is.
+        ``numbers`` is a number format, such as ``int8``. A card without scores, or with such a
+        note, stays as it is.
         """
         if not self.table or _MEASURED in self.table:
             return self

@@ -128,11 +128,12 @@ def _fetch(repo: str, revision: str | None) -> Path:
 
 
 def _is_reachable() -> bool:
-    """Return whether to ask the Hub: not if HF_HUB_OFFLINE is set, or its host refuses connections.
+    """Return whether to ask the Hub.
 
-    A host name without an address counts as a refusal; huggingface_hub would retry for half a
-    minute after either. If the host does not answer in time, the Hub is asked, because the host may
-    answer later. It is also asked if there is a proxy, which may reach any host.
+    It is not asked if ``HF_HUB_OFFLINE`` is set, nor if its host has no address or refuses
+    connections, because huggingface_hub would retry for half a minute. If the host does not answer
+    in time, the Hub is asked, because the host may answer later. It is also asked if there is a
+    proxy, which may reach any host.
     """
     import socket
     from urllib.parse import urlsplit

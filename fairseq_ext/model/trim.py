@@ -174,7 +174,10 @@ def with_symbols(
 
 
 def _dictionary(words: Dictionary, rows: torch.Tensor) -> Dictionary:
-    """Return a dictionary with only the symbols of ``words`` at ``rows``, special ones first."""
+    """Return a dictionary with only those symbols of ``words`` that have the indices ``rows``.
+
+    The first of these indices are those of fairseq's special symbols.
+    """
     smaller = Dictionary()
     for number in rows.tolist()[smaller.nspecial :]:
         smaller.add_symbol(words.symbols[number], n=words.count[number])

@@ -70,7 +70,8 @@ def write(
         change: function that changes the model and the task before they are written.
 
     Raises:
-        CheckpointError: the checkpoint cannot be read, or has no weights to store in bits.
+        CheckpointError: the checkpoint cannot be read, or ``numbers`` asks for bits, but no weights
+            are binary or ternary.
         ConfigError: ``output`` exists, or ``numbers`` would round binary weights.
     """
     with _becoming(output) as folder:
