@@ -3,12 +3,12 @@
 A subcommand has a module with its name (``scaling_fit.py`` for ``scaling-fit``). The module's
 function ``add(commands)`` adds a parser to ``commands``, and sets the parser's default ``run``: a
 function that takes the parsed arguments, and may return an exit status. Some subcommands share the
-module of another subcommand: ``MODULES`` names the module, and its function ``add_NAME`` adds the
+module of another subcommand: ``MODULES`` names this module, whose function ``add_NAME`` adds the
 subcommand NAME. Until ``run`` is called, a module imports little more than argparse.
 
 The subcommands of a single architecture are in the folder ``commands`` of that architecture. The
-architecture's ``__init__.py`` lists them in ``COMMANDS``, below the headings of ``GROUPS``, and its
-pictures for ``plot`` in ``PICTURES``.
+architecture's ``__init__.py`` lists them in ``COMMANDS``, by the headings that are the keys of
+``GROUPS``. It lists the architecture's pictures for ``plot`` in ``PICTURES``.
 """
 
 import argparse

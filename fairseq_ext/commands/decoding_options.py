@@ -48,7 +48,7 @@ TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 
 
 def _number(default: float, text: str) -> Any:
-    """Declare a numeric option that is None if absent; the help shows ``text (default)``."""
+    """Declare a numeric option with the help text ``text (default)``; if absent, it is None."""
     return option(None, f"{text} ({default})")
 
 
@@ -138,7 +138,12 @@ class SearchOptions:
             raise ConfigError(f"`{flag(name)}` {fault}.")
 
     def search(self, model_defaults: SearchDefaults) -> Search:
-        """Return the settings: those given, or ``model_defaults``, or those of :class:`Search`."""
+        """Return the settings of a search.
+
+        An option that is None takes its value from ``model_defaults`` or, if it is not there
+        either, from :class:`Search` or :data:`SAMPLES`. ``epsilon_sampling`` is 0 if it is None
+        and ``--sampling`` or ``--sampling-topk`` is set.
+        """
         self.check()
         values = {name: getattr(Search, name) for name in (*SEARCH, *LIMITS)}
         values |= SAMPLES

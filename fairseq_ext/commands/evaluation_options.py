@@ -99,9 +99,10 @@ class ProcessOptions:
         return {name: value for name, value in settings.items() if value is not None}
 
     def refuse(self, needs: str) -> None:
-        """Raise ConfigError if one of these options is set.
+        """Raise ConfigError if one of these options is set, although ``needs`` is missing.
 
-        Call this if the command line lacks ``needs``, without which they have no effect.
+        Without ``needs``, such as ``--metric comet:MODEL``, these options have no effect. The
+        caller has found that the command line lacks it.
         """
         for name in ("metric_python", "metric_batch_size"):
             if getattr(self, name) is not None:

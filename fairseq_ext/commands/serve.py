@@ -70,8 +70,8 @@ def serve(settings: Settings) -> int:
 def _splits(settings: Settings) -> bool:
     """Return whether to split lines into sentences.
 
-    If neither ``--split-sentences`` nor its negation is set, this is whether the library for it is
-    installed; if it is not, print a note.
+    ``--split-sentences`` or ``--no-split-sentences`` decides. Without either, lines are split if
+    the library for it is installed. If it is not installed, a note is printed.
     """
     if settings.split_sentences is not None:
         return settings.split_sentences

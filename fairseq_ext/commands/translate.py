@@ -303,7 +303,7 @@ def count_lines(request: Request) -> int | None:
 
 
 def load(request: Request) -> tuple[Translates, TranslateLines]:
-    """Load the models; return the translator, and a function that translates lines (bytes)."""
+    """Load the models; return the translator, and a function that translates lines of bytes."""
     from fairseq_ext.decoding import stream
     from fairseq_ext.decoding.loading import open_model
     from fairseq_ext.text import placeholders
@@ -388,7 +388,10 @@ def write(
 
 
 def _noticed(translations: Iterable[Translation], several: list[int]) -> Iterator[Translation]:
-    """Yield ``translations``; add to ``several`` the lines that seem to have several sentences."""
+    """Yield ``translations``, and note in ``several`` which lines seem to have several sentences.
+
+    ``several`` gets the numbers of these lines, from 1.
+    """
     from fairseq_ext.text.sentences import seem_several
 
     for translation in translations:

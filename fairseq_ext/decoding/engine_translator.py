@@ -69,7 +69,8 @@ class EngineTranslator:
     ) -> list[list[Candidate]]:
         """Translate as :meth:`fairseq_ext.decoding.translator.Translator.translate` does.
 
-        A ``search`` cannot change batch size, constraints and shortlist.
+        Batch size, constraints and shortlist are always the translator's own; a ``search`` cannot
+        change them.
         """
         search = search or self._search
         rules = _rules(search, self._search.constraints, len(self._model.target))

@@ -285,7 +285,11 @@ def as_dict(decisions: Sequence[Decision], utility: Utility, **settings: Any) ->
 
 
 def as_table(decisions: Sequence[Decision], utility: Utility) -> str:
-    """Summarize decisions as a table: sentences, distinct candidates of each, mean utilities."""
+    """Summarize decisions as a table.
+
+    Its rows are the number of sentences, the mean number of distinct candidates of a sentence, the
+    mean utility of a random candidate and of the chosen candidate, and the utility's signature.
+    """
     name = utility.signature
     rows = (
         ("sentences", f"{len(decisions)}"),

@@ -269,7 +269,8 @@ def _configuration(data: str | Path, search: Search) -> Any:
 def forked_random_numbers(search: Search) -> AbstractContextManager[None]:
     """Return a context that, at its end, restores the state of torch's random generators.
 
-    These include the GPUs', unless ``search`` asks for the CPU and CUDA is not in use.
+    The generators of GPUs are restored, too, unless ``search`` asks for the CPU and CUDA is not in
+    use.
     """
     cuda = torch.cuda.is_initialized() or (torch.cuda.is_available() and not search.cpu)
     return torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else [])
