@@ -44,7 +44,10 @@ class EpsilonSampling(Sampling):
         self.epsilon = epsilon
 
     def step(self, step: int, lprobs: Tensor, *state: Tensor | None) -> tuple[Tensor, ...]:
-        """Draw a token for each hypothesis after truncating ``lprobs`` ``[B, K, V]``."""
+        """Truncate ``lprobs`` ``[B, K, V]``, then draw a token for each hypothesis.
+
+        The other arguments and the result are those of fairseq's ``Sampling.step``.
+        """
         return super().step(step, truncate(lprobs, self.epsilon), *state)
 
 

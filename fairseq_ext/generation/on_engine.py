@@ -57,7 +57,10 @@ def on_a_device(model: BaseFairseqModel) -> bool:
 
 
 def share_weights(generators: Iterable[Any]) -> None:
-    """Share weights among all :class:`NativeGenerator` objects, which run the same models."""
+    """Let each :class:`NativeGenerator` in ``generators`` use the weights of the first.
+
+    All of them must run the same models. Other generators are left alone.
+    """
     natives = [generator for generator in generators if isinstance(generator, NativeGenerator)]
     for native in natives[1:]:
         native._teams, native._shortlist = natives[0]._teams, natives[0]._shortlist

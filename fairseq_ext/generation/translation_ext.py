@@ -94,8 +94,8 @@ class CutDataset(data.TruncateDataset):
 class RandomPairDataset(data.LanguagePairDataset):
     """A dataset of sentence pairs in random order, with a new order in every epoch.
 
-    fairseq seeds numpy with ``--seed`` and the epoch before it asks for the order, so a resumed run
-    gets the batches of its epoch again.
+    Before fairseq asks for the order, it seeds numpy with the sum of ``--seed`` and the epoch's
+    number. So a resumed run gets the same batches in its epoch again.
     """
 
     @property
@@ -144,7 +144,7 @@ class TranslationExtTask(TranslationTask):
         self.affixes = Affixes(**numbers)
 
     def load_dataset(self, split: str, *rest: Any, **options: Any) -> None:
-        """Load a split as ``translation`` does, then cut sentences and add symbols as options say.
+        """Load a split as ``translation`` does; cut sentences or add symbols if options say so.
 
         With ``--random-batches``, the training split becomes a :class:`RandomPairDataset`.
         """
@@ -266,12 +266,12 @@ class Affixes(NamedTuple):
 
     @property
     def source(self) -> list[int]:
-        """The dictionary indices of the symbols to put around each source."""
+        """The dictionary indices of the source's prefix and suffix, without those that are None."""
         return [symbol for symbol in self[:2] if symbol is not None]
 
     @property
     def target(self) -> list[int]:
-        """The dictionary indices of the symbols to put around each target."""
+        """The dictionary indices of the target's prefix and suffix, without those that are None."""
         return [symbol for symbol in self[2:] if symbol is not None]
 
 
