@@ -84,7 +84,7 @@ def by_onednn(bf16: bool = False) -> Iterator[None]:
 
 
 def mm(product: Product, a: Tensor, b: Tensor) -> Tensor:
-    """Compute ``A B``: a large product of fp32 matrices by ``product``, any other by torch."""
+    """Compute ``A B``, by the function ``product`` if it is a large fp32 product, else by torch."""
     if _is_large(a, b):
         return product(a, b, None)
     return torch.mm(a, b, out=a.new_empty(a.size(0), b.size(1)))  # torch's own kernel
@@ -138,7 +138,7 @@ def _bf16_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 def times_as_long(converted: bool) -> float:
     """Return the time of a matrix product on the CPU in bf16, divided by its time in fp32.
 
-    If ``converted``, the factors are fp32, and converting them to bf16 counts.
+    If ``converted``, the time in bf16 includes the conversion of the factors from fp32.
     """
     fp32 = torch.ones(*TIMED[:2]), torch.ones(*TIMED[1:])
     with torch.no_grad():
