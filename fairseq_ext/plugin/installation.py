@@ -29,5 +29,5 @@ def check_single_fairseq() -> None:
 
 
 def reinstall(names: Sequence[str]) -> str:
-    """Return the shell command that replaces the distributions ``names`` with tested fairseq."""
+    """Return the shell command that replaces the distributions ``names`` by the tested fairseq."""
     return f"pip uninstall -y {' '.join(names)} && {INSTALL_FAIRSEQ}"

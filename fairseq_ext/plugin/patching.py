@@ -117,8 +117,9 @@ def patches_of(module: ModuleType) -> list[Patch]:
 def apply(patch: Patch, start: str = "") -> None:
     """Apply a patch to its targets, or only to the targets that begin with ``start``.
 
-    ``start`` is a module with a colon, such as ``fairseq_cli.train:``. The patch's actions are
-    called only if it is empty. Raise EnvironmentProblem if the installed fairseq lacks a target.
+    ``start`` is a module with a colon, such as ``fairseq_cli.train:``. If ``start`` is empty, the
+    patch's actions are called too. Raise EnvironmentProblem if the installed fairseq lacks a
+    target.
     """
     try:
         for layer in patch.layers:

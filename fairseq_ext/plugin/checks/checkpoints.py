@@ -132,7 +132,10 @@ def _trainer_load_checkpoint(
 
 
 def _require_scheduler(cfg: Any, filename: str) -> None:
-    """Refuse to resume from ``filename`` with a new scheduler, which would get the old state."""
+    """Refuse to resume from ``filename`` with another scheduler than the run that saved it.
+
+    fairseq would load the state of the old scheduler into the new one.
+    """
     if not storage.is_checkpoint(filename):
         return
     state = storage.peek(filename)

@@ -52,7 +52,10 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 
 @around("fairseq.trainer:Trainer.__init__", patch="options that do not work")
 def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
-    """Check options in each process; processes of `fairseq-hydra-train` may skip `call_main`."""
+    """Check the options in each process that trains.
+
+    Not every process of `fairseq-hydra-train` calls `call_main`, which checks them first.
+    """
     _refuse_broken(cfg, "fairseq_cli.train")
     if cfg.optimization.use_bmuf and cfg.distributed_training.distributed_world_size == 1:
         raise ConfigError(
@@ -174,7 +177,9 @@ def _check_input(path: str) -> None:
 
 @around("fairseq_cli.interactive:buffered_read", patch="control symbols as words")
 def _buffered_read(original: Callable, path: str, size: int) -> Iterator[list[str]]:
-    """Refuse `<s>`, `</s>` and `<pad>` as words, also in pipes, which nothing else checks.
+    """Refuse lines that have `<s>`, `</s>` or `<pad>` as a word.
+
+    No other check finds such words in the text of a pipe.
 
     Problem: fairseq-interactive takes `<s>`, `</s>` and `<pad>` in a text for the beginning, the
     end and the padding of a sentence.
@@ -296,7 +301,7 @@ def _preprocess(original: Callable, args: Namespace) -> None:
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.build_dictionary", patch="complete result files")
 def _build_dictionary(original: Callable, cls: type, filenames: Any, **options: Any) -> Any:
-    """Refuse to make a dictionary without any word of the text, only with fairseq's symbols."""
+    """Refuse to make a dictionary that has fairseq's symbols, but no word of the text."""
     dictionary = original(cls, filenames, **options)
     if not any(dictionary.count[dictionary.nspecial :]):
         raise ConfigError(

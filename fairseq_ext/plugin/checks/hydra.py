@@ -3,8 +3,8 @@
 fairseq-hydra-train imports ``common.user_dir``, and with it this plugin, inside ``call_main``. Most
 checks (refusals, locks, interruption, errors in one line) wrap ``call_main`` and would come too
 late. So the first function that runs after the import (:func:`_add_defaults`) calls the patched
-``call_main`` with the same configuration. When that training is over, the call that began without
-the checks is abandoned.
+``call_main`` with the same configuration. When that training is over, :class:`_Done` ends the
+first, unchecked call before it trains.
 
 A named architecture is a set of defaults. fairseq-hydra-train fills in the model's own defaults
 first and then never applies the architecture's defaults, so every named architecture would have
@@ -88,9 +88,11 @@ def _in_one_line() -> Iterator[None]:
 
 
 def complete(cfg: Any) -> None:
-    """Complete ``cfg`` as the parser of fairseq-train would; refuse names that are not registered.
+    """Complete ``cfg`` as the parser of fairseq-train would.
 
-    A memory-efficient precision switches ``fp16`` or ``bf16`` on, and an architecture sets sizes.
+    ``memory_efficient_fp16`` switches ``fp16`` on (likewise for bf16), and an architecture sets
+    sizes. Raise ConfigError if the name of the model, task, criterion, optimizer or scheduler is
+    not registered.
     """
     from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
@@ -115,9 +117,9 @@ def complete(cfg: Any) -> None:
 def fill_in_architecture(cfg: Any) -> None:
     """Fill in the options that ``cfg.model`` lacks with the defaults of its architecture.
 
-    Architectures of fairseq's own models keep the sizes of their model. fairseq fills these in
-    before it imports this plugin for the first job of a sweep. So the defaults of the architecture
-    could only reach the later jobs, and the jobs would differ.
+    fairseq's own architectures are left out: they keep the default sizes of their model. In the
+    first job of a sweep, fairseq fills in these sizes before it imports this plugin. So this
+    function could change only the later jobs, which would then differ from the first.
     """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
     from omegaconf import open_dict

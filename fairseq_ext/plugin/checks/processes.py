@@ -189,7 +189,7 @@ def interrupts() -> Iterator[list[signal.Signals]]:
 
 
 def leave_quietly() -> None:
-    """Make a child process end without a message at its first signal, and ignore later ones."""
+    """Make this child process end without a message at its first signal, and ignore later ones."""
     leaving = False
 
     def handle(*_: object) -> None:

@@ -41,7 +41,7 @@ def refuse(cfg: Any) -> None:
 
 
 def dictionary(option: str, text: str) -> dict[Any, Any]:
-    """Read the value ``text`` of an option as a dictionary; raise ConfigError if it is none."""
+    """Read ``text``, the value of ``option``, as a dictionary; raise ConfigError if it is not."""
     values = _value(text)
     if not isinstance(values, dict):
         raise wrong_value(option, "a dictionary such as \"{'dropout': 0.1}\" (quote it)", text)
@@ -117,7 +117,7 @@ def _value(text: str) -> Any:
 
 
 def _precision(cfg: Any) -> Iterator[str]:
-    """Yield errors about ``--fp16`` and ``--amp``, which need CUDA, and ``--bf16-products``."""
+    """Yield errors about ``--fp16`` or ``--amp`` without CUDA, and about ``--bf16-products``."""
     import torch
 
     for option in ("fp16", "amp"):
@@ -211,7 +211,10 @@ def _criterion(cfg: Any) -> Iterator[str]:
 
 
 def _bleu(cfg: Any) -> Iterator[str]:
-    """Yield errors about options of ``--eval-bleu``, which fairseq reads after the first epoch."""
+    """Yield errors about ``--eval-bleu`` and its options.
+
+    fairseq would read these options only after the first epoch.
+    """
     from fairseq.data.encoders import TOKENIZER_REGISTRY
 
     task = cfg.task

@@ -26,7 +26,7 @@ _saving: list[Future] = []
 
 
 def wait() -> None:
-    """Wait until the last checkpoint is on the disk; raise the error that saving it met, if any."""
+    """Wait until the last checkpoint is on the disk; if saving it failed, raise the error."""
     while _saving:
         _saving.pop().result()
 
@@ -35,7 +35,7 @@ def wait() -> None:
 def _add_defaults(original: Callable, cfg: Any) -> None:
     """Provide an empty module iopath if none is installed; fairseq requires it, but never uses it.
 
-    Problem: --write-checkpoints-asynchronously needs one more package and writes no
+    Problem: --write-checkpoints-asynchronously needs the package iopath and writes no
     checkpoint_last.pt, and a kill leaves a torn checkpoint.
     """
     original(cfg)

@@ -36,7 +36,8 @@ def keep_sizes_once(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
 def order_by_radix(original: Callable, self: Any) -> np.ndarray:
     """Order sentences by :func:`random_by_length`.
 
-    fairseq orders them if one is longer than :data:`LONGEST`, or if they are put into buckets.
+    fairseq's own method still orders them if a sentence is longer than :data:`LONGEST` tokens, or
+    with ``--num-batch-buckets``.
     """
     sizes = [side for side in (self.tgt_sizes, self.src_sizes) if side is not None]
     longest = max(side.max(initial=0) for side in sizes)
@@ -48,10 +49,10 @@ def order_by_radix(original: Callable, self: Any) -> np.ndarray:
 def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
     """Return sentence numbers sorted by length, at random among equals: int64 ``[sentences]``.
 
-    The order equals fairseq's: numpy's global generator gives the same numbers, and sorting is
-    stable. numpy sorts integers of 16 bits by radix. ``sizes`` has an array of lengths for each
-    side; the last side is the primary sort key. Without ``shuffle``, sentences of equal lengths
-    keep the order of the corpus.
+    ``sizes`` has an array of lengths for each side; the last side is the primary sort key. No
+    length may exceed :data:`LONGEST`: lengths are sorted as 16-bit integers, for which numpy uses
+    radix sort. Without ``shuffle``, sentences of equal lengths keep the order of the corpus. The
+    order equals fairseq's: numpy's global generator gives the same numbers, and sorting is stable.
     """
     count = len(sizes[0])
     kind = np.int32 if count <= np.iinfo(np.int32).max else np.int64

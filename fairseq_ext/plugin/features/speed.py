@@ -141,9 +141,10 @@ def copy_weights_at_once(original: Callable, self: Any) -> None:
 
 
 def _fp32_copies(optimizer: Any, weights: list[Tensor], part: str) -> list[Tensor] | None:
-    """Return ``part`` (``data`` or ``grad``) of the weights' fp32 copies, in the weights' shapes.
+    """Return ``part`` (``data`` or ``grad``) of the fp32 copy of each weight, in its shape.
 
-    Return None if some copies have no such part, or if the copies are on several devices.
+    Return None if a copy has no such part, or if fairseq's flat copy of all weights has another
+    size or is on several devices.
     """
     copies = optimizer.fp32_params
     if not optimizer.has_flat_params:

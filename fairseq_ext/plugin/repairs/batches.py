@@ -34,9 +34,11 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
 
 @around("fairseq.data.iterators:EpochBatchIterator.__init__", patch="batches of each epoch")
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Fill the last group of `--grouped-shuffling`; start workers anew if data change by epoch.
+    """Complete the last group of `--grouped-shuffling` with empty batches, which fairseq skips.
 
-    Without workers, the main thread draws noise, because updates use the same random generator.
+    If the data change with the epoch, each epoch starts new workers. Without workers, the main
+    thread draws the noise of `denoising`: a thread that loads batches in the background would use
+    the same random generator as the updates.
 
     Problem: --grouped-shuffling makes groups of one batch per process, and drops the last group of
     every epoch if it is incomplete. With --num-workers, `masked_lm` keeps the masks of the first
@@ -119,9 +121,10 @@ def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
 
 @around("fairseq.data.indexed_dataset:infer_dataset_impl", patch="data of the old layout")
 def not_cached(original: Callable, path: str) -> str | None:
-    """Return the layout of data, with ``lazy`` for ``cached``; None if the layout is unknown.
+    """Return the layout that fairseq infers for data, but ``lazy`` if fairseq says ``cached``.
 
-    ``lazy`` reads sentences from the file when they are needed.
+    With ``lazy``, a sentence is read from the file when it is needed. The result is None if fairseq
+    cannot infer the layout.
 
     Problem: Training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError, because
     fairseq reads a batch before it caches the sentences; without the cache, workers share the open

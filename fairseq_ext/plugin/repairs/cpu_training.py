@@ -56,7 +56,7 @@ def require_one_job(training: Any) -> None:
 
 
 def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> None:
-    """Register this plugin in a spawned process, then call ``main(cfg, **kwargs)`` there."""
+    """Register this plugin in the spawned process ``index``, then call ``main(cfg, **kwargs)``."""
     from fairseq_ext.plugin import register
 
     register()

@@ -110,7 +110,7 @@ def align_as_trained(original: Callable, self: Any, encoder: Any, decoder: Any, 
 def score_without_attention(
     original: Callable, self: Any, models: list[Any], sample: Any, **options: Any
 ) -> Any:
-    """Score with an ensemble without the models' attention, unless alignments are asked for.
+    """Drop the attention of an ensemble's models before scoring, unless alignments are asked for.
 
     Problem: --score-reference ends in a TypeError if the first model of an ensemble returns its
     attention and another model does not.

@@ -61,7 +61,7 @@ def _log_file_once(original: Callable, *args: Any, **options: Any) -> Any:
     """Open ``--log-file`` only if the logger does not yet write to that file.
 
     Problem: fairseq opens --log-file again in each epoch and validation and never closes it, so
-    that lines are written more and more often; and the plugin's messages are missing there.
+    that each line appears more and more often; and the plugin's messages are missing there.
     """
     from fairseq.logging.progress_bar import logger
 
@@ -74,7 +74,10 @@ def _log_file_once(original: Callable, *args: Any, **options: Any) -> Any:
 
 @around("fairseq.checkpoint_utils:verify_checkpoint_directory", patch="log file")
 def _log_plugin(original: Callable, save_dir: str) -> None:
-    """Write the plugin's messages to ``--log-file`` too, which the first process has now opened."""
+    """Write the plugin's messages to ``--log-file`` too.
+
+    In the first process, fairseq opens this file before it calls this function.
+    """
     plugin = logging.getLogger("fairseq_ext")
     for handler in logging.getLogger("fairseq_cli.train").handlers:
         if isinstance(handler, logging.FileHandler):

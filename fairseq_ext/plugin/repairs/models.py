@@ -166,8 +166,8 @@ def restore_half_precision(
 ) -> None:
     """Restore the loss scaler's state and the fp32 master weights, if the checkpoint has them.
 
-    A saved master weight must round to the weight that the model has loaded. If it does not, the
-    model's weights have been changed, and their fp32 copy is kept.
+    A master weight is restored only if it rounds to the model's weight. Otherwise the model's
+    weight was changed after it was saved, and the fp32 copy of the changed weight stays.
     """
     original(self, state, *args, **kwargs)
     saved = state.get("fp32_params", [])

@@ -80,9 +80,9 @@ def shuffle_as_asked(
 def continue_the_pass(original: Callable, self: Any, epoch: int) -> None:
     """Keep the order of a multilingual corpus when a run resumes within a pass over the corpus.
 
-    With ``--virtual-epoch-size`` a pass takes several epochs, and the number of the first seeds its
-    order. In fairseq, a resumed run takes the number of the epoch in which it resumes. So it draws
-    another order, and reads some sentences twice and others not at all.
+    With ``--virtual-epoch-size`` a pass takes several epochs. The number of its first epoch is the
+    seed of its order. In fairseq, a resumed run takes the epoch in which it resumes as the seed. So
+    it draws another order, and reads some sentences twice and others not at all.
     """
     first = epoch - (epoch - 1) % self.num_virtual_epochs
     if self._random_global_indices is None and first != epoch:
