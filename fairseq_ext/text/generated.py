@@ -37,7 +37,10 @@ class Postprocessor:
 
     @classmethod
     def by_language(cls, language: str | None) -> "Postprocessor":
-        """Build a converter that joins subword-nmt's pieces and, with a language, Moses' tokens."""
+        """Build a converter that joins subword-nmt's pieces.
+
+        Unless ``language`` is None, it also detokenizes by Moses' rules for this language.
+        """
         return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 
     def words(self, lines: Iterable[str]) -> list[str]:

@@ -22,8 +22,9 @@ MARKUP = re.compile(
 
 
 def paragraphs(text: str) -> tuple[list[str], list[str]]:
-    """Split HTML into paragraphs, and the markup after each paragraph but the last.
+    """Return the paragraphs of an HTML text, and the markup between successive paragraphs.
 
+    If the text begins or ends with markup, the first or last paragraph has no words.
     Within a paragraph, line breaks become spaces, and tags such as ``<b>`` remain.
     """
     texts, between, part, end = list[str](), list[str](), "", 0

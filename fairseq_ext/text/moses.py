@@ -114,10 +114,10 @@ UNESCAPES |= {"&bar;": "|", "&bra;": "[", "&ket;": "]", "&amp;": "&"}  # `&amp;`
 def needed(pattern: str, replacement: str) -> str:
     """Return a substring that must be in a text for a rule to change the text; "" if none is known.
 
-    The groups of ``pattern`` are disregarded. If the rest has nothing optional and no alternatives,
-    a text must have each of its characters, and the substring is one of them. If ``pattern`` is a
-    repetition of ``replacement``, the substring is ``replacement`` twice, because replacing a
-    single one would change nothing.
+    Groups in parentheses are first cut out of ``pattern``. If the rest has nothing optional and no
+    alternatives, a text must have each character of the rest; one of these is returned. If
+    ``pattern`` is ``replacement`` followed by ``+``, ``replacement`` is returned twice, because the
+    rule would replace a single one by itself.
     """
     if pattern == f"{replacement}+":
         return 2 * replacement
@@ -215,7 +215,8 @@ class Tokenizer:
 def detokenizer(language: str) -> Callable[[str], str]:
     """Return a function that detokenizes a line like ``detokenizer.perl -l language``.
 
-    Signs replace XML entities. The language code may have a script or region.
+    XML entities become the characters that they stand for. The language code may have a script or
+    region.
     """
     code = short_code(language)
 
@@ -285,10 +286,10 @@ def _text(words: list[str], language: str) -> Iterator[str]:
 
 
 def _is_ending(words: list[str], language: str) -> bool:
-    """Return whether the last of up to three ``words`` continues the one before, without a space.
+    """Return whether no space belongs before the last of up to three successive ``words``.
 
-    It does if it is an English ``'s`` or ``'ll``, or the decimals of a Czech number: ``5`` after
-    ``3`` and ``,``.
+    This word is then an English ending such as ``'s`` or ``'ll``, or the decimals of a Czech
+    number: ``5`` after ``3`` and ``,``.
     """
     *before, word = words
     if language == "en":

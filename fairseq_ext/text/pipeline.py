@@ -65,9 +65,10 @@ class Pipeline:
                 raise ConfigError(f"`--{option}` goes with `--tokenize`, which is missing.")
 
     def words(self, language: str | None = None) -> Step:
-        """Return a function from a line of text in ``language`` (default: ``src``) to its words.
+        """Return a function that turns text in ``language`` (default: ``src``) into words.
 
-        The function does all steps except the subwords.
+        It takes a line, returns the words separated by spaces, and does all steps except the
+        subwords.
         """
         language = language or self.src
         steps: list[Step] = []
@@ -132,7 +133,10 @@ class Pipeline:
         return lambda line: detokenize(join(line))
 
     def towards(self, src: str, tgt: str) -> "Pipeline | None":
-        """Return this pipeline turned to ``src`` → ``tgt``; None if it is for other languages."""
+        """Return this pipeline for the direction ``src`` → ``tgt``, reversed if necessary.
+
+        Return None if the pipeline is for other languages.
+        """
         if {src, tgt} != {self.src, self.tgt}:
             return None
         return dataclasses.replace(self, src=src, tgt=tgt)
@@ -162,8 +166,9 @@ class Pipeline:
 
 
 def load_towards(folder: Path, src: str, tgt: str) -> Pipeline | None:
-    """Load the pipeline in a folder, turned to ``src`` → ``tgt``; None if there is no text.json.
+    """Load a folder's pipeline for the direction ``src`` → ``tgt`` (:meth:`Pipeline.towards`).
 
+    Return None if there is no ``text.json``.
     Raise DataError if the pipeline is for other languages, or :func:`load` refuses it.
     """
     saved = load(folder)
@@ -243,7 +248,10 @@ def find(folders: Iterable[str | Path]) -> Pipeline | None:
 
 
 def find_towards(folders: Iterable[str | Path], src: str, tgt: str) -> Pipeline | None:
-    """Turn the pipeline of :func:`find` to ``src`` → ``tgt``; None if it is for other languages."""
+    """Load the pipeline that :func:`find` loads, but for the direction ``src`` → ``tgt``.
+
+    Return None if no folder has a ``text.json``, or the pipeline is for other languages.
+    """
     saved = find(folders)
     return saved and saved.towards(src, tgt)
 

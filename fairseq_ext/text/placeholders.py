@@ -42,7 +42,7 @@ class MaskedLine:
 
     @property
     def text(self) -> str:
-        """The line to translate, with a year in place of each span; "" if years are too few."""
+        """The line to translate, with a year in place of each span; "" if spans outnumber years."""
         if len(self.years) < len(self.spans):
             return ""
         plain = [self._plain(part) for part in self.parts]
@@ -171,7 +171,8 @@ class Keeper:
         """Return start and end of a span's core: the span without the tags at both ends.
 
         But a pair of tags with text between them belongs to the core, unless the span is all of the
-        line (``is_whole``). A span without a word has no core; then return its length, and 0.
+        line (``is_whole``). A span without a word has no core; the start is then its length,
+        the end 0.
         """
         tags = [match.span() for match in TAG.finditer(span)] if self.markup else []
         start, stop = 0, len(span)

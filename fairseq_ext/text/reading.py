@@ -44,7 +44,7 @@ ENDINGS = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\0", ".zip": ZIP
 
 
 def compression(path: Path) -> bytes | None:
-    """Return the first bytes of a compressed file, a key of :data:`READERS`; else None."""
+    """Return a compressed file's magic bytes, a key of :data:`READERS`; None for other files."""
     start = head(path, 10)
     if start.startswith(b"BZh") and start[4:] != b"1AY&SY":
         return None  # a plain text whose first word begins with BZh

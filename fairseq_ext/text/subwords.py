@@ -111,7 +111,8 @@ def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) ->
     """Merge symbols like subword-nmt, in time nearly linear (not quadratic) in their number.
 
     ``ranks`` has the pairs to merge, each with its rank. Each round merges all pairs of the lowest
-    rank, from left to right; only then come pairs with a merged symbol, even if they rank lower.
+    rank, from left to right. The pairs of a symbol merged in this round wait for a later round,
+    even if their ranks are lower still.
     """
     # Until the end, a merged symbol has the place of its left half; that of the right is empty.
     merged, count = list(symbols), len(symbols)
