@@ -88,7 +88,7 @@ def hash_words(sentences: Iterable[str]) -> WordHashes:
 def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
     """Return which words the K skeletons of a sentence leave out, as positions ``[2, K]``.
 
-    The sentence has ``length`` words. If it has more than ``longest``, two words are left out
+    The sentence has ``length`` words. If ``length`` is above ``longest``, two words are left out
     together only if they are neighbours. A position after the last word leaves out nothing, so a
     skeleton may lack one word only, or none: the first skeleton is the complete sentence.
     """
@@ -152,7 +152,10 @@ def range_count(lengths: np.ndarray) -> int:
 
 
 def in_range(values: np.ndarray, number: int, count: int) -> np.ndarray:
-    """Return a mask of the 64-bit fingerprints in range ``number`` (from 0) of ``count`` ranges."""
+    """Return a mask of the fingerprints that are in the range ``number``, counted from 0.
+
+    The ``count`` ranges divide the 64-bit numbers equally.
+    """
     first, end = ((edge << 64) // count for edge in (number, number + 1))
     return (values >= np.uint64(first)) & (values <= np.uint64(end - 1))
 

@@ -71,7 +71,7 @@ KINDS: Mapping[str, Noise] = {
 
 
 def run(options: NoiseOptions) -> str:
-    """Write a test set with noise; return a line that says how many of its lines differ."""
+    """Write a test set with noise; return a line that says how many lines the noise changed."""
     share = 0.1 if options.share is None else options.share
     seed = 1 if options.seed is None else options.seed
     for name in ("share", "seed"):

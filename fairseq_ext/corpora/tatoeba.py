@@ -60,10 +60,12 @@ def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
 def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
     """Split the corpus as it was split for the models that come with the package.
 
-    Complete groups of near-duplicates are held out (:data:`HELD_OUT`). So every held-out sentence
-    differs from all training sentences: by more than a word or two, unless it has fewer than five
-    words. ``sizes`` are the numbers of pairs in ``valid`` and ``test``. The other held-out pairs
-    are in no split. A size is refused if there are fewer held-out pairs.
+    Complete groups of near-duplicates are held out (:data:`HELD_OUT`). So no training sentence
+    is a near-duplicate of a held-out sentence, as :mod:`~fairseq_ext.corpora.near_duplicates`
+    defines it: equal or, from five words on, different in only a word or two.
+
+    ``sizes`` are the numbers of pairs in ``valid`` and ``test``. The other held-out pairs are in no
+    split. A size is refused if there are fewer held-out pairs.
     """
     pairs = read_pairs()
     held_out = json.loads(HELD_OUT.read_text(encoding="utf-8"))

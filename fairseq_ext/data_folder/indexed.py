@@ -6,7 +6,7 @@ A manifest lists sizes and checksums of the files::
      "files": {"train.de-en.de.bin": {"bytes": 123, "sha256": "…"}, …}}
 
 Later calls of fairseq-preprocess for the same folder (another split, one side only) extend the
-manifest. Unlisted files, and folders without a manifest, are loaded without checksums.
+manifest. Checksums are not compared for unlisted files, and in folders without a manifest.
 
 A dataset is an index (``.idx``) and its data (``.bin``). In the layout ``mmap``, fairseq's default,
 ``.idx`` has a header, the size of each sentence in tokens (int32) and the byte at which it starts

@@ -23,7 +23,10 @@ LONGEST = 100_000
 
 @dataclass(frozen=True)
 class Segment:
-    """A text and its translation, with the file's own mark-up, and the name of their document."""
+    """A text and its translation, with the file's own mark-up, and the name of their document.
+
+    ``fault`` says why the file's translation is not usable, or is "".
+    """
 
     source: str  # in the source language
     target: str  # its translation
