@@ -93,7 +93,10 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
 
 @dataclass(frozen=True)
 class Answer:
-    """A system's translation of a sentence."""
+    """A system's translation of a sentence, with a remark and, if any, an attention matrix.
+
+    The remark has the translation's score and time, or says why there is no translation.
+    """
 
     name: str  # name of the system
     text: str  # translation, empty if there is none
@@ -168,7 +171,7 @@ def example_sentences(data: Path, src: str, tgt: str, max_words: int) -> list[st
     """Return a few source sentences of medium length from the test or validation split, as text.
 
     ``data`` is a folder from fairseq-preprocess; its ``text.json`` says how tokens become text.
-    Return [] if the folder has neither split. A bundle has no splits.
+    Return [] if the folder has neither split, for example because it is a bundle.
     """
     if not any(data.glob("*.bin")):
         return []  # a bundle, for which fairseq may be missing

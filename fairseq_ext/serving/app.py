@@ -229,10 +229,11 @@ def _joined(
     ranks: int,
     model: Served,
 ) -> list[str]:
-    """Join translations to texts: one of all best translations, one of all second best, and so on.
+    """Join the translations of a text's sentences; return at most ``ranks`` translated texts.
 
-    ``lines`` and ``between`` are the results of :func:`_split`; ``translated`` yields the
-    translations of their sentences. At most ``ranks`` texts are returned.
+    The first consists of all best translations, the second of all second best, and so on. ``lines``
+    and ``between`` are the results of :func:`_split`; ``translated`` yields the translations of
+    their sentences.
     """
     rows = [stream.join_parts(sentences, translated, model.splitter).texts for sentences in lines]
     return [

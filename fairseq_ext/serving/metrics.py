@@ -59,8 +59,8 @@ class Metrics:
     def translated(self, lengths: Sequence[int], results: Sequence[object]) -> None:
         """Count a batch, the tokens of its sources and best translations, and its failures.
 
-        ``lengths`` has the number of source tokens of each sentence, and ``results`` its list of
-        translations. Any other result counts as a failure.
+        ``lengths`` has the number of source tokens of each sentence. ``results`` has a list of
+        translations for each sentence; a result that is not a list counts as a failure.
         """
         nbest = [candidates for candidates in results if isinstance(candidates, list)]
         best = [candidates[0] for candidates in nbest if candidates]

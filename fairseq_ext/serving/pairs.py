@@ -136,7 +136,8 @@ def _name(code: str) -> str:
 def load(settings: Settings) -> Pairs:
     """Load the models of a server, each with its text steps (tokenization, subwords …).
 
-    A search returns all hypotheses of the beam, because requests may ask for alternatives.
+    Each model's search returns all hypotheses of its beam, because requests may ask for
+    alternatives.
     """
 
     def all_hypotheses(model_defaults: SearchDefaults) -> Search:

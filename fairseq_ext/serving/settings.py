@@ -48,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """The options for translating sentences together; None leaves an option to the model."""
+    """The options for translating sentences in batches; None means the model's default."""
 
     beam: int | None = option(
         None, f"beam size; a request may ask for up to N - 1 alternatives ({Search.beam})"
