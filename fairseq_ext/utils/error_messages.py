@@ -79,9 +79,9 @@ def _plain_words(error: BaseException) -> str | None:
 
 
 def _refuses_options(error: BaseException) -> bool:
-    """Return whether fairseq, or a library that it uses, refuses options by this error.
+    """Guess whether an error means that fairseq, or a library that it uses, refuses options.
 
-    Errors during training or inference, and errors raised in this package, are not refusals.
+    Errors during training or inference, and errors raised in this package, never do.
     """
     worded = isinstance(error, _REFUSALS) or type(error) in (Exception, OSError)
     if not str(error).strip() or not (

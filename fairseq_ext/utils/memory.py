@@ -33,9 +33,9 @@ def keep() -> bool:
 def give_back() -> None:
     """Make this process return freed memory to the system; call this before it starts threads.
 
-    By default each thread has a heap, which keeps freed memory. Blocks above a threshold are not in
-    the heap, but each of them that is freed raises the threshold. Here threads share one heap, and
-    the threshold is fixed.
+    By default each thread has a heap, which keeps freed memory. Only blocks above a threshold lie
+    outside the heaps and return to the system at once, but freeing one raises the threshold. So
+    this function makes all threads share one heap, and fixes the threshold.
     """
     mallopt = _mallopt()
     if mallopt is not None:

@@ -16,9 +16,9 @@ from fairseq_ext.utils.errors import EnvironmentProblem, FairseqExtError
 def run(address: str, work: Callable[[Any, bool], object], request: Any, *, cpu: bool) -> None:
     """Start as many workers as the cluster at ``address`` has room for, and wait for all of them.
 
-    The address ``local`` starts a cluster. Each worker calls ``work(request, cpu)``, where ``cpu``
-    is True if the worker has no GPU. With ``cpu`` no worker has one. Raise EnvironmentProblem if
-    Ray is not installed, or the cluster cannot be reached.
+    The address ``local`` starts a cluster. If ``cpu`` is True, no worker gets a GPU. Each worker
+    calls ``work`` with ``request``, and with True if the worker has no GPU, else False. Raise
+    EnvironmentProblem if Ray is not installed, or the cluster cannot be reached.
     """
     extras.need("ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # keep Ray from reporting to its makers

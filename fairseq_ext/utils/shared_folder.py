@@ -68,7 +68,7 @@ class SharedFolder:
         return [name for name in names if name not in file_names]
 
     def make(self, name: str, do: Callable[[str], object]) -> bool:
-        """Make a missing file by ``do(name)`` unless another worker does; return whether made."""
+        """Make a missing file by ``do(name)``; return False if another worker makes or made it."""
         stem = Path(name).stem
         try:
             with locks.held(self._lock(name), wait=False) as alone:
