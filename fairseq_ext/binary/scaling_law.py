@@ -431,7 +431,10 @@ def as_dict(groups: Sequence[Group], base: tuple[int, int]) -> dict[str, Any]:
 
 
 def as_table(groups: Sequence[Group]) -> str:
-    """Format the laws as text: the estimate, Jacobian and bootstrap interval of each constant."""
+    """Format the laws as text: each constant's estimate, and its intervals of both kinds.
+
+    One interval comes from the Jacobian, the other from the bootstrap.
+    """
     heading = ("", "estimate", f"{LEVEL:.0%} (Jacobian)", f"{LEVEL:.0%} (bootstrap)", "")
     parts = []
     for group in groups:

@@ -109,7 +109,7 @@ class SplitJob:
 
     @property
     def repeat_names(self) -> list[str]:
-        """The names of the ranges' reports; each is written when the range has been searched."""
+        """The names of the reports on repeated pairs, one for each range of fingerprints."""
         return [f"repeat-{number:06d}.json" for number in range(self.partitions)]
 
     def beside(self, name: str, ending: str) -> Path:

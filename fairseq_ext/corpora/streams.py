@@ -209,7 +209,7 @@ def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -
 
 
 def line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
-    """Yield the lines of two aligned files in pairs, without checks: this package wrote them."""
+    """Yield the lines of two aligned files in pairs, unchecked: this package wrote the files."""
     with (
         source.open(encoding="utf-8", newline="\n") as first,
         target.open(encoding="utf-8", newline="\n") as second,

@@ -208,7 +208,7 @@ class NativeGenerator:
         self._left: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the fallback, such as ``eos``, for fairseq's commands."""
+        """Return an attribute that fairseq's commands read, such as ``eos``, of its generator."""
         if name == "_fallback":  # an object that is being copied has no fallback yet
             raise AttributeError(name)
         return getattr(self._fallback, name)

@@ -286,10 +286,10 @@ def _text(words: list[str], language: str) -> Iterator[str]:
 
 
 def _is_ending(words: list[str], language: str) -> bool:
-    """Return whether no space belongs before the last of up to three successive ``words``.
+    """Return whether the last of ``words`` is joined to the word before it without a space.
 
-    This word is then an English ending such as ``'s`` or ``'ll``, or the decimals of a Czech
-    number: ``5`` after ``3`` and ``,``.
+    ``words`` are one to three successive words. The last is joined if it is an English ending, such
+    as ``'s`` or ``'ll``, or the decimals of a Czech number: the ``5`` of ``3 , 5``.
     """
     *before, word = words
     if language == "en":
