@@ -62,6 +62,8 @@ def resolved(path: Path, folder: Path = SHIPPED) -> Path:
 def require(path: Path) -> Path:
     """Return ``path`` if it exists; else raise a CheckpointError that names the shipped models."""
     if not path.exists():
+        if all(Path(part).exists() for part in str(path).split(":")):  # fairseq's --path a.pt:b.pt
+            raise CheckpointError(f"{path} does not exist; separate models by spaces, not colons.")
         names = ", ".join(shipped()) or "none"
         raise CheckpointError(f"{path} does not exist; the plugin's own models are {names}.")
     return path
