@@ -3,7 +3,7 @@
 
     python benchmarks/significance.py --experiments 10000 --json docs/results/significance.json
     python benchmarks/significance.py --pseudo docs/results/multi30k_all/translations.tsv.xz \
-        --ref test.de --spread uniform --experiments 1000 --json significance_pseudo.json
+        --ref test.de --spread uniform --experiments 10000 --json uniform.json
 
 Every experiment compares two systems with a few training runs each, by the test of
 :mod:`fairseq_ext.evaluation.significance`. The first command draws scores from a statistical model.
