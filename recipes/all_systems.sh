@@ -147,7 +147,11 @@ with_needs() {
 
 # ---- the steps of one system ---------------------------------------------------------------------
 
-done_before() { [[ -e "models/$1/.stages/$2" ]]; }
+# done_before NAME STEP: whether the step is finished, a translation with the engine of this call.
+done_before() {
+    [[ -e "models/$1/.stages/$2" ]] || return 1
+    [[ "$2" != test* ]] || has_engine "models/$1/$2/generated.txt"
+}
 
 # best_rate: prints the best learning rate of the system that `describe` has set.
 best_rate() {
@@ -214,6 +218,7 @@ take_step() {
     describe "$name"
     STAGES="models/$name/.stages"
     dry || mkdir -p "$STAGES"
+    dry || done_before "$name" "$step" || rm -f "$STAGES/$step" # made with another engine
     case "$step" in
     rate-*) stage "$step" train_rate "$name" "${step#rate-}" "$grid" ;;
     test*) stage "$step" translate_test "$name" "$step" ;;
@@ -330,7 +335,8 @@ make_data() {
     tests=("${existing[@]}")
 }
 
-# translated NAME TEST: whether the system has translated the test set (or would in a dry run).
+# translated NAME TEST: whether the system has translated the test set with this call's engine (or
+# would in a dry run).
 translated() {
     if dry; then [[ " ${chosen[*]} " == *" $1 "* ]]; else done_before "$1" "$2"; fi
 }

@@ -132,9 +132,7 @@ from=$from}
 model=${flags[*]}"
     run cd "$out"
     STAGES="models/$name/.stages"
-    # The speeds of two engines cannot be compared, so a model is translated again with another one.
-    dry || joining || grep -qs -e "--engine ${ENGINE:-fairseq} " "models/$name/generated.txt.log" ||
-        rm -f "$STAGES/evaluate"
+    dry || joining || has_engine "models/$name/generated.txt" || rm -f "$STAGES/evaluate"
     stage "begin" begin_from "models/$name"
     stage "train" train_one "models/$name" "${flags[@]}"
     stage "evaluate" evaluate_one "models/$name"

@@ -418,6 +418,10 @@ generate() {
     mv "$file.tmp" "$file"
 }
 
+# has_engine FILE: whether `generate` made FILE with the engine that it would use now. The speeds of two
+# engines cannot be compared.
+has_engine() { grep -qs -e "--engine ${ENGINE:-fairseq} " "$1.log"; }
+
 # into FILE COMMAND...: like run, but if the command succeeds, FILE gets its output.
 into() {
     local file="$1"

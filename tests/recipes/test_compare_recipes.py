@@ -445,6 +445,19 @@ def test_a_dry_run_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert page.exists()
 
 
+def test_a_translation_by_another_engine_is_made_again(tmp_path: Path) -> None:
+    stages, translation = tmp_path / "models/gru@2/.stages", tmp_path / "models/gru@2/test"
+    for folder in (stages, translation):
+        folder.mkdir(parents=True)
+    for name in ("model", "test"):
+        (stages / name).touch()
+    write_lines(translation / "generated.txt.log", ["+ fairseq-generate bin --engine fairseq -"])
+    script = f"""source "{RECIPES}/all_systems.sh"; cd {tmp_path}
+        tries=() chosen=(gru@2); list_steps; echo "${{steps[@]}}" """
+    assert bash("-c", script).stdout.strip() == ""
+    assert bash("-c", script, ENGINE="native").stdout.strip() == "gru@2 test"
+
+
 def test_settings_are_the_literatures(tmp_path: Path) -> None:
     names = (*GROUP_1, "bmt-1", "binary", "bmt-6", "binary-linformer", "ternary")
     word_lists = dry_run(ALL_SYSTEMS, tmp_path, *names, "--rates", "0.002")
