@@ -241,8 +241,9 @@ class Cells:
             if ours in seconds and peer in seconds:
                 rounds = zip(seconds[ours], seconds[peer], strict=True)
                 low, middle, high = quartiles([b / a for a, b in rounds])
+                pair = {"what": measurement, "n": n, "candidate": ours, "peer": peer}
                 ratio = {"ratio": middle, "ratio_low": low, "ratio_high": high}
-                self.ratios.append({**cell, "candidate": ours, "peer": peer, **ratio})
+                self.ratios.append(pair | ratio)
 
     def note(self, text: str) -> None:
         self.notes.append(text)
