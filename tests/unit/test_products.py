@@ -14,7 +14,7 @@ from tests.support.harness import run
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="torch without oneDNN"
 )
-LARGE = (200, 131, 170)  # M, K, N
+LARGE = (400, 131, 170)  # M, K, N
 assert LARGE[0] * LARGE[1] * LARGE[2] > LEAST
 
 
@@ -109,7 +109,7 @@ def test_other_sums_are_torchs_own(shape: tuple, how: dict, calls: list) -> None
     assert calls == []
 
 
-@pytest.mark.parametrize("wrong", [(200, 130, 170), (200,)])
+@pytest.mark.parametrize("wrong", [(400, 130, 170), (400,)])
 def test_errors_are_torchs(wrong: tuple) -> None:
     with by_onednn(), pytest.raises(RuntimeError, match=r"mat1 and mat2|must be a matrix|2D"):
         torch.mm(torch.randn(*wrong), torch.randn(131, 170))
@@ -118,8 +118,8 @@ def test_errors_are_torchs(wrong: tuple) -> None:
 @pytest.mark.parametrize("bf16", [False, True])
 def test_backward_passes_too(bf16: bool, calls: list) -> None:
     layer = torch.nn.Linear(131, 170)
-    x = torch.randn(10, 20, 131, requires_grad=True)
-    slope = torch.randn(10, 20, 170)
+    x = torch.randn(20, 20, 131, requires_grad=True)
+    slope = torch.randn(20, 20, 170)
     with by_onednn(bf16=bf16):
         layer(x).backward(slope)
     assert bf16 or len(calls) == 3
@@ -144,17 +144,19 @@ def test_torchs_own_come_back(calls: list) -> None:
 
 
 @pytest.mark.parametrize(
-    ("vendor", "capability", "slow"),
+    ("vendor", "family", "capability", "slow"),
     [
-        ("AuthenticAMD", "AVX512", True),
-        ("GenuineIntel", "AVX512", False),
-        ("AuthenticAMD", "AVX2", False),
+        ("AuthenticAMD", 26, "AVX512", True),
+        ("AuthenticAMD", 25, "AVX512", False),
+        ("GenuineIntel", 26, "AVX512", False),
+        ("AuthenticAMD", 26, "AVX2", False),
     ],
 )
-def test_where_they_are_used(vendor, capability, slow, tmp_path, monkeypatch):
+def test_where_they_are_used(vendor, family, capability, slow, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n")
+    text = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: 2\n"
+    (tmp_path / "cpuinfo").write_text(text)
     assert is_slow(tmp_path / "cpuinfo") is slow
     assert not is_slow(tmp_path / "missing")
     is_slow.cache_clear()  # of a capability that was made up
@@ -168,7 +170,7 @@ def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) / 256
 
-weight = torch.randn(128, 128)
+weight = torch.randn(128, 1024)
 with by_onednn():
     for rows in range(100, 500):
         torch.randn(rows, 128) @ weight

@@ -258,8 +258,8 @@ def add_bf16_products() -> None:
 def train_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Multiply matrices of an update with oneDNN where MKL is slow, or for ``--bf16-products``.
 
-    Problem: MKL uses AVX-512 on Intel's processors only; on AMD processors that have it, torch's
-    fp32 matrix products take twice as long as necessary.
+    Problem: MKL uses AVX-512 on Intel's processors only; on AMD processors of family 26 or later,
+    torch's fp32 matrix products take twice as long as necessary.
     """
     with _products(self.device, bf16=getattr(self.cfg.optimization, "bf16_products", False)):
         return original(self, *args, **kwargs)
