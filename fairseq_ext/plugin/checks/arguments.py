@@ -2,10 +2,10 @@
 
 fairseq's parsers share groups of options, so a command also accepts options that it never reads:
 fairseq-generate takes `--save-interval`, and fairseq-preprocess `--fp16`. :func:`ignored` lists
-such options. Other options need another option (:data:`ONLY_WITH`), are turned off by another
-option (:data:`NOT_WITH`), or work only in some tasks (:data:`ONLY_TASKS`, :data:`TASK_IGNORES`).
-For every option of the parsers, ``tests/commands/test_option_effects.py`` compares a run with the
-option and one without.
+these options. The tables name the options that have no effect without another option
+(:data:`ONLY_WITH`), with another option (:data:`NOT_WITH`), or in some tasks (:data:`ONLY_TASKS`,
+:data:`TASK_IGNORES`). ``tests/commands/test_option_effects.py`` runs fairseq with and without each
+option of the parsers, and compares the results.
 """
 
 import functools

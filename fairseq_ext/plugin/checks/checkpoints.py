@@ -33,7 +33,7 @@ def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, 
     return original(state)
 
 
-def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
+def _starting_checkpoint(cfg: Any, trainer: Any) -> tuple[str, str | None]:
     """Return the checkpoint from which fairseq would start training, and the option that names it.
 
     For the run's own last checkpoint, which may not exist, the option is None.
@@ -62,7 +62,7 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
     """
     from fairseq.file_io import PathManager
 
-    path, option = start(cfg, trainer)
+    path, option = _starting_checkpoint(cfg, trainer)
     if option is not None:
         if bundle.is_bundle(path):  # fairseq requires a file
             cfg[option] = path = str(bundle.as_file(path))
@@ -116,7 +116,7 @@ def _trainer_load_checkpoint(
             raise
         state = storage.peek(filename)
         record = dictionaries.recorded(state, filename)
-        compare(self.task, record, filename, warn=False)
+        require_dictionaries(self.task, record, filename, warn=False)
         theirs = architecture(state)
         ours = architecture({"cfg": {"model": self.cfg.model}})
         fault = f"`{ours}` was" if ours != theirs else "other options were"
@@ -127,7 +127,7 @@ def _trainer_load_checkpoint(
         ) from error
     if extra is not None:
         record = dictionaries.recorded({"extra_state": extra}, filename)
-        compare(self.task, record, filename, warn=self.data_parallel_rank == 0)
+        require_dictionaries(self.task, record, filename, warn=self.data_parallel_rank == 0)
     return extra
 
 
@@ -183,7 +183,9 @@ def _save_dictionaries(
     return original(self, filename, extra_state)
 
 
-def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool = True) -> None:
+def require_dictionaries(
+    task: Any, record: dict[str, str] | None, path: str, *, warn: bool = True
+) -> None:
     """Raise CheckpointError if a task has other dictionaries than the checkpoint ``path``.
 
     ``record`` has those of the checkpoint, from

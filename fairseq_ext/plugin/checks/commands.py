@@ -54,7 +54,8 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
     """Check the options in each process that trains.
 
-    Not every process of `fairseq-hydra-train` calls `call_main`, which checks them first.
+    Some processes of `fairseq-hydra-train` do not call `call_main`, where :func:`_call_main` checks
+    the options.
     """
     _refuse_broken(cfg, "fairseq_cli.train")
     if cfg.optimization.use_bmuf and cfg.distributed_training.distributed_world_size == 1:
@@ -166,7 +167,7 @@ def _add_symbols(original: Callable, dictionary: Any, model: Any, languages: Any
 
 
 def _check_input(path: str) -> None:
-    """Check the file to translate before models are loaded; read ``-`` (stdin) as strict UTF-8."""
+    """Check the file ``path`` before models are loaded; let stdin (``-``) refuse invalid UTF-8."""
     if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
         # Refuse invalid UTF-8, as in files: in some locales it would become unknown words.
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
@@ -177,9 +178,7 @@ def _check_input(path: str) -> None:
 
 @around("fairseq_cli.interactive:buffered_read", patch="control symbols as words")
 def _buffered_read(original: Callable, path: str, size: int) -> Iterator[list[str]]:
-    """Refuse lines that have `<s>`, `</s>` or `<pad>` as a word.
-
-    No other check finds such words in the text of a pipe.
+    """Refuse a line that has `<s>`, `</s>` or `<pad>` as a word, also if the text is from a pipe.
 
     Problem: fairseq-interactive takes `<s>`, `</s>` and `<pad>` in a text for the beginning, the
     end and the padding of a sentence.
@@ -246,7 +245,7 @@ def _generate(original: Callable, cfg: Any) -> Any:
 
 @around("fairseq_cli.generate:_main", patch="how translations become text")
 def _name_text(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
-    """Make `fairseq-generate` print which ``text.json`` turns its translations into text.
+    """Make `fairseq-generate` print the path of the ``text.json`` that turns its output into text.
 
     Problem: The output of fairseq-generate does not say how its tokens become text again, but
     scoring needs to know.

@@ -121,7 +121,7 @@ def _require_equal_dictionaries(cfg: Any, folders: list[str]) -> None:
     patch="data folders",
 )
 def _require_unchanged(original: Callable, self: Any, *arguments: Any, **options: Any) -> Any:
-    """Save no checkpoint, and translate no batch, if the data have changed since they were read."""
+    """Refuse to save a checkpoint or translate a batch if the data have changed on the disk."""
     for versions in getattr(getattr(self, "task", self), "data_versions", {}).values():
         versions.require_unchanged()
     return original(self, *arguments, **options)

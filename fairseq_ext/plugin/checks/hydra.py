@@ -1,14 +1,13 @@
 """Make ``fairseq-hydra-train`` work, and make it refuse what ``fairseq-train`` refuses.
 
-fairseq-hydra-train imports ``common.user_dir``, and with it this plugin, inside ``call_main``. Most
-checks (refusals, locks, interruption, errors in one line) wrap ``call_main`` and would come too
-late. So the first function that runs after the import (:func:`_add_defaults`) calls the patched
-``call_main`` with the same configuration. When that training is over, :class:`_Done` ends the
-first, unchecked call before it trains.
+Most checks (refusals, locks, interruption, errors in one line) wrap ``call_main``.
+fairseq-hydra-train imports ``common.user_dir``, and with it this plugin, only within ``call_main``,
+so the call that is already running has no checks. Therefore :func:`_add_defaults`, the first
+function that runs after the import, calls ``call_main`` again, now with all checks. After that
+training, the exception :class:`_Done` ends the first call, which would train once more.
 
-A named architecture is a set of defaults. fairseq-hydra-train fills in the model's own defaults
-first and then never applies the architecture's defaults, so every named architecture would have
-the sizes of its model.
+A named architecture is a model with other default sizes. fairseq-hydra-train fills in the model's
+default sizes first, and then ignores those of the architecture.
 """
 
 import logging
@@ -69,7 +68,7 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
 
 @around("fairseq_cli.hydra_train:_hydra_main", patch="fairseq-hydra-train")
 def _hydra_main(original: Callable, cfg: Any, **options: Any) -> Any:
-    """Check the options of a sweep's later jobs, which begin with this plugin already loaded."""
+    """Check the options of a job that starts with the plugin loaded: all but a sweep's first."""
     with _in_one_line():
         complete(cfg)
         return original(cfg, **options)
@@ -115,11 +114,11 @@ def complete(cfg: Any) -> None:
 
 
 def fill_in_architecture(cfg: Any) -> None:
-    """Fill in the options that ``cfg.model`` lacks with the defaults of its architecture.
+    """Set the options that ``cfg.model`` lacks to the defaults of its architecture.
 
-    fairseq's own architectures are left out: they keep the default sizes of their model. In the
-    first job of a sweep, fairseq fills in these sizes before it imports this plugin. So this
-    function could change only the later jobs, which would then differ from the first.
+    fairseq's own architectures are skipped, and keep the default sizes of their model: in the first
+    job of a sweep, fairseq sets these sizes before it imports this plugin, and later jobs should
+    not differ from the first.
     """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
     from omegaconf import open_dict

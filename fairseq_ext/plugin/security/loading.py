@@ -28,7 +28,7 @@ from typing import IO, Any
 from fairseq_ext.checkpoints import bundle, dictionaries, registry_checks, safe_load, storage
 from fairseq_ext.checkpoints.layout import differences, ties
 from fairseq_ext.checkpoints.safe_load import about
-from fairseq_ext.plugin.checks.checkpoints import compare
+from fairseq_ext.plugin.checks.checkpoints import require_dictionaries
 from fairseq_ext.plugin.patching import COMMANDS, acting, around, replaced, replacing
 from fairseq_ext.text.checks import check_merges
 from fairseq_ext.utils.archives import write_member
@@ -41,7 +41,7 @@ BEFORE_BUILDING = "checkpoints are checked before models are built"  # a patch
 
 @around("importlib.machinery:SourceFileLoader.exec_module", patch="no string is evaluated")
 def _without_eval(original: Callable, self: Any, module: ModuleType) -> None:
-    """Replace ``eval`` in a module of fairseq, run its code, then patch it if it is a command.
+    """Give a module of fairseq a harmless ``eval``, run its code, and patch it if it is a command.
 
     Problem: fairseq calls eval() on strings of saved configurations, so that a checkpoint of plain
     data can run any command.
@@ -152,13 +152,13 @@ def _one_by_one(
                 if "loading state_dict" not in str(error):
                     raise
                 if task is not None:
-                    compare(task, record, path)
+                    require_dictionaries(task, record, path)
                 raise CheckpointError(
                     f"{path} does not fit the model built for this data: "
                     f"{differences(str(error))}. Use the dictionaries it was trained with."
                 ) from error
-            compare(task, record, path)
-            _refuse_other_sources(path, cfg, task)
+            require_dictionaries(task, record, path)
+            _require_source_bos(path, cfg, task)
         models += built
     return models, cfg, task
 
@@ -171,7 +171,7 @@ def _require_memory(path: str, weights: dict[str, Any]) -> None:
     safe_load.require_memory(path, size, " for its weights in fp32", remedy)
 
 
-def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
+def _require_source_bos(name: str, cfg: Any, task: Any) -> None:
     """Require `--source-bos` if the model ``name`` was trained with it; otherwise refuse it.
 
     fairseq-generate takes the option from the command line, not from the checkpoint's ``cfg``.
@@ -190,7 +190,7 @@ def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
 
 @around("fairseq_cli.validate:main", patch=BEFORE_BUILDING)
 def _validated(original: Callable, cfg: Any, *rest: Any, **options: Any) -> Any:
-    """Name the checkpoint in errors about its criterion, which `fairseq-validate` builds."""
+    """Make `fairseq-validate` name the checkpoint in errors about the criterion saved in it."""
     with about(getattr(cfg, "common_eval", cfg).path):  # callers may pass fairseq's flat options
         return original(cfg, *rest, **options)
 
@@ -212,9 +212,9 @@ def _meters(original: Callable, self: Any, state_dict: Any) -> None:
     patch="merges are checked before they are read",
 )
 def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
-    """Check a file of merges before subword-nmt reads it.
+    """Check a file of BPE merges before subword-nmt reads it.
 
-    Problem: A damaged file of merges, which a checkpoint may name, ends the program with the
+    Problem: A damaged file of BPE merges, which a checkpoint may name, ends the program with the
     usage text of subword-nmt.
     """
     # fairseq itself downloads a URL, and reports missing codes.
