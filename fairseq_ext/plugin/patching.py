@@ -41,7 +41,7 @@ class Layer:
 
 
 def replacing(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Decorate a function that turns each original target into its replacement.
+    """Decorate a function that gets each original target, and returns its replacement.
 
     ``patch`` is the name of the patch to which the function belongs. A target is a name such as
     ``fairseq.trainer:Trainer.train_step``.

@@ -1,8 +1,7 @@
 """Make updates take less time and memory.
 
 Results change only by rounding and by the random numbers of dropout; ``--bf16-products`` rounds
-more. The loss reads the model's features and computes the output layer itself, in chunks. The
-docstrings of the other patches say what they change.
+more.
 """
 
 import contextlib
@@ -60,7 +59,7 @@ def obstacle(criterion: Any, model: Any) -> str | None:
 def leave_output_to_loss(
     original: Callable, self: Any, model: Any, sample: dict[str, Any], reduce: bool = True
 ) -> Any:
-    """Compute the loss in chunks of tokens.
+    """Let the model return features, from which :func:`loss_in_chunks` computes the loss.
 
     Problem: The logits, log-probabilities and gradients of a whole batch are matrices of tokens
     × vocabulary, which cost memory and time.
@@ -187,8 +186,8 @@ def norm_in_one_pass() -> None:
 def keep_memory(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     """Make a training on the CPU keep freed memory for reuse.
 
-    Problem: glibc returns freed large blocks to the system, which clears them again for each
-    gradient of a large vocabulary.
+    Problem: glibc returns large freed blocks to the system. For each gradient of a large
+    vocabulary, the system has to provide and clear such a block again.
     """
     original(self, *args, **kwargs)
     if self.device.type == "cpu":

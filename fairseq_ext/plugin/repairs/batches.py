@@ -18,7 +18,7 @@ from fairseq_ext.plugin.patching import around, replacing
 
 @around("fairseq.data.data_utils:batch_by_size", patch="last batch")
 def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    """Make fairseq's batches, and one more of the last sentences, which fairseq would drop.
+    """Make the batches as fairseq does, and add a batch of the last sentences, which it drops.
 
     Problem: fairseq drops the end of every split whose size is not a multiple of
     --required-batch-size-multiple (8): 10 test lines give 8 translations.
@@ -36,9 +36,9 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     """Complete the last group of `--grouped-shuffling` with empty batches, which fairseq skips.
 
-    If the data change with the epoch, each epoch starts new workers. Without workers, the main
-    thread draws the noise of `denoising`: a thread that loads batches in the background would use
-    the same random generator as the updates.
+    Also start new workers in each epoch if the data set depends on the epoch. Without workers, draw
+    the noise of `denoising` in the main thread: a background thread would draw from the random
+    generator of the updates while they use it.
 
     Problem: --grouped-shuffling makes groups of one batch per process, and drops the last group of
     every epoch if it is incomplete. With --num-workers, `masked_lm` keeps the masks of the first
@@ -70,7 +70,10 @@ def _parts(dataset: Any) -> Iterator[Any]:
     "fairseq.data.denoising_dataset:DenoisingDataset.__getitem__", patch="batches of each epoch"
 )
 def draw_noise_of_sentence(original: Callable, self: Any, index: int) -> Any:
-    """Seed torch's generator by run, epoch and sentence number, as fairseq seeds numpy's."""
+    """Draw a sentence's noise with torch's generator seeded by run, epoch and sentence number.
+
+    fairseq seeds only numpy's generator in this way.
+    """
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(hash((self.seed, self.epoch, int(index))))
         return original(self, index)

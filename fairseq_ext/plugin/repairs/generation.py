@@ -77,12 +77,11 @@ def block_repetitions(original: Callable, self: Any, *arguments: Any, **options:
 
 
 def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -> Tensor:
-    """Forbid the tokens that would repeat an n-gram of their hypothesis; return ``lprobs``.
+    """Set log-probabilities of tokens that would repeat an n-gram of their hypothesis to ``-inf``.
 
-    ``size`` is n. ``tokens`` ``[B, T]`` are the hypotheses with start symbol and padding. In
-    ``lprobs`` ``[B, V]``, log-probabilities of the next token, those of forbidden tokens become
-    ``-inf``. ``sizes`` are the batch size, the beam size and the number of tokens after the start
-    symbol; only the last is used.
+    ``size`` is n. ``tokens`` ``[B, T]`` are the hypotheses with start symbol and padding.
+    ``lprobs`` ``[B, V]``, the log-probabilities of the next token, are changed and returned. The
+    last of ``sizes`` is the number of tokens after the start symbol; the others are not used.
     """
     step = sizes[-1]
     words = tokens[:, 1 : step + 1]  # without the start symbol and padding

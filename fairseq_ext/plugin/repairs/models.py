@@ -1,11 +1,12 @@
 """Repair layers of fairseq's models, checkpoints of half-precision training, and moving averages.
 
-Encoder layers store a second copy of their weights for torch's fused layer (“BetterTransformer”).
-The fused layer would silently replace a Linformer's attention. ``--decoder-conv-type dynamic``
-computes a kernel of K taps for each token (Wu et al., 2019, equation 4); generation takes the
-softmax over all K taps, as the paper does. With ``--store-ema`` fairseq averages a model's state
-dict, but leaves out the buffers ``version`` of its modules. So it loads the average like a model of
-a very old fairseq, which had no last layer norms.
+- fairseq's encoder layers store a second copy of their weights for torch's fused layer
+  (“BetterTransformer”), which would silently replace a Linformer's attention.
+- Dynamic convolutions (``--decoder-conv-type dynamic``) compute a kernel of K taps for each token
+  (Wu et al., 2019, equation 4). In generation, fairseq takes the softmax over all K taps, as the
+  paper does, but not always in training.
+- The moving average of ``--store-ema`` lacks the buffers ``version`` of a model's modules. fairseq
+  takes a model without them for that of a very old fairseq, which had no last layer norms.
 """
 
 import logging
@@ -95,7 +96,7 @@ def over_all_taps(
 
 @around("fairseq.nan_detector:NanDetector.add_hooks", patch="report of a NaN")
 def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> None:
-    """Check the gradients of a layer's outputs with hooks on the tensors.
+    """Let fairseq's search for NaN gradients see the gradient of each output tensor of a layer.
 
     Problem: When gradients are not finite, fairseq repeats the update to find the layer to blame,
     but ends in `StopIteration`: the hooks that it uses fail on an encoder, whose output is not a

@@ -66,7 +66,7 @@ def compose_as_in_first_epoch(
 def shuffle_as_asked(
     original: Callable, self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
 ) -> Any:
-    """Tell a reused sampler whether to shuffle; it would otherwise do as in its first epoch."""
+    """Let a reused sampler shuffle if ``shuffle``; it would otherwise do as in its first epoch."""
     if hasattr(self, "epoch_batch_sampler"):
         self.epoch_batch_sampler.shuffle = shuffle
     return original(self, epoch, shuffle, *args, **kwargs)
