@@ -17,9 +17,6 @@ COMMANDS = "fairseq_cli."
 """Prefix of fairseq's command modules. A process patches such a module only if it imports the
 module, whether before or after the patches are applied."""
 
-KINDS = {"repairs": "repair", "security": "security", "features": "feature", "checks": "check"}
-"""Kinds of patches by their folders in this package."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
@@ -44,17 +41,15 @@ def replacing(*targets: str, patch: str) -> Callable[[Callable], Layer]:
     """Decorate a function that gets each original target, and returns its replacement.
 
     ``patch`` is the name of the patch to which the function belongs. A target is a name such as
-    ``fairseq.trainer:Trainer.train_step``.
+    ``fairseq.trainer:Trainer.train_step`` (:attr:`Layer.targets`).
     """
     return lambda wrapper: Layer(targets, wrapper, patch)
 
 
 def around(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Decorate a function that fairseq is to call instead of each target.
+    """Decorate a function that fairseq is to call instead of each target (see :func:`replacing`).
 
-    ``patch`` is the name of the patch to which the function belongs. A target is a name such as
-    ``fairseq.trainer:Trainer.train_step``. The decorated function gets the original target first,
-    then the arguments of the call.
+    The function gets the original target first, then the arguments of the call.
     """
 
     def layer(function: Callable) -> Layer:
@@ -92,8 +87,8 @@ class Patch:
 
     @property
     def kind(self) -> str:
-        """The kind of the patch, which the folder of its functions decides (:data:`KINDS`)."""
-        return KINDS.get(self.layers[0].wrapper.__module__.split(".")[2], "feature")
+        """``repair``, ``security``, ``feature`` or ``check``, by the folder of its functions."""
+        return self.layers[0].wrapper.__module__.split(".")[2].removesuffix("s")
 
 
 def patches_of(module: ModuleType) -> list[Patch]:
@@ -130,8 +125,6 @@ def apply(patch: Patch, start: str = "") -> None:
                     for owner, name in owners(target):
                         wrap(owner, name, layer.wrapper)
     except (AttributeError, ModuleNotFoundError) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name in ("fairseq", "torch"):
-            raise
         raise EnvironmentProblem(
             f"The patch “{patch.name}” does not fit the installed fairseq ({error}). Install "
             f"the tested one: pip install --no-build-isolation {'=='.join(TESTED_FAIRSEQ)}"
