@@ -6,7 +6,7 @@
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -115,8 +115,7 @@ def _trainer_load_checkpoint(
         if not str(error).startswith("Cannot load model parameters"):
             raise
         state = storage.peek(filename)
-        record = dictionaries.recorded(state, filename)
-        require_dictionaries(self.task, record, filename, warn=False)
+        require_dictionaries(self.task, state, filename, warn=False)
         theirs = architecture(state)
         ours = architecture({"cfg": {"model": self.cfg.model}})
         fault = f"`{ours}` was" if ours != theirs else "other options were"
@@ -126,8 +125,8 @@ def _trainer_load_checkpoint(
             "or another `--save-dir`."
         ) from error
     if extra is not None:
-        record = dictionaries.recorded({"extra_state": extra}, filename)
-        require_dictionaries(self.task, record, filename, warn=self.data_parallel_rank == 0)
+        state = {"extra_state": extra}
+        require_dictionaries(self.task, state, filename, warn=self.data_parallel_rank == 0)
     return extra
 
 
@@ -184,14 +183,14 @@ def _save_dictionaries(
 
 
 def require_dictionaries(
-    task: Any, record: dict[str, str] | None, path: str, *, warn: bool = True
+    task: Any, state: Mapping[str, Any], path: str, *, warn: bool = True
 ) -> None:
     """Raise CheckpointError if a task has other dictionaries than the checkpoint ``path``.
 
-    ``record`` has those of the checkpoint, from
-    :func:`fairseq_ext.checkpoints.dictionaries.recorded`. If it is None, nothing is compared, and a
-    warning is logged if ``warn``. Only tasks of translation and language modelling are checked.
+    If the checkpoint's ``state`` has no dictionaries, nothing is compared, and a warning is logged
+    if ``warn``. Only tasks of translation and language modelling are checked.
     """
+    record = dictionaries.recorded(state, path)
     pair = _task_symbols(task)
     if not pair:
         return

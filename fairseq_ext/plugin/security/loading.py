@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-from fairseq_ext.checkpoints import bundle, dictionaries, registry_checks, safe_load, storage
+from fairseq_ext.checkpoints import bundle, registry_checks, safe_load, storage
 from fairseq_ext.checkpoints.layout import differences, ties
 from fairseq_ext.checkpoints.safe_load import about
 from fairseq_ext.plugin.checks.checkpoints import require_dictionaries
@@ -139,7 +139,6 @@ def _one_by_one(
                     "these weights, give `fairseq-train --finetune-from-model` with those options."
                 )
             registry_checks.require_fitting(loaded["cfg"], task, path)
-            record = dictionaries.recorded(loaded, path)
             _require_memory(path, loaded["model"])
             try:
                 with registry_checks.no_larger_than(loaded["model"]):
@@ -151,13 +150,12 @@ def _one_by_one(
             except RuntimeError as error:
                 if "loading state_dict" not in str(error):
                     raise
-                if task is not None:
-                    require_dictionaries(task, record, path)
+                require_dictionaries(task, loaded, path)
                 raise CheckpointError(
                     f"{path} does not fit the model built for this data: "
                     f"{differences(str(error))}. Use the dictionaries it was trained with."
                 ) from error
-            require_dictionaries(task, record, path)
+            require_dictionaries(task, loaded, path)
             _require_source_bos(path, cfg, task)
         models += built
     return models, cfg, task
