@@ -16,21 +16,21 @@ from fairseq_ext.plugin.patching import acting, around
 
 HARMLESS = (
     # fairseq composes its configuration with the interface of hydra 1.0, which still works.
-    (r"hydra.experimental.initialize() is no longer experimental", UserWarning),
-    (r"hydra.experimental.compose() is no longer experimental", UserWarning),
-    ("\nThe version_base parameter is not specified.", UserWarning),
-    ("\nThe strict flag in the compose API is deprecated.", UserWarning),
-    ("\n'config' is validated against ConfigStore schema with the same name.", UserWarning),
-    ("In 'config': Usage of deprecated keyword in package header", UserWarning),
+    "hydra.experimental.initialize() is no longer experimental",
+    "hydra.experimental.compose() is no longer experimental",
+    "\nThe version_base parameter is not specified.",
+    "\nThe strict flag in the compose API is deprecated.",
+    "\n'config' is validated against ConfigStore schema with the same name.",
+    "In 'config': Usage of deprecated keyword in package header",
     # fairseq always asks for pinned memory, which torch ignores without an accelerator.
-    ("'pin_memory' argument is set as true but no accelerator is found", UserWarning),
+    "'pin_memory' argument is set as true but no accelerator is found",
     # Old names in torch.amp that still work.
-    ("`torch.cuda.amp.autocast(args...)` is deprecated", FutureWarning),
-    ("`torch.cuda.amp.GradScaler(args...)` is deprecated", FutureWarning),
+    "`torch.cuda.amp.autocast(args...)` is deprecated",
+    "`torch.cuda.amp.GradScaler(args...)` is deprecated",
     # A renamed option of DistributedDataParallel; it does not matter for fairseq's models.
-    ("`broadcast_buffers` is deprecated", FutureWarning),
+    "`broadcast_buffers` is deprecated",
     # The decoder's causal mask has floats, its padding mask booleans; torch converts them.
-    ("Support for mismatched key_padding_mask and attn_mask is deprecated", UserWarning),
+    "Support for mismatched key_padding_mask and attn_mask is deprecated",
 )
 
 
@@ -50,8 +50,8 @@ def _filter_harmless() -> None:
 
     Problem: fairseq calls deprecated functions of hydra and torch, which still work but warn.
     """
-    for start, category in HARMLESS:
-        warnings.filterwarnings("ignore", message=re.escape(start), category=category)
+    for start in HARMLESS:
+        warnings.filterwarnings("ignore", message=re.escape(start))
     # Importing fairseq makes the root logger print, before a command chooses which messages.
     logging.getLogger("hydra").setLevel(logging.INFO)
 
