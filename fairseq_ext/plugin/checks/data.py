@@ -49,8 +49,6 @@ def _add_from_file(original: Callable, self: Any, f: Any) -> None:
     indexed.check_dictionary(files.require_file(f, "dictionary"))
     try:
         return original(self, f)
-    except DataError:
-        raise
     except Exception as error:
         checks.check_dictionary(f)  # its error names the line
         raise DataError(f"dictionary {f}: {error}") from error
