@@ -234,15 +234,14 @@ def ignored(command: str) -> frozenset[str]:
     """Return argparse's ``dest`` of each option that a command of :data:`COMMANDS` never reads."""
     from fairseq.dataclass import configs
 
-    common = set(configs.CommonConfig.__dataclass_fields__) - {"_name"}
     if command == "train":
         return frozenset(TRAIN_IGNORES)
+    names = set(configs.CommonConfig.__dataclass_fields__)
     if command == "preprocess":
-        return frozenset(common - {"user_dir"} | {*PREPROCESS_IGNORES})
-    for group in (configs.CheckpointConfig, configs.DistributedTrainingConfig):
-        common |= group.__dataclass_fields__.keys()
-    common |= configs.DatasetConfig.__dataclass_fields__.keys()
-    names = common - {"_name", *DECODING_READS} | {*DECODING_IGNORES}
+        return frozenset(names - {"_name", "user_dir"} | {*PREPROCESS_IGNORES})
+    for group in ("CheckpointConfig", "DistributedTrainingConfig", "DatasetConfig"):
+        names |= getattr(configs, group).__dataclass_fields__.keys()
+    names = names - {"_name", *DECODING_READS} | {*DECODING_IGNORES}
     if command == "generate":
         return frozenset(names - {*GENERATE_READS})
     return frozenset(names | {*INTERACTIVE_IGNORES})
