@@ -66,14 +66,14 @@ def leave_output_to_loss(
     """
     from fairseq_ext.training import chunked_output
 
-    if not reduce or getattr(self, "_needs_logits", False):
-        return original(self, model, sample, reduce)
-    if reason := obstacle(self, model):
+    if reduce and not getattr(self, "_needs_logits", False):
+        reason = obstacle(self, model)
+        if not reason:
+            with chunked_output.deferred(model):
+                return original(self, model, sample, reduce)
         logger.info("the loss is not computed in chunks, because of %s", reason)
         self._needs_logits = True
-        return original(self, model, sample, reduce)
-    with chunked_output.deferred(model):
-        return original(self, model, sample, reduce)
+    return original(self, model, sample, reduce)
 
 
 @around(f"{SMOOTHED}.compute_loss", f"{PLAIN}.compute_loss", patch="loss in chunks")
