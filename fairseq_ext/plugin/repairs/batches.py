@@ -61,9 +61,9 @@ def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
 def _parts(dataset: Any) -> Iterator[Any]:
     """Yield a dataset, and all datasets that it wraps or joins."""
     yield dataset
-    wrapped = getattr(dataset, "dataset", None)
-    for part in (*([] if wrapped is None else [wrapped]), *getattr(dataset, "datasets", ())):
-        yield from _parts(part)
+    for part in (getattr(dataset, "dataset", None), *getattr(dataset, "datasets", ())):
+        if part is not None:
+            yield from _parts(part)
 
 
 @around(
@@ -140,7 +140,6 @@ def not_cached(original: Callable, path: str) -> str | None:
 @around("fairseq.data.indexed_dataset:IndexedDataset.prefetch", patch="data of the old layout")
 def nothing_to_prefetch(original: Callable, self: Any, indices: Any) -> None:
     """Do nothing when a task such as online back-translation prefetches: there is no cache."""
-    return None
 
 
 @around("fairseq.data.indexed_dataset:IndexedDataset.__getitem__", patch="data of the old layout")

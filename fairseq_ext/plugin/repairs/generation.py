@@ -48,11 +48,7 @@ def count_from_the_first(
 
 @around("fairseq.search:Sampling.__init__", patch="sampling of many tokens")
 def limit_to_vocabulary(
-    original: Callable,
-    self: Any,
-    tgt_dict: Any,
-    sampling_topk: int = -1,
-    sampling_topp: float = -1.0,
+    original: Callable, self: Any, tgt_dict: Any, sampling_topk: int = -1, sampling_topp: float = -1
 ) -> None:
     """Lower ``--sampling-topk`` to the number of symbols in the target dictionary.
 
