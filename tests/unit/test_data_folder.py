@@ -20,7 +20,6 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 import fairseq_ext  # noqa: F401
 from fairseq_ext import register
 from fairseq_ext.data_folder import indexed
-from fairseq_ext.plugin.features import fast_start
 from fairseq_ext.plugin.repairs import batches
 from fairseq_ext.utils.errors import DataError
 from tests.support.harness import (
@@ -411,8 +410,7 @@ def test_the_order_is_fairseqs(longest, shuffle):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_what_needs_more_than_16_bits_is_left_to_fairseq(monkeypatch):
-    monkeypatch.setattr(fast_start, "random_by_length", None)  # it is not called
+def test_what_needs_more_than_16_bits_is_left_to_fairseq():
     pairs = pairs_of(sizes_up_to(65_536), sizes_up_to(9, 2))
     ours = ordered_by(LanguagePairDataset.ordered_indices, pairs)
     theirs = ordered_by(stock(LanguagePairDataset.ordered_indices), pairs)

@@ -34,31 +34,20 @@ def keep_sizes_once(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
 
 @around(f"{PAIRS}.ordered_indices", patch="fast start on large corpora")
 def order_by_radix(original: Callable, self: Any) -> np.ndarray:
-    """Order sentences by :func:`random_by_length`.
+    """Order sentences by source length, then target length, exactly as fairseq's own method.
 
-    fairseq's own method still orders them if a sentence is longer than :data:`LONGEST` tokens, or
-    with ``--num-batch-buckets``.
+    Lengths are sorted as 16-bit integers, for which numpy uses radix sort. fairseq's own method
+    still runs if a sentence is longer than :data:`LONGEST` tokens, or with ``--num-batch-buckets``.
     """
     sizes = [side for side in (self.tgt_sizes, self.src_sizes) if side is not None]
     longest = max(side.max(initial=0) for side in sizes)
     if self.buckets is not None or longest > LONGEST:
         return original(self)
-    return random_by_length(sizes, self.shuffle)
-
-
-def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
-    """Return sentence numbers sorted by length, at random among equals: int64 ``[sentences]``.
-
-    ``sizes`` has an array of lengths for each side; the last side is the primary sort key. No
-    length may exceed :data:`LONGEST`: lengths are sorted as 16-bit integers, for which numpy uses
-    radix sort. Without ``shuffle``, sentences of equal lengths keep the order of the corpus. The
-    order equals fairseq's: numpy's global generator gives the same numbers, and sorting is stable.
-    """
-    count = len(sizes[0])
-    kind = np.int32 if count <= np.iinfo(np.int32).max else np.int64
+    count = len(self.src_sizes)
+    kind = np.int32 if count <= np.iinfo(np.int32).max else np.int64  # for less memory
     order: np.ndarray = np.arange(count, dtype=kind)
-    if shuffle:
-        np.random.shuffle(order)
+    if self.shuffle:
+        np.random.shuffle(order)  # draws the same numbers as fairseq's np.random.permutation
     for lengths in sizes:
         order = order[np.argsort(lengths[order].astype(np.uint16), kind="stable")]
     return order.astype(np.int64)
