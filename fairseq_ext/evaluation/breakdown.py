@@ -1,7 +1,7 @@
-"""Score kinds of sentences, count faulty translations, and find where two systems differ most.
+"""Score parts of a test set, count faulty translations, and find where two systems differ most.
 
-A kind is, for example, the sentences of 11 to 20 words, or the sentences with a number.
-:class:`Overlap` has the scores on the test sentences whose reference is not in the training text.
+:func:`break_down` scores each kind of sentence, such as those of 11 to 20 words or those with a
+number. :func:`measure_overlap` scores the sentences whose reference is not in the training text.
 """
 
 import re
@@ -26,11 +26,11 @@ _REPEATED = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){2,}(?!\S)")
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of test sentence: its name, its number of sentences, and each system's chrF2."""
+    """A kind of test sentence, such as those with a number, and each system's chrF2 on it."""
 
     name: str  # such as "11 to 20 words"
     sentences: int  # number of test sentences of this kind
-    scores: Mapping[str, float]  # chrF2 on these sentences by system, the mean of its runs
+    scores: Mapping[str, float]  # chrF2 on these sentences by system, averaged over its runs
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,8 @@ def break_down(
 ) -> Breakdown:
     """Compute each system's chrF2 by kind of sentence, and its percentage of faulty translations.
 
-    ``texts[system]`` has a list of translations for each run (training) of the system. Sentences
-    are grouped by the length of the reference, by a number or a name in it and, with ``training``
-    text, by how many training lines have its rarest word. A name is a capitalized word of the
-    reference, not its first, that the source has, too. Without sources, every such word of the
-    reference counts as a name, and copies of the source are not counted as faults.
+    ``texts[system]`` has a list of translations for each run (training) of the system. The kinds
+    are those of :func:`kinds_of`. Without ``sources``, copies of the source do not count as faulty.
     """
     from sacrebleu import CHRF
 
@@ -88,10 +85,7 @@ def break_down(
 def _faults(
     runs: Sequence[Sequence[str]], references: Sequence[str], sources: Sequence[str] | None
 ) -> dict[str, int]:
-    """Count a system's faulty translations in all runs, by the faults of :class:`Breakdown`.
-
-    Copies of the source are only counted if there are ``sources``.
-    """
+    """Count the translations of a system's runs that have each fault of :class:`Breakdown`."""
     faults = {"unknown words": 0, "words three times in a row": 0}
     if sources is not None:
         faults["copies of the source"] = 0
@@ -114,7 +108,13 @@ def kinds_of(
     sources: Sequence[str] | None = None,
     training: Iterable[str] | None = None,
 ) -> dict[str, list[int]]:
-    """Return the numbers (from 0) of each kind's sentences; arguments as in :func:`break_down`."""
+    """Sort test sentences into kinds; return the numbers (from 0) of each kind's sentences.
+
+    There are kinds by the length of the reference, with a number or a name in the reference and,
+    with the lines of ``training`` text, by how many of these lines have the reference's rarest
+    word. A word is a name if it is capitalized in the reference, but not its first word, and is
+    also in the source; without ``sources``, it need not be in the source.
+    """
     spaceless = is_spaceless(references)
     unit, factor = ("characters", 2) if spaceless else ("words", 1)
     lengths = count_units(references)
@@ -139,8 +139,8 @@ def _names(sentence: str) -> set[str]:
 def _by_bounds(values: Sequence[int], bounds: Sequence[int], form: str) -> dict[str, list[int]]:
     """Group sentences by their ``values``, such as lengths; return sentence numbers by group name.
 
-    ``bounds`` has the largest value of every group but the last, which is open. ``form`` is a
-    group's name with ``{}`` in place of its range of values: ``{} words``.
+    ``bounds`` has the largest value of every group but the last, which has no limit. A group's name
+    is ``form``, such as ``{} words``, with the group's range of values in place of ``{}``.
     """
     firsts = [0, *(bound + 1 for bound in bounds)]
     labels = [
@@ -189,12 +189,9 @@ def most_different(
 
 @dataclass(frozen=True)
 class Overlap:
-    """The scores on the test sentences whose reference is not in the training text.
+    """The references that the training text has, too, and the scores on all other sentences."""
 
-    ``matches`` are the references that equal a training sentence, or are a near-duplicate of one.
-    """
-
-    matches: Sequence[contamination.Match]
+    matches: Sequence[contamination.Match]  # references equal or nearly equal to a training line
     # Mean score of the runs, by system and metric; empty if no sentence is left.
     scores: Mapping[str, Mapping[str, float]]
 
@@ -211,11 +208,11 @@ def measure_overlap(
     tokenizer: str,
     extra_metrics: Sequence[str] = (),
 ) -> Overlap:
-    """Find references in files of training text, and score the systems on the other sentences.
+    """Find references that the training text has, too; score systems on the other sentences.
 
-    ``translations[system]`` has a list of translations for each run of the system. If the training
-    text has every reference, there are no scores. ``tokenizer`` and ``extra_metrics`` choose the
-    metrics, as for :func:`~fairseq_ext.evaluation.score.build_metrics`.
+    ``training`` are files. ``translations[system]`` has a list of translations for each run of the
+    system. ``tokenizer`` and ``extra_metrics`` choose the metrics, as for
+    :func:`~fairseq_ext.evaluation.score.build_metrics`.
     """
     matches = contamination.find(references, contamination.texts(training))
     numbers = {match.sentence for match in matches}

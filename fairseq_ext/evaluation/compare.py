@@ -52,7 +52,7 @@ CLOSING = re.compile(
 
 @dataclass(frozen=True)
 class System:
-    """The files of a system: each run's translations, and the checkpoint and log of one run."""
+    """The files of a system: the translations of all runs, the checkpoint and log of one run."""
 
     name: str
     generated: tuple[Path, ...]  # the translations, one file for each run (training)
@@ -129,7 +129,7 @@ class Result:
 
     @property
     def tests(self) -> dict[str, str]:
-        """Descriptions of the significance tests behind the p values, by key of :data:`TESTS`."""
+        """The entries of :data:`TESTS` for the significance tests that were applied."""
         differences = [row.scores["BLEU"].difference for row in self.systems]
         used = {difference.test for difference in differences if difference is not None}
         return {test: text for test, text in TESTS.items() if test in used}
@@ -142,7 +142,7 @@ class Result:
 
 
 def parse_systems(arguments: Sequence[str]) -> list[System]:
-    """Parse the values of ``--system``; ``table:FILE`` stands for all systems of that table."""
+    """Parse the values of ``--system``; ``table:FILE`` gives all systems of the table FILE."""
     systems = []
     for argument in arguments:
         if argument.startswith(TABLE):
@@ -156,8 +156,8 @@ def parse_systems(arguments: Sequence[str]) -> list[System]:
 def parse_system(specification: str) -> System:
     """Parse a system from ``NAME=GENERATED[,GENERATED…][,checkpoint=FILE][,log=FILE]``.
 
-    GENERATED is the output of fairseq-generate. ``text:GENERATED`` is plain text instead, a line
-    for each sentence, and ``table:GENERATED`` a table that has columns for the system NAME.
+    GENERATED is the output of fairseq-generate for one run (training). After ``text:``, it is plain
+    text with a sentence per line; after ``table:``, a table of translations by the system NAME.
 
     Raises:
         ConfigError: the text has another form, names a file twice, or NAME is not in the table.
@@ -285,10 +285,9 @@ def compare(
     }
 
     def sample(line: int, scores: Mapping[str, str]) -> Sample:
-        """Return line ``line`` of the test set, from 0, with its translations by some systems.
+        """Return a line (from 0) of the test set, with translations by the systems in ``scores``.
 
-        ``scores`` maps the names of these systems to the text that the page shows after the
-        name: the system's score on this line, or "".
+        ``scores[system]`` is text to show after the system's name, such as its score on the line.
         """
         shown = {f"{name}{score}": texts[name][0][line] for name, score in scores.items()}
         return Sample(line + 1, sources[line] if sources else None, references[line], shown)
@@ -331,9 +330,9 @@ def compare(
 
 
 def undoing_of_tables(systems: Sequence[System]) -> dict[str, Postprocessor]:
-    """Return, by system, how tokens become text.
+    """Return converters of tokens to text, by system, for the systems of tables.
 
-    A system has an entry if its columns in a table name the language (``:tokens=LANG``).
+    Systems are left out if their columns do not name the language of tokens (``:tokens=LANG``).
     """
     languages = {system.name: system.table.language for system in systems if system.table}
     return {name: Postprocessor.by_language(code) for name, code in languages.items() if code}
@@ -345,8 +344,8 @@ def _read(
     """Read a system's translations, and check them against the references.
 
     ``undo`` turns tokens into text; ``reference`` is the file of ``references``, for messages.
-    Return each run's lines as text, each run's lines as words (None if only text is known), and the
-    source lines (None if not known).
+    Return the runs as lines of text, the runs as lines of words (None if the files have text), and
+    the source lines (None if the files lack them).
     """
     names, tokens, sources = list(map(str, system.generated)), None, None
     if system.plain:
@@ -400,11 +399,10 @@ def generation_speed(generated: str | Path) -> float | None:
 
 
 def _facts(system: System) -> dict[str, Any]:
-    """Return a system's size, updates and speeds as fields of :class:`Measured`.
+    """Read a system's size, updates and speeds from its files, for fields of :class:`Measured`.
 
-    They come from the system's checkpoint, log and translations. The number of parameters comes
-    from the log, if there is a log, because only the log's number is exact. The number of updates
-    comes from the log only if the checkpoint has none.
+    If both log and checkpoint are given, the number of parameters is the log's, which is exact, and
+    the number of updates is the checkpoint's, unless it has none.
     """
     facts: dict[str, Any] = {}
     if not (system.plain or system.table):

@@ -97,7 +97,7 @@ def as_table(result: Result) -> str:
 def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
     """Return the report as a page of Markdown, with links to the other files of :func:`write`.
 
-    ``output`` is the path that :func:`write` gets. ``pictures`` are further pictures to show.
+    ``output`` is the argument of :func:`write`. ``pictures`` are further pictures to show.
     """
     stem, picture = plots.stem(output), plots.with_ending(output, ".png")
     name = quote(stem.name)
@@ -159,7 +159,7 @@ def _title(result: Result) -> str:
 
 
 def _markdown(section: Section) -> list[str]:
-    """Format a section as Markdown: its tables, with headings and names escaped, then its notes."""
+    """Format a section as Markdown; escape text in the heading and first column of its tables."""
     parts = []
     for heading, *body in section.tables:
         named = [[tables.verbatim(name), *cells] for name, *cells in body]
@@ -239,7 +239,7 @@ def _facts(row: Measured) -> dict[str, tuple[float | None, str]]:
 
 
 def _filled(table: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    """Turn dicts, one per row, into rows with the heading first; leave out columns of None."""
+    """Turn rows ``{heading: value}`` into a table, heading first; drop columns with only None."""
     headings = [name for name in table[0] if any(cells[name] is not None for cells in table)]
     return [headings, *([cells[name] for name in headings] for cells in table)]
 
@@ -281,7 +281,7 @@ DIFFERENCE_NOTES = (
 
 
 def _overlap(result: Result, overlap: Overlap) -> Section:
-    """Return the section with the scores on all sentences, and on those not in training text."""
+    """Compare the scores on all sentences with those on sentences that are not in training text."""
     near = len(overlap.matches) - overlap.exact
     note = (
         f"The training text has {overlap.exact:,} of the {result.sentences:,} references, ignoring "
@@ -408,10 +408,11 @@ def _notes_on_p(result: Result) -> list[str]:
 
 
 def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> list[Path]:
-    """Write ``OUTPUT.md``, ``.csv``, ``.tex``, the pictures, ``.json``, ``.tsv.gz`` and ``.html``.
+    """Write the report in all formats, with its pictures; return the files written.
 
-    If ``output`` ends in ``.svg``, the pictures are SVGs, otherwise PNGs. The pages also show
-    ``pictures``, files that exist already. Return the files written.
+    These are two pages (``OUTPUT.md`` and ``.html``), the main table (``.csv`` and ``.tex``), the
+    whole result (``.json``) and the translations (``.tsv.gz``). Pictures are PNGs, or SVGs if
+    ``output`` ends in ``.svg``. The pages also show ``pictures``, which exist already.
     """
     pages = {
         ".md": as_page(result, Path(output), pictures) + "\n",
@@ -433,7 +434,7 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
 
 
 def _as_latex(result: Result) -> str:
-    """Return the main table as LaTeX tables that fit a page: scores, training, and translation."""
+    """Return the main table as up to three LaTeX tables, which fit a page, with their titles."""
     names, *columns = zip(*rows(result), strict=True)
     facts = [*_facts(result.systems[0])]
     left_out = ("SD (", "p (") if _comparisons(result) > 1 else ("SD (",)  # Holm's p is shown

@@ -33,13 +33,13 @@ WORKER = Path(__file__).parent / "workers" / "comet_worker.py"
 
 
 class NeuralMetric:
-    """A metric such as ``comet:Unbabel/wmt22-comet-da``; its process starts when it is needed.
+    """A neural metric, such as COMET, computed by a process that starts at the first request.
 
     Args:
-        specification: kind, colon, and a local model or its name on the Hub.
+        specification: ``comet:MODEL``, where MODEL is a folder, a checkpoint or a name on the Hub.
         python: a Python that has the metric's library; None for the one that the environment
             variable :data:`PYTHON` names or, if it is not set, the Python that runs this code.
-        batch_size: segments that the model sees at once.
+        batch_size: number of segments in a batch.
 
     Raises:
         ConfigError: ``specification`` is malformed, or ``batch_size`` is below 1.
@@ -84,7 +84,7 @@ class NeuralMetric:
         return self._checked(scores, len(segments))
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
-        """Return scores ``[H][H]``: of candidate i (row), with candidate j as the reference."""
+        """Score each candidate (row) with every candidate as reference (column): ``[H][H]``."""
         rows = self._ask({"candidates": list(candidates), "source": source})["matrix"]
         return [self._checked(row, len(candidates)) for row in rows]
 
@@ -218,9 +218,9 @@ def _python(python: str | None) -> str:
 
 
 def _environment(python: str) -> dict[str, str]:
-    """Return the environment variables for a process of ``python``.
+    """Return the environment variables for a process of the interpreter ``python``.
 
-    If this is another Python, variables that make it search this Python's libraries are left out.
+    Unless it is the running interpreter, variables that name that one's libraries are left out.
     """
     same_python = python == sys.executable
     return {

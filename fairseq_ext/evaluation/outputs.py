@@ -30,7 +30,7 @@ _SHOWN = 5  # missing sentence numbers named in a message
 
 @dataclass
 class Hypothesis:
-    """A translation of a sentence."""
+    """A translation of a sentence, with the scores and the alignment that the output has."""
 
     text: str  # the tokens as the model wrote them, separated by spaces
     score: float  # log-probability in base 2, normalized by length as the generator's options say
@@ -50,7 +50,7 @@ class Sentence:
 
     @property
     def best(self) -> Hypothesis:
-        """The first hypothesis."""
+        """The first hypothesis, which has the best score."""
         return self.hypotheses[0]
 
 
@@ -91,7 +91,7 @@ def read_generated(
 
 
 def names_of(generated: str | Path | Sequence[str | Path]) -> str:
-    """Join an output's paths by "`, `", for a message that encloses the result in backticks."""
+    """Join an output's paths by "`, `"; a message puts backticks around the result."""
     paths = [generated] if isinstance(generated, str | Path) else generated
     return "`, `".join(map(str, paths))
 

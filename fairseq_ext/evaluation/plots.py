@@ -124,9 +124,9 @@ NUMBERED = [
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Choose a look for each system of a picture, all different as long as there are enough.
 
-    First, each system in :data:`FIXED` gets its look there, unless an earlier system has the same
-    line or point. Then each of the other systems gets the first look of :data:`NUMBERED` whose line
-    and point no system has yet.
+    First, each system that :data:`FIXED` has a look for gets this look, unless an earlier system
+    has the same line or point. Then each of the other systems gets the first look of
+    :data:`NUMBERED` whose line and point no system has yet.
     """
     names = list(names)
     styles: dict[str, Look] = {}
@@ -423,8 +423,8 @@ def stem(output: str | Path) -> Path:
 def with_ending(output: str | Path, ending: str) -> Path:
     """Return the path of a file beside the picture ``output``, with another ending.
 
-    ``ending`` replaces the ending of ``output``. If ``output`` is an SVG, ``-curve.png``
-    stands for ``-curve.svg``.
+    ``ending``, such as ``-curve.png``, replaces the ending of ``output``. If ``output`` is an SVG,
+    ``.png`` in ``ending`` becomes ``.svg``.
     """
     base = stem(output)
     if Path(output).suffix == ".svg":

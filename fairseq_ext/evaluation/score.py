@@ -92,8 +92,8 @@ def choose_tokenizer(
 def build_bleu(tokenizer: str = USUAL, metric: str | None = None, **options: Any) -> Any:
     """Build sacrebleu's BLEU with a tokenizer; ``options`` are further arguments of ``BLEU``.
 
-    Error messages name the option that chose the tokenizer: ``--metric`` with the value ``metric``
-    or, if ``metric`` is None, ``--tokenize``.
+    ``metric`` is the value of ``--metric`` that needs this tokenizer, for messages; None if
+    ``--tokenize`` or the language chose the tokenizer.
 
     Raises:
         EnvironmentProblem: the tokenizer's library or its files are missing.
@@ -380,7 +380,7 @@ def read_sources(path: str | Path | None, expected: int) -> list[str]:
 def generated_sources(
     sentences: Sequence[outputs.Sentence], undoing: Postprocessor, path: str | Path
 ) -> list[str]:
-    """Turn the sources (S lines) of an output into text, as ``undoing`` turns translations.
+    """Turn the sources (S lines) of an output of ``fairseq-generate`` into text by ``undoing``.
 
     ``path`` names the output in messages.
 

@@ -8,13 +8,13 @@ is
 where :math:`V_g` is due to the choice of test sentences, some of which favour one system whatever
 its seed, and :math:`s^2` is the variance of single trainings. :math:`s^2` is measured over the
 :math:`R_A` runs of A and the :math:`R_B` runs of B, with :math:`\nu = R_A + R_B - 2` degrees of
-freedom. It includes the noise that each run has on single sentences. The bootstrap over sentences
-measures :math:`V_g + c e^2`, where :math:`e^2` is half the variance of the difference between two
-runs of one system.
+freedom. A part :math:`e^2` of :math:`s^2` is due to single sentences, which one run happens to
+translate better than another: half the variance, over test sets, of the difference between two runs
+of one system. The bootstrap over sentences measures :math:`V_g + c e^2`.
 
 The interval at level :math:`1 - p` is Banerjee's (1960, "Approximate confidence interval for linear
-functions of means of k populations when the population variances are not equal"). Its coverage is
-at least as high as its level for any ratio of the two variances:
+functions of means of k populations when the population variances are not equal"). The probability
+that it contains the true difference is at least :math:`1 - p` for any ratio of the two variances:
 
 .. math:: d \pm \sqrt{z_{p/2}^2 V_g + t_{\nu, p/2}^2 c s^2}
 
@@ -111,7 +111,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Variances:
-    """The parts of the variance of a mean or a difference, as in this module's equations."""
+    """The variance of a mean score or of a difference, in the parts that this module names."""
 
     shared: float  # V_g: from the sentences, shared by all runs of a system
     seeds: float  # s²: of single runs

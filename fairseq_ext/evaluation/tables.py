@@ -101,7 +101,7 @@ def comma_separated(rows: Sequence[Sequence[Any]]) -> str:
 
 
 class Translations(NamedTuple):
-    """The translations of a system in a table."""
+    """A system's translations by all of its runs, as a table has them: tokens or text."""
 
     has_tokens: bool  # whether the lines are tokens, rather than text
     # The language whose Moses rules turn the tokens into text; None if no rules are needed.
@@ -117,9 +117,9 @@ def write_table(
 ) -> None:
     """Write a table of translations, with a column for each run of each system.
 
-    ``texts`` has the translations of all systems, by system. If ``tokens`` has a system, too, its
-    tokens are written instead of its text. If Moses' rules turn the tokens of a system into text,
-    ``languages`` has the language of the rules.
+    ``texts`` has the translations of all systems. The systems in ``tokens`` are written as tokens
+    instead of text. ``languages`` has the language of the Moses rules that turn a system's tokens
+    into text, unless no rules are needed.
     """
     columns, tokens, languages = [], tokens or {}, languages or {}
     for name in texts:

@@ -2,8 +2,8 @@
 
     python comet_worker.py MODEL BATCH_SIZE PROGRESS
 
-MODEL is a checkpoint, its folder, or a name on the Hugging Face Hub; PROGRESS 1 draws progress
-bars. The first line of output describes the model. Then, until the input ends::
+MODEL is a checkpoint, its folder, or a name on the Hugging Face Hub. PROGRESS is 1 for progress
+bars, 0 for none. The first line of output describes the model. Then, until the input ends::
 
     {"segments": [[source, translation, reference], …]}   ->   {"scores": [one per segment]}
     {"candidates": [H texts], "source": text}              ->   {"matrix": H rows of H scores}
@@ -53,7 +53,7 @@ def sha256(path: Path) -> str:
 
 
 class Comet:
-    """A COMET model that scores ``batch_size`` segments at once, with a progress bar if asked."""
+    """A COMET model, which scores ``batch_size`` segments at once and may show its progress."""
 
     def __init__(self, model: str, batch_size: int, progress: bool) -> None:
         import comet
@@ -87,7 +87,7 @@ class Comet:
         return [float(score) for score in prediction.scores]
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
-        """Return scores ``[H][H]``: of candidate i (row), with candidate j as the reference."""
+        """Score each candidate (row) with every candidate as reference (column): ``[H][H]``."""
         if type(self.model).__name__ != "RegressionMetric":  # encodes sentences together
             flat = self.scores(
                 [(source, candidate, other) for candidate in candidates for other in candidates]
