@@ -1,8 +1,8 @@
 """The command ``fairseq-ext``, whose subcommands prepare text, and use and evaluate models.
 
-Training is left to fairseq's own commands. The subcommands are in :mod:`fairseq_ext.commands`. Each
-imports the code for its work only when it needs it, so that ``--help`` is instant and ``doctor``
-runs even if torch or fairseq is broken.
+Training is left to fairseq's own commands. A subcommand, a module of :mod:`fairseq_ext.commands`,
+imports other code only when it runs. So ``--help`` is instant, and ``doctor`` runs even if torch or
+fairseq is broken.
 """
 
 import gc

@@ -7,8 +7,8 @@ module of another subcommand: ``MODULES`` names this module, whose function ``ad
 subcommand NAME. Until ``run`` is called, a module imports little more than argparse.
 
 The subcommands of a single architecture are in the folder ``commands`` of that architecture. The
-architecture's ``__init__.py`` lists them in ``COMMANDS``, by the headings that are the keys of
-``GROUPS``. It lists the architecture's pictures for ``plot`` in ``PICTURES``.
+architecture's ``__init__.py`` lists them in ``COMMANDS``, below the headings of ``GROUPS``, and its
+pictures for ``plot`` in ``PICTURES``.
 """
 
 import argparse
@@ -129,7 +129,7 @@ def add_all(parser: Parser, only: str | None = None) -> None:
 
 
 def _add_examples(parsers: dict[str, Parser], prefix: str = "") -> None:
-    """Give subcommands their :data:`EXAMPLES`; nested ones have a ``prefix``, such as ``plot ``."""
+    """Give parsers their :data:`EXAMPLES`; ``prefix`` names the subcommand that they belong to."""
     for name, parser in parsers.items():
         parser.example = EXAMPLES.get(f"{prefix}{name}", parser.example)
         for action in parser._actions:

@@ -48,7 +48,7 @@ TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 
 
 def _number(default: float, text: str) -> Any:
-    """Declare a numeric option with the help text ``text (default)``; if absent, it is None."""
+    """Declare an option whose help shows ``default``, but whose value is None if it is absent."""
     return option(None, f"{text} ({default})")
 
 
@@ -59,7 +59,7 @@ def specified(args: Any, names: Iterable[str] = OF_A_MODEL) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The options of search and sampling; for most, None stands for a default of :meth:`search`."""
+    """The options of search and sampling; for those that are None, :meth:`search` has defaults."""
 
     beam: int | None = _number(Search.beam, "beam size")
     nbest: int | None = _number(Search.nbest, "translations for each line")
@@ -138,11 +138,11 @@ class SearchOptions:
             raise ConfigError(f"`{flag(name)}` {fault}.")
 
     def search(self, model_defaults: SearchDefaults) -> Search:
-        """Return the settings of a search.
+        """Return the settings of a search, with a default for each option that is None.
 
-        An option that is None takes its value from ``model_defaults`` or, if it is not there
-        either, from :class:`Search` or :data:`SAMPLES`. ``epsilon_sampling`` is 0 if it is None
-        and ``--sampling`` or ``--sampling-topk`` is set.
+        Defaults are ``model_defaults`` or, for options that are not in them, those of
+        :class:`Search` and :data:`SAMPLES`. With ``--sampling`` or ``--sampling-topk``, the default
+        of ``--epsilon-sampling`` is 0.
         """
         self.check()
         values = {name: getattr(Search, name) for name in (*SEARCH, *LIMITS)}
@@ -170,7 +170,7 @@ def add_search(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """Options for the steps between text and tokens; if one is None, ``text.json`` decides."""
+    """Options for the steps between text and tokens; where they are None, ``text.json`` decides."""
 
     normalize: bool | None = option(None, "normalize punctuation first, as Moses does")
     tokenize: bool | None = option(None, "split into Moses tokens, and detokenize the translation")
@@ -200,9 +200,10 @@ def chosen_codec(
 ) -> TextCodec:
     """Make the codec that turns text into tokens, and tokens into text.
 
-    ``options`` replace steps of the first ``text.json`` in ``folders``, if there is one. ``codes``
-    is a file of merges that replaces ``--bpe-codes``. With ``constraints``, a line may have target
-    text after the source, separated by tabs. Raise ConfigError for an option that needs another.
+    Its steps are those of the first ``text.json`` in ``folders``, if there is one, except those
+    that ``options`` set. ``codes`` is a file of merges that replaces ``--bpe-codes``. With
+    ``constraints``, a line may have target text after the source, separated by tabs. Raise
+    ConfigError for ``--keep-tokens`` without Moses tokens.
     """
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text import pipeline

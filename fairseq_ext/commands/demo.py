@@ -66,7 +66,6 @@ def add(commands: options.Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Serve the page until the process is interrupted."""
     request = from_args(Request, args)
     require_at_least(request, max_words=1)
     from tqdm import tqdm
@@ -101,7 +100,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def load(named: Named, request: Request) -> System:
-    """Load a system of the page: the model, its search options and its text processing."""
+    """Load a system that the command line names: model, search options and text processing."""
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.checkpoints.size import read_weights
     from fairseq_ext.decoding.loading import open_model

@@ -80,7 +80,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def examine() -> list[Check]:
-    """Run every check; an exception in a check becomes a result of status ``ERROR``."""
+    """Run every check; if a check raises an exception, its result has the status ``ERROR``."""
     checks: list[Check] = []
     training = (_torch, _fairseq_distribution, _plugin)
     groups = training if _is_for_training() else (_without_training,)

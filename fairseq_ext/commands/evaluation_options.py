@@ -67,11 +67,10 @@ class TokenizerOptions:
     ) -> str:
         """Return the name of sacrebleu's tokenizer: ``--tokenize``, or the target language's.
 
-        The first of these that names a target language decides: ``-l``, ``--detokenize``, the steps
-        ``undoing`` that turn translations into text, the ending of the reference file ``path``. If
-        the language has no tokenizer of its own,
-        :func:`~fairseq_ext.evaluation.score.choose_tokenizer` also examines the script of
-        ``references``.
+        The language is that of ``-l``, of ``--detokenize``, of ``undoing`` (which turns
+        translations into text) or of the ending of the reference file ``path``: the first of these
+        that is given. For a language without a tokenizer of its own,
+        :func:`~fairseq_ext.evaluation.score.choose_tokenizer` also examines ``references``.
         """
         from fairseq_ext.evaluation.score import choose_tokenizer
 
@@ -98,15 +97,14 @@ class ProcessOptions:
         settings = {"python": self.metric_python, "batch_size": self.metric_batch_size}
         return {name: value for name, value in settings.items() if value is not None}
 
-    def refuse(self, needs: str) -> None:
-        """Raise ConfigError if one of these options is set, although ``needs`` is missing.
+    def refuse(self, absent: str) -> None:
+        """Raise ConfigError if one of these options is set, which has no effect without ``absent``.
 
-        Without ``needs``, such as ``--metric comet:MODEL``, these options have no effect. The
-        caller has found that the command line lacks it.
+        ``absent`` is an option that the command line lacks, such as ``--metric comet:MODEL``.
         """
         for name in ("metric_python", "metric_batch_size"):
             if getattr(self, name) is not None:
-                raise ConfigError(f"`{flag(name)}` goes with `{needs}`, which is missing.")
+                raise ConfigError(f"`{flag(name)}` goes with `{absent}`, which is missing.")
 
 
 @dataclass(frozen=True)
@@ -141,9 +139,9 @@ class MetricOptions:
     def source_path(self, reference: ReferenceOptions, latency: bool = False) -> Path | None:
         """Return the file with the source sentences, from ``--source`` or the test set ``--ref``.
 
-        Neural metrics need the source, and so does a measurement of ``latency``. None means that
-        nothing needs it, or that it is in the S lines of fairseq-generate's output. Raise
-        ConfigError for an unknown metric, or an option that needs another.
+        Neural metrics and a measurement of ``latency`` need the source. Return None if neither is
+        wanted, or if only the S lines of fairseq-generate's output can have the source. Raise
+        ConfigError for an unknown metric, or for an option without a neural metric that it needs.
         """
         from fairseq_ext.evaluation.score import TEXT_METRICS, test_set_source
 

@@ -127,7 +127,7 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
 def ended_by_sigterm() -> Iterator[None]:
     """End the ``with`` block without an error at SIGTERM, SIGHUP or Ctrl-C.
 
-    ``files.cleaned_up``, in which every command runs, turns SIGTERM into KeyboardInterrupt.
+    It relies on ``files.cleaned_up``, which turns SIGTERM into KeyboardInterrupt in every command.
     """
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         # A running server has a handler of its own for SIGTERM, but not for SIGHUP.

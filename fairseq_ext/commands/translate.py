@@ -388,9 +388,9 @@ def write(
 
 
 def _noticed(translations: Iterable[Translation], several: list[int]) -> Iterator[Translation]:
-    """Yield ``translations``, and note in ``several`` which lines seem to have several sentences.
+    """Yield ``translations``; append to ``several`` the lines that seem to have several sentences.
 
-    ``several`` gets the numbers of these lines, from 1.
+    A line is appended as its number, from 1.
     """
     from fairseq_ext.text.sentences import seem_several
 
@@ -488,7 +488,7 @@ def translate_parts(request: Request) -> None:
 
 
 def _files(request: Request) -> list[Path]:
-    """List the files, other than the input, on which the translations depend."""
+    """List the files that the translations depend on: models, dictionaries and options' files."""
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.loading import data_of
 
@@ -502,10 +502,10 @@ def _files(request: Request) -> list[Path]:
 
 
 def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
-    """Describe all that the translations depend on: files by checksum, and options.
+    """Describe what the translations depend on, for a manifest: files by checksum, and options.
 
-    Left out is what may differ between workers: devices, memory, paths and --skip-long. Without
-    --skip-long, a part with a line that is too long is never finished.
+    Options that may differ between workers are left out: devices, memory, paths and --skip-long.
+    Without --skip-long, a part with a line that is too long is never finished.
     """
     values = dataclasses.asdict(request.search) | dataclasses.asdict(request.text)
     values |= {name: getattr(request, name) or None for name in OF_JOB}
