@@ -60,7 +60,7 @@ def application(
 
     ``systems`` has a description of each system by name. ``translate`` takes a sentence and the
     names of the chosen systems. The page states ``max_words``, the largest length of a sentence,
-    and offers the sentences ``examples`` for translation. ``host`` is the address of the server.
+    and offers ``examples`` of sentences. ``host`` is the address of the server.
     """
     page = _page(systems, max_words, examples)
     thread = ThreadPoolExecutor(1, "translate")  # the engine's memory belongs to one thread

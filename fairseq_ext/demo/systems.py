@@ -93,10 +93,7 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
 
 @dataclass(frozen=True)
 class Answer:
-    """A system's translation of a sentence, with a remark and, if any, an attention matrix.
-
-    The remark has the translation's score and time, or says why there is no translation.
-    """
+    """A system's translation of a sentence, and what the page shows with it."""
 
     name: str  # name of the system
     text: str  # translation, empty if there is none
@@ -105,7 +102,7 @@ class Answer:
 
 
 def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Answer]:
-    """Translate a sentence with each system, which may split a text of several sentences.
+    """Translate a sentence with each system; a system may split a text into sentences first.
 
     Raises:
         DataError: the sentence is empty or has over ``max_words`` words, or a word is too long.
