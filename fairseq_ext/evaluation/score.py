@@ -77,16 +77,14 @@ def choose_tokenizer(
             raise wrong_value("--tokenize", f"one of {names}", requested)
         return requested
     tokenizer = bleu_tokenizers.tokenizer_for(next(filter(None, languages), None))
-    if tokenizer == USUAL and bleu_tokenizers.has_wordspaces(
-        "\n".join(references[: bleu_tokenizers.READ])
-    ):
+    if tokenizer != USUAL or not bleu_tokenizers.is_spaceless(references):
+        return tokenizer
+    if bleu_tokenizers.has_wordspaces("\n".join(references[: bleu_tokenizers.READ])):
         return bleu_tokenizers.BY_CHARACTERS
-    if tokenizer == USUAL and bleu_tokenizers.is_spaceless(references):
-        raise DataError(
-            "The reference is written without spaces, so that BLEU would take each sentence for "
-            "one word; name its language (`-l en-zh`) or a tokenizer (`--tokenize zh` or `char`)."
-        )
-    return tokenizer
+    raise DataError(
+        "The reference is written without spaces, so that BLEU would take each sentence for one "
+        "word; name its language (`-l en-zh`) or a tokenizer (`--tokenize zh` or `char`)."
+    )
 
 
 def build_bleu(tokenizer: str = USUAL, metric: str | None = None, **options: Any) -> Any:
