@@ -30,8 +30,6 @@ COMPOUND_BLEU = "BLEU-tok, compounds split (multi-bleu style, WMT14 En-De only)"
 HYPHEN = re.compile(r"(\S)-(\S)")
 TEXT_METRICS = {"chrf++": "chrF++", "ter": "TER", "spbleu": "spBLEU"}
 """Further metrics of sacrebleu: their names in tables, by the values of ``--metric``."""
-PLACES = {"COMET": 4}
-"""Decimals by the first word of a score's name; others have 2. COMET's scores are about 1."""
 UNKNOWN = "<unk>"
 SOURCE_CURE = "Give the source text with `--source`."
 
@@ -54,7 +52,7 @@ class Score:
 
 def shown(name: str, value: float) -> str:
     """Format a score with its metric's usual decimals; ``name`` begins with the metric's name."""
-    return f"{value:.{PLACES.get(re.split('[ |]', name)[0], 2)}f}"
+    return f"{value:.4f}" if name.startswith("COMET") else f"{value:.2f}"  # COMET: about 1
 
 
 def choose_tokenizer(
