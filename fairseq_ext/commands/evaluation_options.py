@@ -143,7 +143,7 @@ class MetricOptions:
         wanted, or if only the S lines of fairseq-generate's output can have the source. Raise
         ConfigError for an unknown metric, or for an option without a neural metric that it needs.
         """
-        from fairseq_ext.evaluation.score import TEXT_METRICS, test_set_source
+        from fairseq_ext.evaluation.score import TEXT_METRICS
 
         if unknown := [name for name in self.of_text if name not in TEXT_METRICS]:
             raise wrong_value("--metric", f"{', '.join(TEXT_METRICS)} or comet:MODEL", unknown[0])
@@ -153,7 +153,11 @@ class MetricOptions:
                 raise ConfigError("`--source` goes with `--metric comet:MODEL`, which is missing.")
             if not latency:
                 return None
-        return self.source or test_set_source(reference.ref, reference.language_pair)
+        if self.source or reference.path() == reference.ref:
+            return self.source
+        from sacrebleu.utils import get_source_file
+
+        return Path(get_source_file(reference.ref.as_posix(), reference.language_pair or ""))
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:

@@ -291,18 +291,6 @@ def as_table(scores: Sequence[Score]) -> str:
     return tables.aligned([(s.name, f"{shown(s.name, s.value):>6}", s.signature) for s in scores])
 
 
-def test_set_source(test_set: Path, pair: str | None) -> Path | None:
-    """Return the source file of a test set of sacrebleu; None if ``test_set`` is a user's file.
-
-    The arguments are as for :func:`test_set_reference`.
-    """
-    if test_set_reference(test_set, pair) == test_set or pair is None:
-        return None
-    from sacrebleu.utils import get_source_file
-
-    return Path(get_source_file(test_set.as_posix(), pair))
-
-
 def test_set_reference(test_set: Path, pair: str | None) -> Path:
     """Return the reference file of a test set, either the user's file or sacrebleu's.
 
