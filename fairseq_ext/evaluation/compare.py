@@ -26,7 +26,7 @@ from fairseq_ext.evaluation.score import (
     tokenized_bleu,
 )
 from fairseq_ext.evaluation.significance import SENTENCES, TRAININGS, Estimate
-from fairseq_ext.evaluation.tables import TOKENS, Translations, read_system, read_table
+from fairseq_ext.evaluation.tables import TOKENS, Translations, read_table
 from fairseq_ext.evaluation.training_log import read_training
 from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Postprocessor, require_text
@@ -179,9 +179,13 @@ def parse_system(specification: str) -> System:
         raise ConfigError(
             f"`--system {name}=…` names {duplicate} twice; each run needs an output of its own."
         )
+    systems = read_table(runs[0]) if table else {}
+    if table and name not in systems:
+        raise ConfigError(
+            f"`--system {name}={generated}`: the table has {', '.join(systems)}, but not `{name}`."
+        )
     paths = {part: Path(path) for part, path in fields.items()}
-    translations = read_system(runs[0], name) if table else None
-    return System(name, tuple(map(Path, runs)), **paths, plain=plain, table=translations)
+    return System(name, tuple(map(Path, runs)), **paths, plain=plain, table=systems.get(name))
 
 
 def compare(

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from fairseq_ext.text.reading import LONGEST, read_text
 from fairseq_ext.utils import files
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import DataError
 
 TOKENS = ":tokens"
 # Matches every text.
@@ -174,13 +174,3 @@ def read_table(path: str | Path) -> dict[str, Translations]:
             raise DataError(f"`{path}`: one run of `{name}` {difference}.")
         former.runs.append(lines)
     return systems
-
-
-def read_system(path: str | Path, name: str) -> Translations:
-    """Read the translations of a system from a table; raise ConfigError if it lacks the system."""
-    systems = read_table(path)
-    if name not in systems:
-        raise ConfigError(
-            f"`--system {name}=table:{path}`: the table has {', '.join(systems)}, but not `{name}`."
-        )
-    return systems[name]

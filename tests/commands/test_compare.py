@@ -214,7 +214,7 @@ def test_the_name_of_a_run_is_no_name_of_a_system(outputs_of_three: Path) -> Non
 def test_a_damaged_table_is_named(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "t.tsv.gz").write_bytes(gzip.compress(content))
     with pytest.raises((DataError, ConfigError), match=re.escape(message)):
-        tables.read_system(tmp_path / "t.tsv.gz", "b")
+        compare.parse_system(f"b=table:{tmp_path / 't.tsv.gz'}")
     for damaged_bytes in (b"a\nx\n", gzip.compress(b"b\nx\n" * 99)[:-9]):
         (tmp_path / "u.tsv.gz").write_bytes(damaged_bytes)
         with pytest.raises(DataError, match=r"u\.tsv\.gz is damaged or unsafe: "):
