@@ -112,8 +112,8 @@ class Translations(NamedTuple):
 def write_table(
     path: Path,
     texts: Mapping[str, Runs],
-    tokens: Mapping[str, Runs] | None = None,
-    languages: Mapping[str, str] | None = None,
+    tokens: Mapping[str, Runs],
+    languages: Mapping[str, str],
 ) -> None:
     """Write a table of translations, with a column for each run of each system.
 
@@ -121,13 +121,12 @@ def write_table(
     instead of text. ``languages`` has the language of the Moses rules that turn a system's tokens
     into text, unless no rules are needed.
     """
-    columns, tokens, languages = [], tokens or {}, languages or {}
+    columns = []
     for name in texts:
-        has_tokens = name in tokens
-        ending = TOKENS if has_tokens else ""
-        if has_tokens and (language := languages.get(name)):
-            ending += f"={language}"
-        for number, lines in enumerate(tokens[name] if has_tokens else texts[name], start=1):
+        ending = ""
+        if name in tokens:
+            ending = f"{TOKENS}={languages[name]}" if languages.get(name) else TOKENS
+        for number, lines in enumerate(tokens.get(name, texts[name]), start=1):
             run = f"@{number}" if number > 1 else ""
             columns.append([f"{name}{run}{ending}", *lines])
     table = io.StringIO()
