@@ -6,7 +6,6 @@ number. :func:`measure_overlap` scores the sentences whose reference is not in t
 
 import re
 import statistics
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -143,17 +142,15 @@ def _by_bounds(values: Sequence[int], bounds: Sequence[int], form: str) -> dict[
     is ``form``, such as ``{} words``, with the group's range of values in place of ``{}``.
     """
     firsts = [0, *(bound + 1 for bound in bounds)]
-    labels = [
+    ranges = [
         f"{first} to {last}" if first < last else f"{last}"
         for first, last in zip(firsts, bounds, strict=False)
     ]
-    kinds: dict[str, list[int]] = {
-        form.format(label): [] for label in (*labels, f"{firsts[-1]} or more")
+    groups = np.digitize(values, bounds, right=True)
+    return {
+        form.format(label): np.flatnonzero(groups == group).tolist()
+        for group, label in enumerate([*ranges, f"{firsts[-1]} or more"])
     }
-    groups = list(kinds.values())
-    for number, value in enumerate(values):
-        groups[bisect_left(bounds, value)].append(number)
-    return kinds
 
 
 def _rarities(references: Sequence[str], training: Iterable[str]) -> list[int]:
