@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MISSING = "–"
 DAGGER = "†"  # marks a p value that does not cover other trainings, in a table where others do
 LESS_IS_BETTER = "TER"
+FOREST = "-differences.png"  # ending of the picture of differences from the baseline
 # Files that are written in addition to the page and the picture.
 OTHERS = {
     "html": "this page in one file",
@@ -119,7 +120,7 @@ def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
         link = quote(os.path.relpath(path, stem.parent))
         parts.append(f"![{tables.verbatim(path.stem)}]({link})")
     if _comparisons(result):
-        link = quote(forest_path(output).name)
+        link = quote(plots.with_ending(output, FOREST).name)
         parts.append(f"![Differences with 95% intervals]({link})")
     for section in others:
         parts += [f"## {tables.verbatim(section.title)}", *_markdown(section)]
@@ -505,11 +506,6 @@ def _draw_score(axes: Axes, x: float, bleu: Estimate, style: dict[str, Any]) -> 
     axes.errorbar([x], [bleu.value], bounds, capsize=3, lw=1.2, ms=7, **style)
 
 
-def forest_path(output: str | Path) -> Path:
-    """Return the path of the picture of differences that belongs to the report ``output``."""
-    return plots.with_ending(output, "-differences.png")
-
-
 def plot_forest(result: Result, output: str | Path) -> list[Path]:
     """Draw each system's difference from the baseline with its 95% interval, a panel per metric.
 
@@ -519,7 +515,7 @@ def plot_forest(result: Result, output: str | Path) -> list[Path]:
     compared = [row for row in result.systems if row.name != result.baseline]
     if not compared:
         return []
-    path, metrics = forest_path(output), list(result.signatures)
+    path, metrics = plots.with_ending(output, FOREST), list(result.signatures)
     styles = plots.looks(row.name for row in result.systems)
     with plots.new_figure(2.4 + 3.2 * len(metrics), 1.6 + 0.34 * len(compared)) as figure:
         panels = figure.subplots(1, len(metrics), squeeze=False, sharey=True)[0]
