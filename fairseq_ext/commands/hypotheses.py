@@ -137,9 +137,8 @@ def _mbr(args: argparse.Namespace) -> None:
             f"`--source` does not go with `--utility {request.utility}`, which ignores it."
         )
     sources: dict[str, Any] = {"source": request.source, "reads_source": utility.reads_source}
-    pooled = request.candidates_of  # candidates of a sentence, in all files together
-    if pooled is None:
-        pooled = request.num_candidates
+    # Candidates of a sentence, in all files together.
+    pooled = request.candidates_of or request.num_candidates
     sentences = mbr.read_candidates(request.generated, pooled, undoing, **sources)
     shown = tqdm(sentences, desc="mbr", unit="sentence", disable=None)
     seed = 1 if request.seed is None else request.seed
