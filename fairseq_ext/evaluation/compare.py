@@ -113,11 +113,7 @@ class Result:
     samples: Sequence[Sample]  # spread evenly over the test set
     # Scores of all sentences, by neural metric, system and run.
     segments: Mapping[str, Mapping[str, Sequence[Sequence[float]]]] = field(default_factory=dict)
-    # By system, each run's lines as text, and as words for systems whose words are known.
-    texts: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    tokens: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    # By system, the language whose Moses rules turn `tokens` into text.
-    languages: Mapping[str, str] = field(default_factory=dict)
+    translations: Mapping[str, Translations] = field(default_factory=dict)  # of all runs, by system
     overlap: Overlap | None = None  # test sentences that the training text has, too
     breakdown: Breakdown | None = None  # scores by kind of sentence
     differing: Sequence[Sample] = ()  # sentences in which a system differs most from the baseline
@@ -136,8 +132,8 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dict for JSON; its only translations are in ``samples`` and ``differing``."""
-        content = asdict(replace(self, texts={}, tokens={}))
-        del content["texts"], content["tokens"], content["languages"]
+        content = asdict(replace(self, translations={}))
+        del content["translations"]
         return {"tests": self.tests, **content}
 
 
@@ -262,14 +258,14 @@ def compare(
     )
     if differing is not None and (differing not in names or differing == baseline):
         raise wrong_value("--differing", f"a system other than `{baseline}`", differing)
-    translations = {
+    outputs = {
         system.name: _read(system, undoing[system.name], references, reference)
         for system in systems
     }
-    texts = {name: runs for name, (runs, _, _) in translations.items()}
-    tokens = {name: runs for name, (_, runs, _) in translations.items() if runs is not None}
-    languages = {name: undo.made.tgt for name, undo in undoing.items() if undo.made.tokenize}
-    sources = next((lines for *_, lines in translations.values() if lines), None)
+    texts = {name: runs for name, (runs, _, _) in outputs.items()}
+    translations = {name: stored for name, (_, stored, _) in outputs.items()}
+    tokens = {name: stored.runs for name, stored in translations.items() if stored.has_tokens}
+    sources = next((lines for *_, lines in outputs.values() if lines), None)
     facts = {system.name: _facts(system) for system in systems}  # read early, before any long work
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
     segments = {}
@@ -322,9 +318,7 @@ def compare(
         Path(reference).name,
         [sample(line, dict.fromkeys(names, "")) for line in spread],
         segments,
-        texts,
-        tokens,
-        languages,
+        translations,
         breakdown.measure_overlap(training, references, texts, tokenizer, extra_metrics)
         if training
         else None,
@@ -344,12 +338,12 @@ def undoing_of_tables(systems: Sequence[System]) -> dict[str, Postprocessor]:
 
 def _read(
     system: System, undo: Postprocessor, references: Sequence[str], reference: str | Path
-) -> tuple[list[list[str]], list[list[str]] | None, list[str] | None]:
+) -> tuple[list[list[str]], Translations, list[str] | None]:
     """Read a system's translations, and check them against the references.
 
     ``undo`` turns tokens into text; ``reference`` is the file of ``references``, for messages.
-    Return the runs as lines of text, the runs as lines of words (None if the files have text), and
-    the source lines (None if the files lack them).
+    Return each run's lines as text, the translations as a table stores them (with words instead of
+    text, if the files have words), and the source lines (None if the files lack them).
     """
     names, tokens, sources = list(map(str, system.generated)), None, None
     if system.plain:
@@ -372,7 +366,8 @@ def _read(
     for name, lines in zip(names, texts, strict=True):
         check_counts(lines, references, name, reference)
         require_text(lines, name, references)
-    return texts, tokens, sources
+    language = undo.made.tgt if tokens is not None and undo.made.tokenize else None
+    return texts, Translations(tokens is not None, language, tokens or texts), sources
 
 
 def _plain_sources(

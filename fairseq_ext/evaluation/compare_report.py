@@ -425,7 +425,7 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
         with files.atomic_write(path) as file:
             file.write(page)
     translations = plots.with_ending(output, ".tsv.gz")
-    tables.write_table(translations, result.texts, result.tokens, result.languages)
+    tables.write_table(translations, result.translations)
     drawn, forest = plot(result, output), plot_forest(result, output)
     shown_pictures = [path for path in drawn if path.suffix != ".json"] + forest
     html_path = plots.with_ending(output, ".html")

@@ -23,7 +23,7 @@ from fairseq_ext.utils.errors import DataError
 TOKENS = ":tokens"
 # Matches every text.
 COLUMN = re.compile(rf"(.*?)({TOKENS}(?:=(.+))?)?", re.DOTALL)
-Runs = Sequence[Sequence[str]]
+
 LATEX = str.maketrans(
     {char: f"\\{char}" for char in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -109,31 +109,18 @@ class Translations(NamedTuple):
     runs: list[list[str]]  # the lines of each run
 
 
-def write_table(
-    path: Path,
-    texts: Mapping[str, Runs],
-    tokens: Mapping[str, Runs],
-    languages: Mapping[str, str],
-) -> None:
-    """Write a table of translations, with a column for each run of each system.
-
-    ``texts`` has the translations of all systems. The systems in ``tokens`` are written as tokens
-    instead of text. ``languages`` has the language of the Moses rules that turn a system's tokens
-    into text, unless no rules are needed.
-    """
+def write_table(path: Path, systems: Mapping[str, Translations]) -> None:
+    """Write a table of translations, compressed, with a column for each run of each system."""
     columns = []
-    for name in texts:
-        ending = ""
-        if name in tokens:
-            ending = f"{TOKENS}={languages[name]}" if languages.get(name) else TOKENS
-        for number, lines in enumerate(tokens.get(name, texts[name]), start=1):
+    for name, (has_tokens, language, runs) in systems.items():
+        ending = f"{TOKENS}={language}" if language else TOKENS if has_tokens else ""
+        for number, lines in enumerate(runs, start=1):
             run = f"@{number}" if number > 1 else ""
             columns.append([f"{name}{run}{ending}", *lines])
     table = io.StringIO()
     csv.writer(table, delimiter="\t", lineterminator="\n").writerows(zip(*columns, strict=True))
-    content = table.getvalue().encode()
     with files.atomic_write(path, "wb") as file:
-        file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+        file.write(gzip.compress(table.getvalue().encode(), mtime=0))
 
 
 def read_table(path: str | Path) -> dict[str, Translations]:
