@@ -42,7 +42,7 @@ def draw(
     everyone = list(
         dict.fromkeys([*order, *(name for panel in panels.values() for name in panel[1])])
     )
-    room = plots.room_for_legend(max(len(panel[1]) for panel in panels.values()))
+    room = plots.LEGEND_LINE * max(len(panel[1]) for panel in panels.values())
     columns = min(len(panels), IN_A_ROW)
     rows = ceil(len(panels) / columns)
     with plots.new_figure(5.2 * columns, (4.2 + room) * rows) as figure:

@@ -489,8 +489,8 @@ def plot(result: Result, output: str | Path) -> list[Path]:
                 Line2D([], [], ls="", ms=7, label=plots.entry(row.name), **styles[row.name].point)
                 for row in filter(_in_picture, result.systems)
             ]
-            lines = plots.show_names(figure.legend(handles=handles, loc="outside lower center"))
-            figure.set_figheight(4.0 + plots.room_for_legend(lines))
+            legend = figure.legend(handles=handles, loc="outside lower center")
+            figure.set_figheight(4.0 + plots.show_names(legend))
         else:
             tilt: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
             axes[0].set_xticks(range(1, 1 + len(styles)), [*styles], **tilt)

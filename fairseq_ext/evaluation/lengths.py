@@ -193,6 +193,6 @@ def plot_lengths(
             axes.set_ylabel(f"difference in {scores.metric}")
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")
         axes.grid(True, axis="y")
-        lines = plots.draw_legend(axes, below=-0.19)  # below the buckets' two lines
-        figure.set_figheight(4.2 + plots.room_for_legend(lines))
+        legend = plots.draw_legend(axes, below=-0.19)  # below the buckets' two lines
+        figure.set_figheight(4.2 + legend)
         return plots.save_picture(figure, output, data)

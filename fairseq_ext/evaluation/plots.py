@@ -67,6 +67,7 @@ PANELS = {
     "bleu": ("Translation quality", "BLEU (0 to 100)"),
 }
 LONGEST = 34  # most letters in a line of a title or a legend
+LEGEND_LINE = 0.17  # height of a line of a legend in inches
 START, END = "<s>", "</s>"
 _WIDEST, _TALLEST = 1600, 30_000  # pixels of a PNG; matplotlib's limit is 65,535
 _LINE = 12.0  # width in inches of a row of heat maps
@@ -151,24 +152,18 @@ def entry(label: str) -> str:
 def show_names(legend: Legend) -> float:
     """Remove the marks of :func:`entry` from a legend's labels, and wrap long labels.
 
-    Return the legend's height in lines of text.
+    Return the legend's height in inches.
     """
     lines = 0.0
     for text in legend.get_texts():
         label = textwrap.fill(text.get_text().removeprefix(_MARK), LONGEST)
         text.set(text=label, linespacing=1.1)
         lines += 1 + 0.76 * label.count("\n")  # lines within a label are closer
-    return lines
-
-
-def room_for_legend(lines: float) -> float:
-    """Return the height in inches that a legend with ``lines`` lines of text needs."""
-    return 0.17 * lines
+    return LEGEND_LINE * lines
 
 
 def draw_legend(axes: Axes, below: float = -0.15) -> float:
-    """Draw a legend under a panel, and return the legend's height in lines of text.
-
+    """Draw a legend under a panel, and return the legend's height in inches.
     ``below`` is the height of the legend's upper edge, in units of the panel's height.
     """
     return show_names(
@@ -189,11 +184,10 @@ def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
     ]
     with new_figure(5.2 * len(shown), 4.2) as figure:
         panels = figure.subplots(1, len(shown), squeeze=False)[0]
-        lines = [
-            _draw_metric(axes, metric, runs) for axes, metric in zip(panels, shown, strict=True)
-        ]
+        drawn = zip(panels, shown, strict=True)
+        legend = max(_draw_metric(axes, metric, runs) for axes, metric in drawn)
         title = textwrap.wrap(next(iter(runs)), LONGEST) if len(runs) == 1 else []
-        figure.set_figheight(4.2 + room_for_legend(max(lines)) + 0.2 * len(title[1:]))
+        figure.set_figheight(4.2 + legend + 0.2 * len(title[1:]))
         if title:
             figure.suptitle("\n".join(title))
         figure.draw_without_rendering()  # places the legend, now that the height is known
@@ -214,7 +208,7 @@ def _data(curves: Curves, shown: Iterable[str]) -> dict[str, dict[str, list[tupl
 
 
 def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
-    """Draw all runs' curves of a metric, pale for training; return the legend's height in lines."""
+    """Draw all runs' curves of a metric, pale for training; return the legend's height."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     pale = False  # whether the legend already explains pale lines
