@@ -52,7 +52,6 @@ def add_prepare(commands: options.Subparsers) -> None:
 
 
 def _add_folders(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of a command that reads a folder of text and writes another folder."""
     option = parser.add_argument
     option("text", type=Path, metavar="TEXT", help="folder with train.SRC, train.TGT and others")
     option("--src", required=True, metavar="LANG", help="source language, the ending of its files")

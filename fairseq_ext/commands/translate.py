@@ -523,7 +523,6 @@ def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
 
 
 def _run_on_ray(request: Request, folder: Folder) -> None:
-    """Let workers of the Ray cluster ``--ray`` translate the missing parts."""
     from fairseq_ext.utils import ray_workers
 
     if not folder.missing():

@@ -454,7 +454,6 @@ def _as_latex(result: Result) -> str:
 
 
 def _panels(result: Result) -> list[tuple[str, str, Place]]:
-    """Return the entries of :data:`PANELS` in which at least one system has a point."""
     return [panel for panel in PANELS if any(panel[2](row) is not None for row in result.systems)]
 
 

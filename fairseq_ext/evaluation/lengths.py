@@ -95,7 +95,6 @@ def score_by_length(
     metric = multi_bleu() if tokenizer is None else build_bleu(tokenizer)
 
     def score(rows: Sequence[int]) -> dict[str, float]:
-        """Return each system's BLEU on the sentences with the numbers ``rows``, as a corpus."""
         row_references = [[references[row] for row in rows]]
         return {
             name: metric.corpus_score([lines[row] for row in rows], row_references).score

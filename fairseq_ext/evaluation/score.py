@@ -150,15 +150,11 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Scor
 
 
 def split_compounds(tokens: str) -> str:
-    """Make each hyphen between two characters of ``tokens`` a token of its own.
+    """Make hyphens in words tokens of their own: ``Rad-Tour`` gives ``Rad ##AT##-##AT## Tour``.
 
-    Vaswani et al. 2017 and later papers on WMT14 English–German split hyphenated words of
-    translation and reference before they compute BLEU: ``Rad-Tour`` becomes
-    ``Rad ##AT##-##AT## Tour``. This raises BLEU by about half a point, so the result is comparable
-    only to BLEU with split words.
-
-    Matches do not overlap, as in the papers' scripts: in ``a-b-c``, with a single letter between
-    two hyphens, only the first hyphen becomes a token.
+    Vaswani et al. 2017 and later papers on WMT14 English–German do so to translation and reference
+    before they compute BLEU. This raises BLEU by about half a point. As in their scripts, matches
+    do not overlap: in ``a-b-c``, only the first hyphen becomes a token.
     """
     return HYPHEN.sub(r"\1 ##AT##-##AT## \2", tokens)
 
@@ -259,16 +255,12 @@ def score_lines(
     compounds: bool = False,
     neural: Mapping[str, NeuralMetric] | None = None,
 ) -> list[Score]:
-    """Score translations by every metric, and by tokenized BLEU if tokens are given.
+    """Score detokenized translations by every metric, and by tokenized BLEU if tokens are given.
 
-    Args:
-        texts, references: detokenized translations and references, line by line.
-        tokens, token_references: the same lines as tokens, without subword pieces.
-        sources: source text, for neural metrics.
-        tokenizer: sacrebleu's tokenizer for BLEU.
-        extra_metrics: see :func:`build_metrics`.
-        compounds: whether to compute :func:`compound_bleu` of the tokens, too.
-        neural: neural metrics, by their names in the result.
+    ``tokens`` and ``token_references`` are the lines as tokens, without subword pieces; with
+    ``compounds``, their :func:`compound_bleu` is computed, too. ``sources`` are for the ``neural``
+    metrics, which are given by their names in the result. ``tokenizer`` and ``extra_metrics`` are
+    as for :func:`build_metrics`.
     """
     scores = []
     for name, scorer in build_metrics(references, tokenizer, extra_metrics).items():
@@ -296,13 +288,11 @@ def test_set_reference(test_set: Path, pair: str | None) -> Path:
 
     ``test_set`` is the user's file or, if there is no such file, the name of a test set of
     sacrebleu, such as ``wmt14/full``. A name also needs a language ``pair``, such as ``en-de``.
-    sacrebleu downloads a test set once, verifies its checksum, and keeps it in ``~/.sacrebleu``, or
-    in the folder that ``SACREBLEU`` names.
+    sacrebleu keeps what it downloads in ``~/.sacrebleu``, or in the folder ``SACREBLEU``.
 
     Raises:
         ConfigError: the test set does not have the ``pair``.
-        DataError: sacrebleu does not have the test set or cannot get it, or it has several
-            references.
+        DataError: sacrebleu cannot get the test set, or has several references for it.
     """
     name = test_set.as_posix()
     if test_set.exists() or test_set.suffix or test_set.is_absolute():
@@ -446,11 +436,7 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
 
 
 def _of_comparison(path: str | Path, content: Mapping[str, Any], system: str | None) -> list[Score]:
-    """Return one system's scores from ``content``, the JSON of ``compare``.
-
-    The ``detail`` of a score is its 95% interval. ``path`` is for messages; ``system`` is as for
-    :func:`read_scores`.
-    """
+    """Return a system's scores from the JSON of ``compare``; see :func:`read_scores`."""
     rows = {row["name"]: row for row in content["systems"]}
     if system is None and len(rows) == 1:
         (system,) = rows

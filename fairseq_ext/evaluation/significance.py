@@ -253,10 +253,7 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def student_quantile(freedom: int) -> float:
-    """Return the 97.5% quantile of Student's t distribution, the upper end of the 95% interval.
-
-    ``freedom`` is the number of degrees of freedom.
-    """
+    """Return the 97.5% quantile of Student's t with ``freedom`` degrees of freedom."""
     return float(stdtrit(freedom, 1 - LEVEL / 2))
 
 
