@@ -281,7 +281,7 @@ def _data_or_text(
         if request.input is not None:
             raise ConfigError("`--input` does not go with text as an argument; give one of them.")
         for text in words:
-            if "." in text and os.path.isfile(text):  # noqa: PTH113  # of any text, also a long one
+            if "." in text and os.path.isfile(text):  # noqa: PTH113  # may be a long text
                 raise ConfigError(f"{text} is a file; translate its lines by `--input {text}`.")
         return None, [line for text in words for line in text.split("\n")]
     fault = "DATA must be one folder"

@@ -220,7 +220,7 @@ def _python(python: str | None) -> str:
 def _environment(python: str) -> dict[str, str]:
     """Return the environment variables for a process of the interpreter ``python``.
 
-    Unless it is the running interpreter, variables that name that one's libraries are left out.
+    If it is not the running interpreter, ``PYTHONPATH`` and similar variables are left out.
     """
     same_python = python == sys.executable
     return {

@@ -158,7 +158,7 @@ def main() -> int:
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    # Each line is out even if this process is killed.
+    # Libraries' messages are written line by line, so that none is lost if this process is killed.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     requests = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  standard input
     try:
