@@ -32,10 +32,10 @@ whose group is the number by which they are sorted."""
 
 
 def select(folder: str | Path, kind: str, count: int) -> list[Path]:
-    """Return the ``count`` newest or best checkpoints of a run, the newest or best one last.
+    """Return the ``count`` newest or best checkpoints in a run's folder, the best or newest last.
 
-    ``kind`` is a key of :data:`KINDS`. For ``best``, ``--maximize-best-checkpoint-metric`` of the
-    run decides whether higher is better.
+    ``kind`` is ``last_epochs``, ``last_updates`` or ``best``. For ``best``, the run's
+    ``--maximize-best-checkpoint-metric`` decides whether higher is better.
 
     Raises:
         CheckpointError: ``folder`` is not a folder, has fewer checkpoints of this kind, or has
@@ -77,7 +77,7 @@ def average_checkpoints(
 
     Every floating-point entry becomes the mean over all checkpoints, summed in float64 and rounded
     once to its own type; tied embeddings stay tied if every checkpoint ties them. Everything else
-    is taken from the last checkpoint, except the optimizer's state, which is left out.
+    is taken from the last checkpoint, without the optimizer's state and ``--store-ema``'s weights.
 
     Args:
         paths: checkpoints of one model, oldest first.

@@ -16,9 +16,9 @@
 ``README.md``               the model card
 ==========================  ======================================================================
 
-Weights are stored in fp32 or bf16, or matrices in int8, or binary weights as bits and ternary
-weights as trits. The folder may be packed into an archive (:func:`archive`), which is accepted
-wherever the folder is. Nothing in a bundle is unpickled or evaluated.
+Weights are stored in fp32 or bf16, or their matrices in int8. Binary weights may take one bit each,
+and ternary weights 1.6 bits. The folder may be packed into an archive (:func:`archive`), which is
+accepted wherever the folder is. Nothing in a bundle is unpickled or evaluated.
 """
 
 import re
@@ -71,7 +71,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Bundle:
-    """The contents of ``bundle.json``."""
+    """The folder of a bundle, and the contents of its ``bundle.json``."""
 
     folder: Path
     src: str
@@ -84,7 +84,7 @@ class Bundle:
 
     @property
     def is_packed(self) -> bool:
-        """Whether binary weights are stored as bits, and ternary weights as trits."""
+        """Whether binary and ternary weights are packed, several to a byte."""
         return self.numbers in (BITS, BITS_INT8)
 
     def check(self) -> None:
@@ -113,7 +113,7 @@ class Bundle:
 
 
 def suffix(path: str | Path) -> str:
-    """Return which of :data:`SUFFIXES` the name of ``path`` ends in, or ""."""
+    """Return the ending of an archived bundle's name, ``.zip`` or ``.tar.zst``; "" for others."""
     return next((ending for ending in SUFFIXES if Path(path).name.endswith(ending)), "")
 
 
@@ -135,10 +135,7 @@ def _folder(path: str | Path) -> Path | None:
 
 
 def _checked(folder: Path) -> Path:
-    """Check the bundle in ``folder``, an unpacked archive; return the bundle's folder.
-
-    The archive must have no other entry.
-    """
+    """Check an unpacked archive, which must hold a single bundle; return the bundle's folder."""
     entries = [*folder.iterdir()]
     if len(entries) != 1 or not (entries[0] / MANIFEST).is_file():
         raise CheckpointError(f"it has no folder with {MANIFEST}, so it is not a bundle.")
@@ -155,7 +152,7 @@ def _has_manifest(path: Path) -> bool:
 
 
 def home(path: str | Path) -> Path:
-    """Return the folder where a model's ``text.json`` belongs: the bundle's or the checkpoint's."""
+    """Return the folder of a model's files: the bundle's, or the one that has the checkpoint."""
     return _folder(path) or Path(path).parent
 
 
@@ -210,7 +207,7 @@ def read(path: str | Path) -> Bundle:
 
 @contextmanager
 def unchanged(path: str | Path) -> Iterator[Bundle]:
-    """Yield the :class:`Bundle` of a path, for a ``with`` block that reads the bundle's files.
+    """Yield the bundle at a path; after the ``with`` block check that its files are unchanged.
 
     Raises:
         CheckpointError: a file has changed by the end of the block.

@@ -146,7 +146,7 @@ def without_weights(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return a checkpoint without the optimizer's state and the model's moving average.
 
-    Both depend on the checkpoint's weights, which the caller may replace.
+    A caller that replaces the weights cannot keep either, because both depend on the weights.
     """
     extra = extra_state(checkpoint).items()
     remaining = {name: value for name, value in extra if not name.startswith("ema")}

@@ -2,8 +2,8 @@
 
 An archive or folder has ``model.pt`` or ``model1.pt`` … (an ensemble), dictionaries and the files
 of the subwords, but does not say how text becomes tokens. So :func:`prepare` makes another folder,
-in the user's cache, that looks like a run's folder: it has links to the checkpoints, dictionaries,
-``text.json``, and a file :data:`MARK` with task options that replace the checkpoint's options.
+in the user's cache, that looks like a run's folder. It has links to the checkpoints, copies of the
+dictionaries, a ``text.json``, and a file :data:`MARK` with options that replace the checkpoint's.
 Nothing in the published folder is run, and nothing is written into it.
 
 Three tasks of fairseq tell a model its languages in three ways. :func:`prepare` turns each way into
@@ -78,9 +78,9 @@ logger = logging.getLogger(__name__)
 
 @functools.cache
 def hub_models() -> dict[str, dict[str, str]]:
-    """Return fairseq's translation models by name: ``path`` (a URL), ``tokenizer`` and ``bpe``.
+    """Return the translation models that fairseq's authors publish, by name.
 
-    Some models have only ``path``.
+    Each has a URL as ``path`` and, with some exceptions, names of its ``tokenizer`` and ``bpe``.
     """
     # Otherwise the import would advise users to install a package for speech.
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
@@ -199,7 +199,7 @@ def _prepared(
 ) -> list[Path]:
     """Make a model's folder in the cache unless it exists; return the links to its checkpoints.
 
-    ``folder`` has the published files, ``ensemble`` their checkpoints; ``path`` is that of
+    ``folder`` has the published files, ``ensemble`` their checkpoints; ``path`` is the argument of
     :func:`prepare`. ``languages`` are source and target; None for the language of the training.
     """
     content = [(entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
@@ -354,9 +354,9 @@ def plan_pair(
         languages: source and target; None for the language of the training.
 
     Returns:
-        Source language; target language; symbols that the dictionaries must also have; and the
-        changes that :func:`adapted` makes to the checkpoint: options of ``task`` and ``model``, and
-        the prefix of the names of the ``weights`` to use.
+        Source language; target language; symbols to add to the dictionaries; and the changes that
+        :func:`adapted` makes to the checkpoint: options of ``task`` and ``model``, and the prefix
+        of the names of the ``weights`` to use.
     """
     name = str(settings.get("task") or settings.get("_name") or "translation")
     if not name.startswith("translation") and name != PAIRS:
@@ -421,11 +421,11 @@ def plan_pair(
 def _tokens(
     folder: Path, settings: Mapping[str, Any], codes: Sequence[str], pair: Mapping[str, str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return the symbols that ``translation_multi_simple_epoch`` adds to dictionaries, and options.
+    """Return symbols and prefixes that stand for languages in ``translation_multi_simple_epoch``.
 
-    ``codes`` are all languages of the model; ``pair`` maps ``src`` and ``tgt`` to languages. The
-    options are ``source_prefix`` and ``target_prefix`` of ``translation_ext``. Each is the token of
-    one of these two languages, or "" if the model has no such prefix.
+    The symbols, to add to the dictionaries, stand for all languages (``codes``); a mask and tags
+    may follow. The prefixes are the options ``source_prefix`` and ``target_prefix`` of
+    ``translation_ext``: the symbols of ``src`` or ``tgt`` in ``pair``, or "" for no prefix.
     """
     if settings.get("lang_tok_replacing_bos_eos"):
         raise CheckpointError(

@@ -110,9 +110,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None:
-    """Check the content of a checkpoint whose file has ``size`` bytes.
-
-    The checks are 6 to 8 in this module's docstring.
+    """Run the checks 6 to 8 of this module on a checkpoint that was read from ``size`` bytes.
 
     Raises:
         CheckpointError: a check fails.
@@ -297,7 +295,7 @@ class Globals(dict[str, Any]):
 
 @functools.cache
 def allowed_globals() -> Globals:
-    """Return the objects that torch's safe loading allows, with :data:`GUARDS` in place of some."""
+    """Return what pickles may name: torch's own list, with :data:`GUARDS` in place of some."""
     return Globals({**GLOBALS_OF_TORCH(), **GUARDS})
 
 

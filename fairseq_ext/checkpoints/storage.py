@@ -1,9 +1,9 @@
 """Read checkpoint files safely and only once, and save them atomically.
 
-A command needs the options of a checkpoint before and after fairseq loads its weights.
-:func:`peek` returns the options, and keeps the weights for the next :func:`load`. Both functions
-also keep everything but the weights for later calls of :func:`peek`. A file that has changed is
-read again. Nothing here imports fairseq.
+A command needs the options of a checkpoint both before and after fairseq loads its weights. So
+:func:`peek`, which returns the options, keeps the weights for the next :func:`load`, and both keep
+everything else for later calls of :func:`peek`. A file that has changed is read again. Nothing here
+imports fairseq.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ EXACTNESS = {
 }
 """How close an exported checkpoint is to the trained checkpoint, by the bundle's number format."""
 
-# What this process has read, by file version: checkpoints that only `peek` has read, and options.
+# By version of a file: the checkpoint, if only `peek` has read it; and all of it but weights.
 _unclaimed: dict[tuple[Any, ...], dict[str, Any]] = {}
 _settings: dict[tuple[Any, ...], Mapping[str, Any]] = {}
 
