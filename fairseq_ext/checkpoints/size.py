@@ -14,7 +14,7 @@ BOOKKEEPING = ("version", "_float_tensor")
 
 
 @dataclass(frozen=True)
-class Weights:
+class ModelSize:
     """The size of a trained model, and its number of updates."""
 
     architecture: str
@@ -23,14 +23,14 @@ class Weights:
     updates: int | None  # None if unknown
 
 
-def read_weights(path: str | Path) -> Weights:
+def read_size(path: str | Path) -> ModelSize:
     """Read the size of the model in a checkpoint or bundle, and its number of updates."""
     if bundle.is_bundle(path):
         manifest = bundle.read(path)
         manifest.check()
         file = manifest.folder / bundle.WEIGHTS
         count = parameters_of(Tensors(file), manifest)
-        return Weights(manifest.architecture, count, file.stat().st_size, manifest.updates)
+        return ModelSize(manifest.architecture, count, file.stat().st_size, manifest.updates)
     from fairseq_ext.checkpoints import storage
 
     state = storage.load(path)
@@ -41,7 +41,7 @@ def read_weights(path: str | Path) -> Weights:
             storages[weight.untyped_storage().data_ptr()] = weight.untyped_storage().nbytes()
         if weight.is_floating_point() and name not in tied and not name.endswith(BOOKKEEPING):
             count += weight.numel()
-    return Weights(architecture(state), count, sum(storages.values()), num_updates(state))
+    return ModelSize(architecture(state), count, sum(storages.values()), num_updates(state))
 
 
 def parameters_of(tensors: Tensors, manifest: bundle.Bundle) -> int:

@@ -102,7 +102,7 @@ def _run(args: argparse.Namespace) -> None:
 def load(named: Named, request: Request) -> System:
     """Load a system that the command line names: model, search options and text processing."""
     from fairseq_ext.checkpoints import bundle
-    from fairseq_ext.checkpoints.size import read_weights
+    from fairseq_ext.checkpoints.size import read_size
     from fairseq_ext.decoding.loading import open_model
     from fairseq_ext.demo.systems import System
     from fairseq_ext.text.placeholders import keeper
@@ -120,7 +120,7 @@ def load(named: Named, request: Request) -> System:
     folders = (bundle.home(named.checkpoint), named.data)
     codec = decoding_options.chosen_codec(request.text, src, tgt, folders, named.codes)
     model.versions.require_unchanged()
-    size = f"{read_weights(named.checkpoint).parameters / 1e6:,.1f} M parameters"
+    size = f"{read_size(named.checkpoint).parameters / 1e6:,.1f} M parameters"
     about = f"{src} → {tgt}, {size}"
     splitter = sentence_splitter(src, tgt) if request.split_sentences else UNSPLIT
     finder = keeper((), markup=False, addresses=request.keep_addresses)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-from fairseq_ext.checkpoints.size import read_weights
+from fairseq_ext.checkpoints.size import read_size
 from fairseq_ext.corpora.contamination import texts as lines_of
 from fairseq_ext.evaluation import breakdown, significance
 from fairseq_ext.evaluation.breakdown import Breakdown, Overlap
@@ -407,7 +407,7 @@ def _facts(system: System) -> dict[str, Any]:
     if not (system.plain or system.table):
         facts["generation_speed"] = generation_speed(system.generated[0])
     if system.checkpoint is not None:
-        facts |= asdict(read_weights(system.checkpoint))
+        facts |= asdict(read_size(system.checkpoint))
     if system.log is not None:
         log = read_text(system.log)
         try:

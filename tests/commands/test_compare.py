@@ -23,7 +23,7 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 from scipy import stats
 
-from fairseq_ext.checkpoints.size import read_weights
+from fairseq_ext.checkpoints.size import read_size
 from fairseq_ext.decoding import latency
 from fairseq_ext.evaluation import (
     compare,
@@ -274,7 +274,7 @@ def test_parameters_and_bytes_are_the_models(tmp_path: Path, name: str) -> None:
         "optimizer_history": [{"num_updates": 5}, {"num_updates": 70}],
     }
     torch.save(state, tmp_path / "model.pt")
-    weights = read_weights(tmp_path / "model.pt")
+    weights = read_size(tmp_path / "model.pt")
     assert weights.parameters == sum(weight.numel() for weight in model.parameters())
     with zipfile.ZipFile(tmp_path / "model.pt") as archive:
         parts = [part for part in archive.infolist() if re.search(r"/data/\d+$", part.filename)]

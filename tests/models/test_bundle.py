@@ -18,7 +18,7 @@ import fairseq_ext
 from fairseq_ext.binary.binarize import TERNARY, Binarizer
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.checkpoints import bundle, storage
-from fairseq_ext.checkpoints.size import read_weights
+from fairseq_ext.checkpoints.size import read_size
 from fairseq_ext.checkpoints.storage import export
 from fairseq_ext.decoding.text_model import Model
 from fairseq_ext.engine.program import Signs
@@ -106,7 +106,7 @@ def test_bits(name: str, tmp_path: Path):
     translations, scores = expected.translate(LINES, **SHORT), expected.score(["w1 w2"], ["w3"])
     written = write.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers="bits")
     assert written.numbers == "bits"
-    trained, packed = map(read_weights, (folder / "checkpoint_best.pt", tmp_path / "b"))
+    trained, packed = map(read_size, (folder / "checkpoint_best.pt", tmp_path / "b"))
     assert packed.parameters == trained.parameters
     names = [*Tensors(tmp_path / "b" / "model.safetensors").all_names()]
     ending = ".trits" if name.startswith("ternary") else ".bits"
@@ -197,7 +197,7 @@ def test_size_and_updates_of_what_was_rounded(run: Path, tmp_path: Path):
     state["optimizer_history"][-1]["num_updates"] = 70
     storage.save(state, tmp_path / "trained.pt")
     write.write(tmp_path / "trained.pt", run, tmp_path / "b", numbers="int8")
-    expected, rounded = map(read_weights, (run / "checkpoint_best.pt", tmp_path / "b"))
+    expected, rounded = map(read_size, (run / "checkpoint_best.pt", tmp_path / "b"))
     assert rounded.parameters == expected.parameters
     assert rounded.tensor_bytes < 0.4 * expected.tensor_bytes
     assert rounded.updates == 70

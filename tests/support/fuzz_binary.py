@@ -19,7 +19,7 @@ from random import Random
 import torch
 
 import fairseq_ext
-from fairseq_ext.checkpoints.size import read_weights
+from fairseq_ext.checkpoints.size import read_size
 from fairseq_ext.checkpoints.storage import load as load_checkpoint
 from fairseq_ext.data_folder import indexed as data_folder
 from fairseq_ext.model import program_file, write
@@ -170,7 +170,7 @@ def damaged_bundle(draw: Random) -> dict[str, bytes]:
 
 def read_checkpoint(folder: Path) -> None:
     load_checkpoint(folder / "a.pt")
-    read_weights(folder / "a.pt")
+    read_size(folder / "a.pt")
 
 
 def read_flipped(folder: Path) -> None:
