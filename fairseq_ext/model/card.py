@@ -58,16 +58,15 @@ class Card:
 
     @classmethod
     def read(cls, text: str) -> "Card":
-        """Parse a model card: all fields if :meth:`render` wrote it, else ``about`` and licence."""
+        """Parse a model card; if :meth:`render` did not write it, only ``about`` and licence."""
         licence, body = _LICENCE.search(text), _BODY.search(text)
         about = body[1] if body else text.rpartition("\n---\n")[2].strip()
         return cls(about, licence[1] if licence else cls.licence, body[2] if body else "")
 
     def with_format_note(self, numbers: str) -> "Card":
-        """Return a card with a note below its scores: the weights were measured as ``numbers``.
+        """Add a note that the scores were measured with weights in the format ``numbers``.
 
-        ``numbers`` is a number format, such as ``int8``. A card without scores, or with such a
-        note, stays as it is.
+        A card without scores, or with such a note, is returned unchanged.
         """
         if not self.table or _MEASURED in self.table:
             return self

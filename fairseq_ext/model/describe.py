@@ -61,10 +61,8 @@ def describe(path: str | Path) -> dict[str, Any]:
 def multiply_adds(program: Program, weights: Sequence[Packed]) -> dict[str, int]:
     """Count the multiplications with weights per ``source token`` and per ``target token``.
 
-    A target token is one token of one hypothesis of the beam.
-
-    Products of two activations, such as queries and keys, are not counted: their number depends on
-    the length of the sentence.
+    A target token is one token of one hypothesis of the beam. Products of two activations, such as
+    queries and keys, are not counted: their number depends on the length of the sentence.
     """
 
     def count(operations: Iterable[Operation], phase: Phase) -> int:

@@ -130,12 +130,10 @@ def _fetch(repo: str, revision: str | None) -> Path:
 
 
 def _is_reachable() -> bool:
-    """Return whether to ask the Hub.
+    """Return False if huggingface_hub would ask the Hub in vain, which takes it half a minute.
 
-    It is not asked if ``HF_HUB_OFFLINE`` is set, nor if its host has no address or refuses
-    connections, because huggingface_hub would retry for half a minute. If the host does not answer
-    in time, the Hub is asked, because the host may answer later. It is also asked if there is a
-    proxy, which may reach any host.
+    This is so if ``HF_HUB_OFFLINE`` is set, or if the Hub's host has no address or refuses
+    connections. A host that is slow to answer, or that only a proxy reaches, is worth a try.
     """
     import socket
     from urllib.parse import urlsplit
@@ -176,7 +174,7 @@ def push(path: Path, repo: str, *, private: bool = False, message: str | None = 
     """Put a bundle on the Hub by a single commit; return the identifier of the commit.
 
     The commit also deletes files of the repository's previous bundle. ``private`` hides a new
-    repository from other people. A ``message`` of None stands for a default.
+    repository from other people. The default ``message`` describes the model.
 
     Raises:
         CheckpointError: the bundle does not exist or is damaged.
@@ -219,10 +217,7 @@ def _listed_files(repo: str) -> Collection[str]:
 
 @contextmanager
 def _one_line(repo: str, revision: str | None = None) -> Iterator[None]:
-    """Turn huggingface_hub's errors into one-line errors of this package; silence its warnings.
-
-    The messages name the repository and the revision.
-    """
+    """Turn huggingface_hub's errors into this package's, about ``repo``; silence its warnings."""
     from huggingface_hub import constants, errors
     from huggingface_hub.utils import logging as reports
 

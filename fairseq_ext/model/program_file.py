@@ -175,7 +175,7 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
 def _matrices(
     entries: list[dict[str, Any]], tensors: Tensors, numbers: str
 ) -> Iterator[Matrix | Signs]:
-    """Yield the arrays of a program in turn, so that memory holds a single unpacked array.
+    """Compute the arrays of a program one at a time, so that memory never holds them all unpacked.
 
     ``entries`` are the ``weights`` of ``program.json``, and ``numbers`` is the number format of the
     engine.

@@ -43,14 +43,15 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
     """Copy a bundle, with only the symbols that some texts need; after an error there is no copy.
 
     The copy keeps fairseq's special symbols, the model's language tokens, all tokens of the texts
-    (each in the dictionary of its language), all tokens of a single character, and the frequent
-    tokens of the bundle's shortlist. A dictionary that both languages share stays shared.
+    (each in the dictionary of its language), all tokens of a single character, and the tokens that
+    the bundle's shortlist allows in every translation. If both languages have the same dictionary,
+    they still do in the copy.
 
     ``texts`` are files of raw text, whose names end in their language, such as ``train.es``.
 
     Raises:
-        ConfigError: no ending of a text's name is a language of the bundle, a language has no
-            text, or no symbol is left out.
+        ConfigError: a text is not named by a language of the bundle, a language has no text, or
+            the texts need all symbols.
         DataError: a text has no token of the dictionary.
     """
     languages = (source.src, source.tgt)
@@ -109,10 +110,9 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
 def _tokens(
     texts: Sequence[Path], text: Pipeline, symbols: Sequence[Sequence[str]]
 ) -> list[set[str]]:
-    """Return the source tokens and the target tokens that occur in the texts.
+    """Return the source tokens and the target tokens that occur in the texts and in ``symbols``.
 
-    ``symbols`` are the symbols of both dictionaries; tokens that they lack are left out. For the
-    errors see :func:`trim`.
+    ``symbols`` are the symbols of the two dictionaries. The errors are those of :func:`trim`.
     """
     languages = (text.src, text.tgt)
     tokens: list[set[str]] = [set(), set()]
@@ -174,9 +174,9 @@ def with_symbols(
 
 
 def _dictionary(words: Dictionary, rows: torch.Tensor) -> Dictionary:
-    """Return a dictionary with only those symbols of ``words`` that have the indices ``rows``.
+    """Return a dictionary with the symbols of ``words`` at the indices ``rows``.
 
-    The first of these indices are those of fairseq's special symbols.
+    ``rows`` must begin with the indices of fairseq's special symbols.
     """
     smaller = Dictionary()
     for number in rows.tolist()[smaller.nspecial :]:

@@ -57,7 +57,7 @@ def write(
     card: Card | None = None,
     change: Change | None = None,
 ) -> bundle.Bundle:
-    """Make a bundle of a checkpoint and return it; if the process is killed, nothing is written.
+    """Write a checkpoint as a bundle, completely or not at all, and return the bundle.
 
     Args:
         checkpoint: a checkpoint or bundle of any architecture.
@@ -188,7 +188,7 @@ def _task_settings(cfg: Any, task: TranslationTask) -> dict[str, Any]:
 
 
 def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return only the options with these names; others may hold paths or names of a machine."""
+    """Return the options with these names; all others may hold paths or names of a machine."""
     return {name: values[name] for name in sorted(set(names) & values.keys())}
 
 
@@ -268,7 +268,7 @@ def compiled(model: models.BaseFairseqModel, task: TranslationTask) -> tuple[Pro
 def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
     """Return the ids of the symbols that a task puts around sentences, as ``EngineModel.affixes``.
 
-    They are three tuples, each with one id or empty: before a source, after its ``</s>``, and at
+    There are three tuples, each with at most one id: before a source, after its ``</s>``, and at
     the beginning of a translation.
     """
     if not isinstance(task, TranslationExtTask):
