@@ -28,7 +28,7 @@ _attributes = attrgetter("st_mode", "st_uid", "st_gid", "st_nlink")
 
 
 def explain(error: OSError, path: str | Path | None = None) -> str:
-    """Explain a failed operation on ``path`` (default: the error's) in one line, with a cure."""
+    """Return a line that says why ``path`` (default: the error's) cannot be used, and a remedy."""
     name = path or error.filename2 or error.filename or "the output"
     if error.errno in FULL_DISK:
         cure = "Free some space, or choose a folder on another disk."
@@ -302,7 +302,7 @@ def atomic_folder(folder: str | Path) -> Iterator[Path]:
 
 
 def _to_disk(path: Path) -> None:
-    """Wait until the content of a file, or the list of names of a folder, is on the disk."""
+    """Wait until the content of a file, or a folder's list of its files, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

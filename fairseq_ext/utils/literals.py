@@ -1,8 +1,8 @@
 """Read Python literals in options without ``eval``.
 
 :func:`literal` accepts everything that fairseq's options use: numbers, strings, booleans, None,
-lists, tuples and dictionaries, a sign, and ``+`` and ``*`` of all these, as wav2vec 2.0's layers
-have them: ``[(512, 10, 5)] + [(512, 3, 2)] * 4``. It is a pure function without imports of fairseq.
+lists, tuples and dictionaries, a sign before a number, and ``+`` and ``*``, as in the option for
+wav2vec 2.0's layers: ``[(512, 10, 5)] + [(512, 3, 2)] * 4``. Nothing here imports fairseq.
 """
 
 import ast
@@ -22,7 +22,7 @@ _FAULTS = (SyntaxError, ValueError, TypeError, ArithmeticError, RuntimeError, Me
 
 
 class LiteralError(ConfigError):
-    """A text that :func:`literal` refuses."""
+    """The error for a text that :func:`literal` refuses."""
 
 
 def literal(text: str) -> Any:
@@ -57,7 +57,7 @@ def shown(text: str) -> str:
 
 
 class _Refusal(ValueError):
-    """Why :func:`literal` refuses a text, as the end of a sentence: "is too long"."""
+    """The reason why :func:`literal` refuses a text, as the end of a sentence: "is too long"."""
 
 
 def _value(node: ast.expr) -> tuple[Any, int]:

@@ -1,10 +1,9 @@
-"""Locks between processes, and locks between threads, which are free again in a forked child.
+"""Locks between processes, and locks between threads that stay usable in a forked child.
 
 Processes use ``flock``. The kernel releases its locks when a process ends in any way, so a killed
-process never blocks the next one. On NFS the server does this for its clients; it releases the
-locks of a crashed machine when the machine's lease runs out (90 seconds on Linux). On a file system
-without locks there is no substitute: a file whose existence is the lock would outlive a killed
-process.
+process never blocks the next one. An NFS server also does this, but releases the locks of a crashed
+machine only when the machine's lease runs out (90 seconds on Linux). On a file system without locks
+there is no substitute: a file whose existence is the lock would outlive a killed process.
 """
 
 import contextlib
@@ -50,7 +49,7 @@ _LOCKS: "weakref.WeakSet[ForkSafeLock]" = weakref.WeakSet()
 
 
 class ForkSafeLock:
-    """A lock of threads that is free in a forked child, which lacks the thread that held it."""
+    """A lock between threads; a forked child, which has one thread, finds it free."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

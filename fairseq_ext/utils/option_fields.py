@@ -17,7 +17,7 @@ METAVARS = {int: "N", float: "N", Path: "FILE"}
 
 
 class Once(argparse.Action):
-    """An action that stores the value of an option, and refuses the option if it is given again."""
+    """An action of argparse that stores an option's value, but refuses a second value."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         if getattr(namespace, self.dest) is not self.default:
@@ -28,9 +28,9 @@ class Once(argparse.Action):
 def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **settings: Any) -> Any:
     """Declare a dataclass field that :func:`add_options` turns into a command-line option.
 
-    An option without a default is required. ``names`` replaces the field's name; a name without
-    ``--`` makes a positional argument. Type, action and metavar follow from the field's annotation.
-    ``settings`` are passed to ``add_argument``.
+    An option without a default is required. Its flag follows from the field's name unless there are
+    ``names``; a name without ``--`` makes a positional argument. Type, action and metavar follow
+    from the field's annotation, unless ``settings`` of ``add_argument`` replace them.
     """
     metadata = {_OPTION: {"names": names, "help": help, **settings}}
     if isinstance(default, list):
@@ -39,7 +39,7 @@ def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **se
 
 
 def flag(name: str) -> str:
-    """Return the option for a field's name: ``--max-tokens`` for ``max_tokens``."""
+    """Return the flag of the option for a field: ``--max-tokens`` for ``max_tokens``."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -51,7 +51,7 @@ def require_at_least(options: Any, **minima: int) -> None:
 
 
 def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
-    """Add the fields of the dataclass ``kind`` to a parser, or only those that ``names`` has."""
+    """Add an option for each field of the dataclass ``kind`` to a parser, or only for ``names``."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if _OPTION not in field.metadata or (names and field.name not in names):

@@ -66,7 +66,7 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def advise(message: str, options: Iterable[str], command: str, example: str = "") -> str:
-    """Reword argparse's message, and add what was probably meant, or where to find help.
+    """Reword an error message of argparse, and suggest a correction or where to find help.
 
     ``options`` are all options of ``command``; an ``example`` of its use ends some messages.
     """

@@ -33,7 +33,7 @@ class SharedFolder:
     head: Mapping[str, Any]  # the first entries of the manifest: `format` and its `version`
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
-        """Return whether a worker has begun this job here; raise DataError for another job."""
+        """Return whether a worker has begun this job; raise DataError if it was another job."""
         manifest = self.path / MANIFEST
         if not manifest.exists():
             if any(self.path.glob("[!.]*")):
@@ -111,9 +111,9 @@ class SharedFolder:
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Flatten dicts and lists in ``value`` into one dict with keys such as ``inputs 1 sha256``.
+    """Flatten nested dicts and lists into one dict with keys such as ``inputs 1 sha256``.
 
-    ``name`` is the key of ``value`` itself, with which these keys begin.
+    All keys begin with ``name``.
     """
     if isinstance(value, (dict, list)):
         items = value.items() if isinstance(value, dict) else enumerate(value, start=1)
