@@ -295,10 +295,8 @@ def load(path: str | Path) -> dict[str, Any]:
         if config.get("namespace"):  # for architectures of fairseq without a dataclass
             cfg["model"] = Namespace(**cfg["model"])
         state = _weights(manifest.folder / WEIGHTS, config.get("binary"))
-    try:
-        model = {**state, **{name: state[first] for name, first in tied.items()}}
-    except (KeyError, TypeError):
-        raise _unusable(path) from None
+    _require(all(isinstance(first, str) and first in state for first in tied.values()), path)
+    model = {**state, **{name: state[first] for name, first in tied.items()}}
     start = before_training()
     extra = {**start["extra_state"], DICTIONARIES: dictionaries.record(source, target)}
     cfg = {**FOR_THE_HUB, **cfg, "criterion": PLAIN_LOSS}
@@ -360,15 +358,10 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _object(value: Any, path: Path) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _unusable(path)
+    _require(isinstance(value, dict), path)
     return value
 
 
 def _require(is_right: bool, path: Path) -> None:
     if not is_right:
-        raise _unusable(path)
-
-
-def _unusable(path: Path) -> CheckpointError:
-    return CheckpointError(f"{path} is damaged. Copy or download the bundle again.")
+        raise CheckpointError(f"{path} is damaged. Copy or download the bundle again.")
