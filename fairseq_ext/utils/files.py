@@ -190,21 +190,14 @@ def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
     folder = Path(folder)
     with _hidden_folder(folder, ".partial-", folder) as stage:
         yield stage
-        with _locked(folder):  # so that two runs never mix their files
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # the file system may have no locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # so that two runs never mix their files
             for path in sorted(stage.iterdir(), key=lambda p: (p.name.startswith(last), p.name)):
                 path.replace(folder / path.name)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock on the folder itself during the block, where the file system has locks."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
@@ -314,13 +307,11 @@ def _to_disk(path: Path) -> None:
 def writers(paths: list[Path]) -> Iterator[list[IO[str]]]:
     """Open files for writing UTF-8 text; the text is on disk if the block ends without an error."""
     with ExitStack() as stack:
-        opened: list[IO[str]] = [
+        yield [
             stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths
         ]
-        yield opened
-        for file in opened:
-            file.flush()
-            os.fsync(file.fileno())
+    for path in paths:
+        _to_disk(path)
 
 
 def write_all(folder: Path, texts: Mapping[str, Iterable[str]]) -> None:
