@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import wrong_value
 
 T = TypeVar("T")
 _OPTION = "option"
@@ -47,7 +47,7 @@ def require_at_least(options: Any, **minima: int) -> None:
     """Raise ConfigError for the first option below its minimum; ``minima`` are by field name."""
     for name, minimum in minima.items():
         if (value := getattr(options, name)) < minimum:
-            raise ConfigError(f"`{flag(name)}` must be at least {minimum}, but is {value} instead.")
+            raise wrong_value(flag(name), f"at least {minimum}", value)
 
 
 def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
