@@ -191,19 +191,16 @@ def _require_archive(file: IO[bytes], path: Path, size: int) -> None:
     try:
         with zipfile.ZipFile(file) as archive:
             fault = next(_faults(archive, size), None)
-            if fault is not None:
-                raise CheckpointError(
-                    f"{path} has {fault}, which no checkpoint has, so it was refused. Do not use "
-                    "it."
-                )
-            damaged = archive.testzip()
-    except CheckpointError:
-        raise
+            damaged = archive.testzip() if fault is None else None
     except (zipfile.BadZipFile, zlib.error, OSError, *_UNREADABLE) as error:
         reason = str(error) or type(error).__name__
         raise CheckpointError(
             f"{path} is truncated or damaged ({reason}; {size:,} bytes). {ANOTHER_COPY}"
         ) from None
+    if fault is not None:
+        raise CheckpointError(
+            f"{path} has {fault}, which no checkpoint has, so it was refused. Do not use it."
+        )
     if damaged is not None:
         raise CheckpointError(
             f"{path} is damaged: the checksum of its part `{damaged}` is wrong. {ANOTHER_COPY}"
