@@ -357,10 +357,7 @@ class NumberKind:
 
 
 class NumberArray(np.ndarray):
-    """A replacement for ``numpy.ndarray`` that holds only numbers.
-
-    It is pickled as a plain ``numpy.ndarray``.
-    """
+    """A replacement for ``numpy.ndarray`` that holds only numbers."""
 
     def __new__(cls, *arguments: object) -> "NumberArray":
         raise _unsupported("numpy.ndarray")
@@ -371,7 +368,7 @@ class NumberArray(np.ndarray):
             raise _unsupported("numpy.ndarray")
         super().__setstate__((version, shape, kind.dtype, fortran, data))
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: Any) -> Any:  # it is pickled as a plain array
         return np.asarray(self).__reduce_ex__(protocol)
 
 

@@ -47,14 +47,11 @@ _MEASURED = "Measured with the weights in "
 
 @dataclass(frozen=True)
 class Card:
-    """The part of a model card that only the model's maker can write.
+    """The part of a model card that only the model's maker can write."""
 
-    ``about`` describes the model and its data; ``table`` has scores in Markdown.
-    """
-
-    about: str = ""
+    about: str = ""  # text about the model and its data
     licence: str = "unknown"
-    table: str = ""
+    table: str = ""  # scores in Markdown
 
     @classmethod
     def read(cls, text: str) -> "Card":

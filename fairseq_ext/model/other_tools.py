@@ -171,14 +171,11 @@ def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
 
 
 class ModelClass(NamedTuple):
-    """A model class of the library transformers: its name, and the ``model_type`` of its models.
-
-    ``first_position`` is the row of position 0 in the class's table of positions.
-    """
+    """A model class of the library transformers."""
 
     name: str
-    kind: str
-    first_position: int = 2
+    kind: str  # the `model_type` of its models
+    first_position: int = 2  # row of position 0 in its table of positions
 
 
 CLASSES = {

@@ -27,16 +27,11 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 class Trimmed(NamedTuple):
-    """The sizes of a bundle before and after it was trimmed.
+    """The sizes of a bundle, each as a pair: before and after it was trimmed."""
 
-    ``symbols`` has the numbers of source symbols and of target symbols, ``weights`` the bytes of
-    the weights, each as a pair (before, after). ``is_joint`` says whether both languages have the
-    same dictionary.
-    """
-
-    symbols: tuple[tuple[int, int], tuple[int, int]]
-    weights: tuple[int, int]
-    is_joint: bool
+    symbols: tuple[tuple[int, int], tuple[int, int]]  # numbers of source and target symbols
+    weights: tuple[int, int]  # bytes
+    is_joint: bool  # whether both languages have the same dictionary
 
 
 def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
