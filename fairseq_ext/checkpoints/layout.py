@@ -26,8 +26,6 @@ AVERAGED = "averaged"
 BINARY_STAGE = "binary_stage.current"  # in `model`: the stage of a binarized model (stages.py)
 
 _OF_THE_OPTIMIZER = ("last_optimizer_state", "optimizer")
-# The parts of a configuration that this package reads.
-_PARTS = ("model", "task", "criterion", "lr_scheduler", "checkpoint")
 
 
 def section(cfg: Any, part: str) -> dict[str, Any]:
@@ -45,18 +43,13 @@ def section(cfg: Any, part: str) -> dict[str, Any]:
     return dict(options) if isinstance(options, Mapping) else {}
 
 
-def configuration(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a checkpoint's options by part (``model``, ``task`` …).
+def options(checkpoint: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """Return the options of one ``part`` (``model``, ``task`` …) of a checkpoint's run.
 
-    An old checkpoint has its options in ``args``; then every part is all of ``args``.
+    An old checkpoint has the options of all parts in ``args``; then the result has them all.
     """
     args = checkpoint.get("args")
-    return dict.fromkeys(_PARTS, args) if args else checkpoint.get("cfg") or {}
-
-
-def options(checkpoint: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """Return the options of one ``part`` (``model``, ``task`` …) of a checkpoint's run."""
-    return section(configuration(checkpoint), part)
+    return section({part: args} if args else checkpoint.get("cfg"), part)
 
 
 def architecture(checkpoint: Mapping[str, Any]) -> str:

@@ -82,7 +82,8 @@ def require_fitting(cfg: Any, task: Any, path: str | Path) -> None:
     model = registered(path, "architecture", name, MODEL_REGISTRY | ARCH_MODEL_REGISTRY)
     with about(path):
         require_sizes({part: layout.section(cfg, part) for part in ("model", "task")})
-    if needed := misfit(task_class(cfg, path) if task is None else type(task), model):
+    kind = task_class(layout.section(cfg, "task"), path) if task is None else type(task)
+    if needed := misfit(kind, model):
         raise CheckpointError(
             f"{path} holds the architecture `{name}`, but this command needs {needed}."
         )
@@ -116,11 +117,10 @@ def misfit(task: type, model: type) -> str | None:
     return None
 
 
-def task_class(cfg: Any, path: str | Path) -> type:
-    """Return the class of the task that the configuration of the checkpoint ``path`` names."""
+def task_class(options: Mapping[str, Any], path: str | Path) -> type:
+    """Return the class of the task that the task's ``options`` in the checkpoint ``path`` name."""
     from fairseq.tasks import TASK_REGISTRY
 
-    options = layout.section(cfg, "task")
     name = options.get("task") or options.get("_name") or "translation"  # unnamed until 2018
     return registered(path, "task", name, TASK_REGISTRY)
 

@@ -37,8 +37,8 @@ def load(
         raise ConfigError("`--src` and `--tgt` go together; give both, or neither.")
     languages = {"source_lang": src, "target_lang": tgt} if src else {}
     for path in filter(storage.is_checkpoint, paths):  # fairseq's loading refuses all other files
-        cfg = layout.configuration(storage.peek(path))
-        kind, task = registry_checks.task_class(cfg, path), layout.section(cfg, "task")
+        task = layout.options(storage.peek(path), "task")
+        kind = registry_checks.task_class(task, path)
         if not issubclass(kind, TranslationTask):
             raise CheckpointError(
                 f"{path} holds no translation model, but a model for the task `{kind.__name__}`."
