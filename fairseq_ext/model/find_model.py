@@ -38,23 +38,22 @@ _OF_FILES = (".pt", ".pth", ".bin", ".safetensors", ".zip", ".zst", ".json", ".t
 logger = logging.getLogger(__name__)
 
 
-def shipped(folder: Path = SHIPPED) -> list[str]:
-    """List the names of the shipped bundles in ``folder``, in alphabetical order."""
-    return sorted(path.name for path in folder.glob("*") if bundle.is_bundle(path))
+def shipped() -> list[str]:
+    """List the names of the shipped bundles, in alphabetical order."""
+    return sorted(path.name for path in SHIPPED.glob("*") if bundle.is_bundle(path))
 
 
-def resolved(path: Path, folder: Path = SHIPPED) -> Path:
+def resolved(path: Path) -> Path:
     """Return the folder of the bundle that ``path`` names, shipped or fetched from the Hub.
 
-    ``folder`` has the shipped bundles. A fetched bundle is checked. Any other path is returned as
-    it is, even if it does not exist.
+    A fetched bundle is checked. Any other path is returned unchanged, even if it does not exist.
 
     Raises:
         CheckpointError: the Hub has no such bundle, or the bundle is damaged.
         EnvironmentProblem: the Hub cannot be reached.
     """
-    if not path.exists() and str(path) == path.name and path.name in shipped(folder):
-        return folder / path.name
+    if not path.exists() and str(path) == path.name and path.name in shipped():
+        return SHIPPED / path.name
     repo_and_revision = hub_name(path)
     return path if repo_and_revision is None else _fetch(*repo_and_revision)
 

@@ -206,10 +206,10 @@ def test_a_name_is_that_of_a_model_that_comes_along(copy_bundle: Path, tmp_path:
     (tmp_path / "shipped" / "copying").symlink_to(copy_bundle)
     (tmp_path / "shipped" / "README.md").touch()
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "shipped"
-    assert find_model.shipped(folder) == ["copying"]
-    assert find_model.resolved(Path("copying"), folder) == folder / "copying"
+    monkeypatch.setattr(find_model, "SHIPPED", tmp_path / "shipped")
+    assert find_model.shipped() == ["copying"]
+    assert find_model.resolved(Path("copying")) == find_model.SHIPPED / "copying"
     for other in ("README.md", "copied", "x/copying.pt"):
-        assert find_model.resolved(Path(other), folder) == Path(other)
+        assert find_model.resolved(Path(other)) == Path(other)
     (tmp_path / "copying").touch()
-    assert find_model.resolved(Path("copying"), folder) == Path("copying")
+    assert find_model.resolved(Path("copying")) == Path("copying")
