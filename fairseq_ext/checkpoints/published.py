@@ -96,7 +96,7 @@ def hub_models() -> dict[str, dict[str, str]]:
 
 def is_prepared(path: str | Path) -> bool:
     """Return whether a checkpoint is in a folder that :func:`prepare` has made."""
-    return (Path(path).parent / MARK).is_file()
+    return os.path.isfile(Path(path).parent / MARK)  # noqa: PTH113  # may be any text
 
 
 def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
@@ -176,9 +176,7 @@ def _dictionaries(folder: Path) -> dict[str, Path]:
              if (match := _DICTIONARY.fullmatch(path.name))}  # fmt: skip
     shared = [folder / name for name in ("dict.txt", "dictionary.txt")]
     shared += sorted(folder.glob("model_dict.*.txt"))
-    for path in filter(Path.is_file, shared):
-        named = named or {"": path}
-    return named
+    return named or next(({"": path} for path in shared if path.is_file()), {})
 
 
 def _model_in(folder: Path) -> Path:
@@ -187,8 +185,7 @@ def _model_in(folder: Path) -> Path:
     Raises:
         CheckpointError: the archive has no published model.
     """
-    folders = [folder, *(entry for entry in sorted(folder.iterdir()) if entry.is_dir())]
-    for candidate in folders:
+    for candidate in (folder, *sorted(filter(Path.is_dir, folder.iterdir()))):
         if _ensemble(candidate, candidate):
             return candidate
     raise CheckpointError("it has no model.pt with its dictionaries.")
@@ -287,10 +284,7 @@ def _name(path: Path) -> str | None:
 
 
 def _subwords(folder: Path) -> tuple[str, list[Path]]:
-    """Return the kind of subwords, such as "sentencepiece", and their files in a folder.
-
-    Without such files, return "none" and [].
-    """
+    """Return the kind and the files of a folder's subwords; "none" and [] without such files."""
     pair = [folder / "encoder.json", folder / "vocab.bpe"]
     if all(path.is_file() for path in pair):
         return "byte-level", pair
@@ -305,11 +299,10 @@ def _subwords(folder: Path) -> tuple[str, list[Path]]:
 
 def adapted(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
     """Copy a checkpoint, with the changes that :func:`prepare` recorded in its folder, if any."""
-    mark = Path(path).parent / MARK
-    if not os.path.isfile(mark):  # noqa: PTH113  # the text need not be a valid path
-        return dict(checkpoint)
-    changes = json.loads(mark.read_text(encoding="utf-8"))
     changed = dict(checkpoint)
+    if not is_prepared(path):
+        return changed
+    changes = json.loads((Path(path).parent / MARK).read_text(encoding="utf-8"))
     if changes:
         changed = layout.with_options(checkpoint, changes["task"], changes["model"])
     prefix = changes.get("weights")
