@@ -141,10 +141,7 @@ def _is_averaged(weight: Tensor) -> bool:
 
 
 def _facts(checkpoint: Mapping[str, Any]) -> dict[str, str]:
-    """Return what must be equal in checkpoints to average: architecture, shapes, binary stage.
-
-    Names and values are phrases for an error message.
-    """
+    """Return all that averaged checkpoints must have in common, as phrases for an error message."""
     facts = {"the architecture": layout.architecture(checkpoint)}
     for name, weight in checkpoint["model"].items():
         shape = "×".join(map(str, weight.shape)) or "a single number"

@@ -137,10 +137,7 @@ def without_weights(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint without the optimizer's state and the model's moving average.
-
-    A caller that replaces the weights cannot keep either, because both depend on the weights.
-    """
+    """Return a checkpoint without the optimizer's state and the moving average of its weights."""
     extra = extra_state(checkpoint).items()
     remaining = {name: value for name, value in extra if not name.startswith("ema")}
     result = {name: value for name, value in checkpoint.items() if name not in _OF_THE_OPTIMIZER}

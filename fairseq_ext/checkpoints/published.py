@@ -180,11 +180,7 @@ def _dictionaries(folder: Path) -> dict[str, Path]:
 
 
 def _model_in(folder: Path) -> Path:
-    """Return the folder of the published model in ``folder``, an unpacked archive.
-
-    Raises:
-        CheckpointError: the archive has no published model.
-    """
+    """Return the folder of the published model in ``folder``, an unpacked archive, or refuse it."""
     for candidate in (folder, *sorted(filter(Path.is_dir, folder.iterdir()))):
         if _ensemble(candidate, candidate):
             return candidate

@@ -123,11 +123,8 @@ def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None
 
 
 def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
-    """Unpickle an open file; ``mapped`` says whether tensors are memory-mapped.
-
-    torch opens the file by its descriptor where possible: ``path`` may be another file by now.
-    """
-    descriptor = Path(f"/proc/self/fd/{file.fileno()}")
+    """Unpickle an open file; ``mapped`` says whether tensors are memory-mapped."""
+    descriptor = Path(f"/proc/self/fd/{file.fileno()}")  # `path` may be another file by now
     allow_classes()
     try:
         with _READING.held():
@@ -222,11 +219,8 @@ def require_memory(path: str | Path, size: int, cause: str, remedy: str) -> None
 
 
 def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
-    """Yield the faults of an archive of ``size`` bytes, as phrases for an error message.
-
-    Each check relies on the checks before it.
-    """
-    parts = archive.infolist()
+    """Yield the faults of an archive of ``size`` bytes, as phrases for an error message."""
+    parts = archive.infolist()  # each check relies on the checks before it
     if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
         yield "compressed parts"
     if len({part.filename.lower() for part in parts}) < len(parts):  # torch ignores case
@@ -297,10 +291,7 @@ def allowed_globals() -> Globals:
 
 
 def _guard(name: str, function: Callable, *kinds: type) -> Callable:
-    """Wrap a function so that it accepts only arguments whose types are exactly ``kinds``.
-
-    ``name`` is the name by which pickles call the function.
-    """
+    """Let a function, which pickles call ``name``, accept only arguments of exactly ``kinds``."""
 
     def call(*arguments: Any) -> Any:
         if tuple(map(type, arguments)) != kinds:

@@ -156,10 +156,7 @@ def _is_reachable() -> bool:
 
 
 def _download(repo: str, revision: str | None, **options: Any) -> Path:
-    """Download a bundle's files, all from the same commit; return their folder in the cache.
-
-    ``options`` are arguments of ``huggingface_hub.hf_hub_download``.
-    """
+    """Download a bundle's files, all from the same commit; return their folder in the cache."""
     from huggingface_hub import hf_hub_download
 
     path = hf_hub_download(repo, bundle.MANIFEST, revision=revision, **options)

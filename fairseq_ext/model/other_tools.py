@@ -262,10 +262,7 @@ def _configuration(stock: StockTransformer, kind: ModelClass) -> dict[str, Any]:
 
 
 def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
-    """Return the state dict for a class of the library transformers.
-
-    Tied tensors are copied, because safetensors files cannot store a tensor twice.
-    """
+    """Return the state dict for a class of the library transformers."""
     weights: dict[str, Tensor] = {}
     longest = max(stock.longest)
     for name, tensor in stock.model.state_dict().items():
@@ -275,7 +272,7 @@ def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
             learned = tensor[2:]  # fairseq's positions begin after the padding's index, 1
             tensor = tensor.new_zeros(longest + kind.first_position, tensor.shape[1])
             tensor[kind.first_position :][: len(learned)] = learned
-        weights[f"model.{name}"] = tensor.clone().contiguous()
+        weights[f"model.{name}"] = tensor.clone().contiguous()  # safetensors refuses tied tensors
     if kind.kind != "fsmt":
         table = weights.pop("model.decoder.output_projection.weight")
         weights |= {"model.shared.weight": table, "lm_head.weight": table.clone()}

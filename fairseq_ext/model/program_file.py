@@ -177,8 +177,7 @@ def _matrices(
 ) -> Iterator[Matrix | Signs]:
     """Compute the arrays of a program one at a time, so that memory never holds them all unpacked.
 
-    ``entries`` are the ``weights`` of ``program.json``, and ``numbers`` is the number format of the
-    engine.
+    ``entries`` are the ``weights`` of ``program.json``; ``numbers`` is the engine's number format.
     """
     evaluator = Evaluator(tensors.array, GROWTH * tensors.size + SPARE, tensors.int8)
     for entry in entries:

@@ -167,14 +167,11 @@ class _Member(tarfile.TarInfo):
 
 
 class _Limited:
-    """A file that raises ValueError once more than ``limit`` bytes are read.
-
-    ``end`` has the last 1024 bytes that were read.
-    """
+    """A file that raises ValueError once more than ``limit`` bytes are read."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._count = file, 0
-        self.limit, self.end = _MOST_HEADERS, b""
+        self.limit, self.end = _MOST_HEADERS, b""  # `end`: the last 1024 bytes that were read
 
     def read(self, size: int) -> bytes:
         content = self._file.read(size)

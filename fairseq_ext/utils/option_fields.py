@@ -74,11 +74,7 @@ def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
 
 
 def _of_type(hint: Any, default: Any) -> dict[str, Any]:
-    """Return the settings of ``add_argument`` for a field's annotation and default.
-
-    A bool gets ``action``. A type in :data:`METAVARS`, or a sequence of it, gets ``type`` and
-    ``metavar``. All others get {}.
-    """
+    """Return the settings of ``add_argument`` for a field's annotation and default."""
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kind = kinds[0]
     if kind is bool:

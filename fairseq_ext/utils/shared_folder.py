@@ -111,10 +111,7 @@ class SharedFolder:
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Flatten nested dicts and lists into one dict with keys such as ``inputs 1 sha256``.
-
-    All keys begin with ``name``.
-    """
+    """Flatten nested dicts and lists; keys such as ``inputs 1 sha256`` begin with ``name``."""
     if isinstance(value, (dict, list)):
         items = value.items() if isinstance(value, dict) else enumerate(value, start=1)
         pairs = [_flat(entry, f"{name} {key}".lstrip()) for key, entry in items]
