@@ -99,12 +99,9 @@ def _refuses_options(error: BaseException) -> bool:
 def install_excepthook() -> None:
     """Let :func:`report` print any error that ends this process, whatever the command is."""
     previous = sys.excepthook
-    if getattr(previous, "prints_user_errors", False):
-        return
 
     def hook(kind: Any, error: BaseException, traceback: Any) -> None:
         if report(error) is None:
             previous(kind, error, traceback)
 
-    hook.prints_user_errors = True  # type: ignore[attr-defined]
     sys.excepthook = hook
