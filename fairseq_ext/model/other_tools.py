@@ -292,14 +292,11 @@ def _write_tokenizer(dictionary: Dictionary, folder: Path) -> None:
     tokenizer.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=ending)
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-    _write_json(
-        folder / "tokenizer_config.json",
-        {
-            **{"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1024, **names},
-            **{"model_input_names": ["input_ids", "attention_mask"]},
-            "clean_up_tokenization_spaces": False,
-        },
-    )
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    config |= {"model_max_length": 1024, **names}
+    config |= {"model_input_names": ["input_ids", "attention_mask"]}
+    config |= {"clean_up_tokenization_spaces": False}
+    _write_json(folder / "tokenizer_config.json", config)
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

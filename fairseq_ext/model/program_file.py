@@ -97,10 +97,9 @@ def encode(
             entries.append({"recipe": named(matrix.recipe), "plain": matrix.plain})
             continue
         levels = None if matrix.name in in_bits else named(matrix.levels)
+        ternary = {"ternary": True} if matrix.plus is not None else {}
         entry = {"signs": matrix.name, "reading": matrix.reading, "inputs": matrix.inputs}
-        entries.append({**entry, "levels": levels})
-        if matrix.plus is not None:
-            entries[-1]["ternary"] = True
+        entries.append({**entry, "levels": levels, **ternary})
     content = {
         **{"format": FORMAT, "version": VERSION, "begins": begins, "cut": cut},
         **{"program": encode_program(program), "weights": entries},
