@@ -52,24 +52,20 @@ def require_file(path: str | Path, description: str = "file") -> Path:
     path = Path(path)
     try:
         mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise DataError(f"{description} {path} is a folder; give the file itself.")
-        if not stat.S_ISREG(mode):
-            raise DataError(
-                f"{description} {path} is not a regular file; save it as a regular file first."
-            )
-        with path.open("rb"):
+        if stat.S_ISREG(mode):
+            path.open("rb").close()
             return path
     except FileNotFoundError:
         raise DataError(f"{description} {path} does not exist; check the path.") from None
     except OSError as error:
         raise DataError(f"{description} {path} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        if isinstance(error, DataError):
-            raise
+    except ValueError:
         raise DataError(
             f"{description} {str(path)!r} is not a path: it has a NUL character; check it."
         ) from None
+    if stat.S_ISDIR(mode):
+        raise DataError(f"{description} {path} is a folder; give the file itself.")
+    raise DataError(f"{description} {path} is not a regular file; save it as a regular file first.")
 
 
 def head(path: str | Path, size: int) -> bytes:
