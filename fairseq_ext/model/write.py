@@ -74,7 +74,7 @@ def write(
             are binary or ternary.
         ConfigError: ``output`` exists, or ``numbers`` would round binary weights.
     """
-    with _becoming(output) as folder:
+    with _output_folder(output) as folder:
         if shortlist is None and bundle.is_bundle(checkpoint):
             shortlist = bundle.home(checkpoint) / bundle.SHORTLIST
             shortlist = shortlist if shortlist.is_file() else None
@@ -128,7 +128,7 @@ def write(
 def copy(source: bundle.Bundle, output: Path) -> bundle.Bundle:
     """Copy a bundle, with its model card, to another folder or archive, atomically."""
     source.check()
-    with _becoming(output) as folder:
+    with _output_folder(output) as folder:
         for name in (*source.files, bundle.MANIFEST, CARD):
             if (source.folder / name).is_file():  # the card may have been deleted
                 shutil.copyfile(source.folder / name, folder / name)
@@ -149,7 +149,7 @@ def card_of(source: bundle.Bundle) -> Card:
 
 
 @contextmanager
-def _becoming(output: Path) -> Iterator[Path]:
+def _output_folder(output: Path) -> Iterator[Path]:
     """Yield a folder to fill; at the end of the ``with`` block, move or pack it to ``output``."""
     kind = bundle.suffix(output)
     if output.exists() and (kind or not output.is_dir() or any(output.iterdir())):
