@@ -50,10 +50,10 @@ MANIFEST, CONFIG = "bundle.json", "config.json"
 WEIGHTS, PROGRAM, SHORTLIST = "model.safetensors", "program.json", "shortlist.txt"
 SUFFIXES = (".zip", ".tar.zst")  # endings of the names of archived bundles
 FORMAT, VERSION = "fairseq-ext bundle", 2
-BITS, BITS_INT8 = "bits", "bits-int8"
+PACKED = BITS, BITS_INT8 = "bits", "bits-int8"
 """Kinds of bundles whose binary weights take one bit each, and ternary weights 1.6 bits. All other
 weights are fp32, but ``bits-int8`` stores the embeddings and the output projection in int8."""
-KINDS = (*NUMBERS, BITS, BITS_INT8)
+KINDS = (*NUMBERS, *PACKED)
 ENGINE_NUMBERS = {**{name: name for name in NUMBERS}, BITS: "fp32", BITS_INT8: "int8"}
 """The engine's number format for each kind of bundle."""
 CONSTANT = "program."
@@ -81,11 +81,6 @@ class Bundle:
     search: SearchDefaults  # default options of the search
     files: dict[str, str]  # SHA-256 of each file that is used, by its name
     updates: int | None = None
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether binary and ternary weights are packed, several to a byte."""
-        return self.numbers in (BITS, BITS_INT8)
 
     def check(self) -> None:
         """Check the checksum of every file in ``files``.

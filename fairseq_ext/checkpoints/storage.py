@@ -83,8 +83,8 @@ def _read(path: str | Path) -> dict[str, Any]:
     if not bundle.is_bundle(path):
         return safe_load.read(path)
     state, manifest = bundle.load(path), bundle.read(path)
-    grows = 32 if manifest.is_packed else 4  # in fp32, weights take at most so many times the space
-    size = grows * (manifest.folder / bundle.WEIGHTS).stat().st_size
+    growth = 32 if manifest.numbers in bundle.PACKED else 4  # of the weights from file to fp32
+    size = growth * (manifest.folder / bundle.WEIGHTS).stat().st_size
     safe_load.require_harmless(state, path, size)
     return state
 

@@ -210,7 +210,7 @@ def _write_model(
     }
     stored: dict[str, Tensor] = {}
     in_bits: dict[str, dict[str, Tensor]] = {}
-    if numbers in (bundle.BITS, bundle.BITS_INT8):
+    if numbers in bundle.PACKED:
         for package, module in wings.declared("BITS"):
             wing = importlib.import_module(f"{package}.{module}")
             config["binary"], in_bits = wing.binary_weights(model)
