@@ -157,7 +157,7 @@ def test_the_shell_completes_commands_options_and_values(line: str, completions:
         (("score", "--ref", "a", "--tgt", "ja"), "did you mean `--language-pair SRC-TGT`?"),
         (("average", "--tgt", "ja"), "`fairseq-ext average --help` lists the options."),
         (("translate", "--model", "m", "--beem", "4"), "did you mean `--beam`?"),
-        (("translat", "--model", "m"), "did you mean `translate`"),
+        (("translat", "--model", "m"), "but is `translat`; did you mean `translate`"),
     ],
 )
 def test_advice_names_options_of_the_command_alone(words, message: str):
