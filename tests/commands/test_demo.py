@@ -462,6 +462,7 @@ def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> No
         (["a=b,data=c,data=d"], "but is `a=b,data=c,data=d` instead"),
         (["a=b,data=c", "a=d,data=c"], "a name of its own, but `a` is there twice."),
         (["a=b,data=c", "b=no/such.pt"], "no/such.pt does not exist; the plugin's own models"),
+        (["a=no/such.pt", "--data", "."], "no/such.pt does not exist"),  # below the progress bar
         (["a=b,data=c", "--max-words", "0"], "`--max-words` must be at least 1, but is 0 instead."),
         (["a=b,data=c", "--host", "192.0.2.1"], "an address of this machine and a free port, but"),
         (
@@ -486,11 +487,6 @@ def test_a_port_in_use_is_named() -> None:
         port = busy.getsockname()[1]
         line = error_line("demo", "a=b,data=c", "--port", port)
     assert f"but are 127.0.0.1 and {port} instead" in line
-
-
-def test_a_missing_checkpoint_is_named_below_the_progress_bar(tmp_path: Path) -> None:
-    words = ("demo", "--port", 0, f"a={tmp_path}/none.pt", "--data", tmp_path)
-    assert "none.pt does not exist" in error_line(*words)
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
