@@ -285,9 +285,4 @@ fairseq_ext.register()
 )
 def test_a_name_already_taken_is_an_error(model: str, architecture: str, owner_name: str):
     code = TAKEN.format(model=model, architecture=architecture)
-    done = python("-c", code, ok=False)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    message = done.stderr.splitlines()[-1]
-    assert message.startswith("fairseq-ext: error: ")
-    assert f"`{owner_name}`" in message
+    harness.refused(python("-c", code, ok=False), f"`{owner_name}`")
