@@ -248,9 +248,7 @@ class TestStages:
 
 
 def logits(model: nn.Module) -> Tensor:
-    source, target = models.random_sentences([5, 3]), models.padded([[4, 5, 2]] * 2, left=False)
-    source = models.padded(source, left=True)
-    return model.eval()(source, source.ne(1).sum(1), models.previous(target))[0]
+    return model.eval()(**models.batch()["net_input"])[0]
 
 
 def same_logits(left: nn.Module, other: nn.Module, atol: float = 0.0) -> bool:

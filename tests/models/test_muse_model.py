@@ -3,7 +3,6 @@
 import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
-from torch import Tensor
 
 from fairseq_ext.utils.errors import ConfigError
 from tests.support import models
@@ -134,8 +133,7 @@ def test_encoder_may_have_another_width_than_the_decoder() -> None:
     model, _ = models.build(
         [*models.MUSE, "--encoder-embed-dim", "24", "--encoder-attention-heads", "3"]
     )
-    source, target = batch()
-    assert model(source, source.ne(1).sum(1), target)[0].isfinite().all()
+    assert model(**models.batch()["net_input"])[0].isfinite().all()
 
 
 def test_fused_model_prepared_for_generation_finds_the_same() -> None:
@@ -154,13 +152,6 @@ def test_fused_model_prepared_for_generation_finds_the_same() -> None:
     assert_same([*map(as_found, translations)], [*map(as_found, expected)])
 
 
-def batch() -> tuple[Tensor, Tensor]:
-    source = models.padded(models.random_sentences([7, 3, 5]), left=True)
-    return source, models.previous(
-        models.padded(models.random_sentences([4, 6, 3], seed=4), left=False)
-    )
-
-
 def test_keys_of_a_sentence_are_made_once_for_its_beam() -> None:
     model, task = models.build(models.MUSE)
     sizes = []
@@ -175,8 +166,9 @@ def test_keys_of_a_sentence_are_made_once_for_its_beam() -> None:
 
 def test_alignment_of_a_chosen_layer_and_of_fewer_heads() -> None:
     model, _ = models.build(models.MUSE)
-    source, target = batch()
-    encoded = model.encoder(source, src_lengths=source.ne(1).sum(1))
+    words = models.batch()["net_input"]
+    target = words.pop("prev_output_tokens")
+    encoded = model.encoder(**words)
     calls = []
     for options in ({}, {"alignment_layer": 0}, {"alignment_heads": 1}):
         full = model.decoder.extract_features(target, encoded, **options)[1]["attn"][0]
@@ -189,12 +181,11 @@ def test_alignment_of_a_chosen_layer_and_of_fewer_heads() -> None:
 
 @pytest.mark.parametrize("flags", [[], ["--muse-convolution", "ordinary", "--muse-kernels", "3"]])
 def test_recomputed_activations_give_the_same_gradients(flags: list[str]) -> None:
-    source, target = batch()
     gradients = []
     for extra_flags in ([], ["--checkpoint-activations"]):
         model, _ = models.build([*models.MUSE, *flags, *extra_flags])
         model.train()
-        model(source, source.ne(1).sum(1), target)[0].square().sum().backward()
+        model(**models.batch()["net_input"])[0].square().sum().backward()
         gradients.append({name: p.grad for name, p in model.named_parameters()})
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tests.models.test_linformer_encoder import HEAD, TASK
 from tests.models.test_model_options import OF_STOCK
-from tests.support.models import configuration, dictionary, padded, previous, random_sentences
+from tests.support.models import batch, configuration, dictionary
 
 OURS = sorted(
     name for name, model in MODEL_REGISTRY.items() if model.__module__.startswith("fairseq_ext.")
@@ -25,8 +25,6 @@ OURS = sorted(
 SHAPE = {"layers": 1, "embed_dim": 32, "ffn_embed_dim": 32, "attention_heads": 4, "hidden_size": 16}
 SIZES = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in SHAPE.items()}
 SIZES["linformer_k"] = "4"
-SOURCE = padded(random_sentences([7, 3, 1, 5]), left=True)
-TARGET = previous(padded(random_sentences([4, 6, 3, 2], seed=4), left=False))
 
 
 def flags_of(name: str) -> list[str]:
@@ -48,9 +46,11 @@ def task_of(cfg: Any, name: str) -> FairseqTask:
 
 
 def output(model: torch.nn.Module, name: str) -> Tensor:
+    words = batch()["net_input"]
     if name.endswith("_encoder"):
-        return model(SOURCE, classification_head_name=HEAD, features_only=True)[0]
-    return model(SOURCE, SOURCE.ne(1).sum(1), TARGET)[0]
+        source = words["src_tokens"]
+        return model(source, classification_head_name=HEAD, features_only=True)[0]
+    return model(**words)[0]
 
 
 def older(cfg: Any, *options: str) -> dict[str, Any]:
