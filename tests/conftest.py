@@ -109,6 +109,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="takes minutes: run with --long"))
 
 
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache of this process, where unpacked models are: a folder that is not there yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture(scope="session")
 def copy_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A binarized digit-copy corpus (500 / 50 / 50 lines) that tests only read."""

@@ -12,6 +12,7 @@ from fairseq_ext.evaluation import outputs
 from fairseq_ext.model import find_model, program_file
 from tests.support.harness import command, error_line, fairseq, run, write_lines
 
+pytestmark = pytest.mark.usefixtures("cache")
 LINES = "1 2 3\n4 5\n9 9 9 9\n0 8\n"
 
 
@@ -22,11 +23,6 @@ def archive(copy_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     output = command("bundle", copy_bundle, "-o", path)
     assert f"{path}: gru_tiny, src to tgt, fp32, {path.stat().st_size:,} bytes" in output
     return path
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 def test_a_bundle_of_a_bundle_is_the_same_unless_told_otherwise(copy_data, copy_model, tmp_path):

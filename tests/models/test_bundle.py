@@ -294,10 +294,9 @@ def test_killed_at_any_file_operation(run: Path, tmp_path: Path, name: str):
 
 
 @pytest.fixture(params=ARCHIVES)
-def archive(request, bundled, tmp_path, monkeypatch):
+def archive(request, bundled, tmp_path, cache):
     if request.param.endswith("zst"):
         pytest.importorskip("zstandard")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / request.param
     bundle.archive(bundled, path)
     return path

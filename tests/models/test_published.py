@@ -33,6 +33,7 @@ from tests.support.published import (
 )
 from tests.support.published import model_of as build
 
+pytestmark = pytest.mark.usefixtures("cache")
 TEXT = "Hello, the old house!"
 LENGTH = 20
 """Longest translation: models with random weights hardly end by themselves."""
@@ -66,12 +67,6 @@ FAMILIES = {
     "relu_squared": ("transformer", {"activation_fn": "relu_squared"}),
 }  # fmt: skip
 IN_FAIRSEQ = ("conv", "adaptive softmax", "relu_squared")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.mark.parametrize(

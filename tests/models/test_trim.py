@@ -94,8 +94,8 @@ def test_each_dictionary_has_the_tokens_of_its_language(tmp_path: Path):
     assert_searches_alike(source.folder, tmp_path / "small", SENTENCES)
 
 
-def test_language_tokens_and_single_characters_stay(tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+@pytest.mark.usefixtures("cache")
+def test_language_tokens_and_single_characters_stay(tmp_path: Path):
     task = "translation_multi_simple_epoch"
     folder, words, _ = publish_many(tmp_path / "model", task, **M2M)
     path = model_of(folder, "en", "de")
@@ -140,8 +140,8 @@ def test_texts_that_are_refused(texts: dict, error: type, message: str, tmp_path
     assert not (tmp_path / "small").exists()
 
 
-def test_an_adaptive_softmax_is_refused(tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+@pytest.mark.usefixtures("cache")
+def test_an_adaptive_softmax_is_refused(tmp_path: Path):
     path = model_of(publish(tmp_path / "model", adaptive_softmax_cutoff="10,20"))
     source = write.write(path, path.parent, tmp_path / "bundle")
     texts = written(tmp_path, {"en": LINES[0], "de": LINES[1]})
