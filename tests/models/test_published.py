@@ -26,7 +26,6 @@ from tests.support.published import (
     SIDES,
     SIZES,
     Layout,
-    Words,
     publish,
     publish_many,
     write_tokens,
@@ -382,7 +381,7 @@ def test_multilingual_transformer(tmp_path: Path):
     shutil.copy(folder / "dict.en.txt", folder / "dict.fr.txt")
     state = storage.load(folder / "model.pt")
     words = [Dictionary.load(str(folder / f"dict.{code}.txt")) for code in ("de", "fr")]
-    other, _ = build("transformer", {**SIZES, "seed": 9}, Words(*words))
+    other, _ = build("transformer", {**SIZES, "seed": 9}, *words)
     state["model"] = {
         f"models.{pair}.{name}": weight
         for pair, weights in (("en-de", state["model"]), ("de-fr", other.state_dict()))

@@ -31,22 +31,18 @@ SIZES = {f"{side}_{name}": size for side in SIDES for name, size in SHAPE.items(
 MERGES = ["t h", "th e</w>", "o u", "h ou", "l d</w>", "l l", "o g</w>", "d og</w>", "h e"]
 
 
-def model_of(arch: str, sizes: dict[str, Any], task: Any) -> tuple[torch.nn.Module, Namespace]:
+def model_of(
+    arch: str, sizes: dict[str, Any], source: Dictionary, target: Dictionary
+) -> tuple[torch.nn.Module, Namespace]:
     """Build a model, and the options that a checkpoint of 2019 would have."""
     parsed = {"max_source_positions": 1024, "max_target_positions": 1024, "weight_softmax": True}
     sizes = {**parsed, **sizes}  # only the parser sets these
     args = Namespace(arch=arch, task="translation", criterion="cross_entropy", **sizes)
     ARCH_CONFIG_REGISTRY[arch](args)
     torch.manual_seed(sizes.get("seed", 1))
+    task = Namespace(source_dictionary=source, target_dictionary=target)
     model = ARCH_MODEL_REGISTRY[arch].build_model(args, task)
     return model, args
-
-
-class Words:
-    """A task with only the attributes that building a model needs."""
-
-    def __init__(self, source: Dictionary, target: Dictionary) -> None:
-        self.source_dictionary, self.target_dictionary = source, target
 
 
 def write_tokens(folder: Path, kind: str) -> list[str]:
@@ -165,7 +161,7 @@ def publish(
         dictionary.save(str(folder / f"dict.{language}.txt"))
     names = [f"model{n}.pt" for n in range(1, models + 1)] if models > 1 else ["model.pt"]
     for seed, name in enumerate(names):
-        model, args = model_of(arch, {**SIZES, "seed": seed, **sizes}, Words(words, others))
+        model, args = model_of(arch, {**SIZES, "seed": seed, **sizes}, words, others)
         args.source_lang, args.target_lang, args.data = *languages, "/private/data"
         args.left_pad_source, args.left_pad_target = "True", "False"
         weights = model.state_dict()
@@ -235,7 +231,7 @@ def publish_many(
         content = ",".join(pairs) if "pairs" in layout.lists else "\n".join(CODES)
         (folder / layout.lists).write_text(f"{content}\n", encoding="utf-8")
     sizes = {**SIZES, "share_all_embeddings": True, "seed": 3, **(sizes or {})}
-    model, args = model_of(arch, sizes, Words(words, words))
+    model, args = model_of(arch, sizes, words, words)
     if style == "mbart" and task == "translation_multi_simple_epoch":
         args.arch = "denoising_large"  # as mBART-50 is published
     values = {"left_pad_source": "True", "left_pad_target": "False", "data": "/private/data"}
