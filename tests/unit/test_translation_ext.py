@@ -10,9 +10,10 @@ import pytest
 import torch
 from fairseq.tasks.translation import TranslationConfig
 
+from fairseq_ext.evaluation.outputs import read_generated
 from fairseq_ext.generation.translation_ext import TranslationExtConfig, TranslationExtTask
 from fairseq_ext.utils.errors import ConfigError
-from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses, refused
+from tests.support.harness import binarize, digits_corpus, fairseq, refused
 from tests.support.models import configuration
 from tests.support.trainings import same_state, training_state
 
@@ -308,26 +309,15 @@ def test_interactive_translates_as_generate_does(data, trained, architecture, tm
     interactive = fairseq(
         *("interactive", data, *options, *path, "--batch-size", 7, "--buffer-size", 20), stdin=text
     )
-    results = [scored(done.stdout) for done in (generated, interactive)]
-    assert len(results[0]) == 50
-    for first, second in zip(*(result.items() for result in results), strict=True):
-        assert first[0] == second[0]
-        assert [words for _, words in first[1]] == [words for _, words in second[1]]
-        for (a, _), (b, _) in zip(first[1], second[1], strict=True):
-            assert abs(a - b) < 1e-4
-    assert hypotheses(generated.stdout) == hypotheses(interactive.stdout)
-    sources = [line for line in interactive.stdout.splitlines() if line.startswith("S-")]
-    assert max(len(line.split("\t")[1].split()) for line in sources) == LIMIT - 2
-
-
-def scored(output: str) -> dict[str, list[tuple[float, str]]]:
-    """Score and text of every hypothesis, by sentence number, in order."""
-    scores: dict[str, list[tuple[float, str]]] = {}
-    for line in output.splitlines():
-        if line.startswith("H-"):
-            name, score, words = line.split("\t")
-            scores.setdefault(name, []).append((float(score), words))
-    return dict(sorted(scores.items()))
+    results = []
+    for done in (generated, interactive):
+        (tmp_path / "output").write_text(done.stdout)
+        results.append(read_generated(tmp_path / "output", expected=50))
+    for first, second in zip(*results, strict=True):
+        for ours, theirs in zip(first.hypotheses, second.hypotheses, strict=True):
+            assert ours.text == theirs.text
+            assert abs(ours.score - theirs.score) < 1e-4
+    assert max(len(sentence.source.split()) for sentence in results[1]) == LIMIT - 2
 
 
 def test_hub_model_cuts_and_begins_sources(data: Path, trained: Path) -> None:
