@@ -5,6 +5,7 @@ Faults that show only in a whole command are in ``tests/commands``.
 
 import ctypes
 import errno
+import inspect
 import itertools
 import logging
 import math
@@ -62,9 +63,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         (patch,) = (patch for patch in patches.PATCHES if patch.name == name)
         for target in [target for layer in patch.layers for target in layer.targets]:
             for owner, attribute in patching.owners(target):
-                function = getattr(owner, attribute)
-                while hasattr(function, "__wrapped__"):
-                    function = function.__wrapped__
+                function = inspect.unwrap(getattr(owner, attribute))
                 if isinstance(vars(owner)[attribute], staticmethod | classmethod):
                     function = type(vars(owner)[attribute])(getattr(function, "__func__", function))
                 monkeypatch.setattr(owner, attribute, function)
