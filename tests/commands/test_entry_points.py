@@ -209,15 +209,12 @@ def architectures(*routes: object, cwd: Path | None = None) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-def copy_of_user_dir(folder: Path) -> Path:
-    return Path(shutil.copytree(USER_DIR, folder, ignore=shutil.ignore_patterns("__pycache__")))
-
-
 def test_symbolic_link_and_spaces(tmp_path: Path):
-    copy_of_user_dir(tmp_path / "my plug ins" / "user dir")
-    (tmp_path / "a link").symlink_to(tmp_path / "my plug ins" / "user dir")
+    copied = tmp_path / "my plug ins" / "user dir"
+    shutil.copytree(USER_DIR, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "a link").symlink_to(copied)
     assert architectures(tmp_path / "a link") == ARCHITECTURES
-    assert architectures(tmp_path / "my plug ins" / "user dir") == ARCHITECTURES
+    assert architectures(copied) == ARCHITECTURES
 
 
 def test_every_route_in_one_process(tmp_path: Path):

@@ -51,10 +51,6 @@ def systems(tmp_path) -> dict[str, Path]:
     }
 
 
-def in_bucket(first: int, last: float) -> list[int]:
-    return [index for index, length in enumerate(LENGTHS) if first <= length <= last]
-
-
 @pytest.mark.parametrize("tokenized", [False, True])
 def test_buckets_are_scored_as_corpora_of_their_own(systems, tmp_path, tokenized):
     bounds = lengths.parse_bounds("10,20,40,60")
@@ -69,7 +65,7 @@ def test_buckets_are_scored_as_corpora_of_their_own(systems, tmp_path, tokenized
     for name, path in systems.items():
         texts = [*map(remove_bpe, outputs.best_hypotheses(outputs.read_generated(path)))]
         for bucket, (first, last) in zip(scores.buckets, limits, strict=True):
-            options = in_bucket(first, last)
+            options = [i for i, length in enumerate(LENGTHS) if first <= length <= last]
             assert bucket.sentences == len(options)
             sides = [texts[i] for i in options], [references[i] for i in options]
             if options and tokenized:
