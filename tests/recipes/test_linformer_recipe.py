@@ -189,27 +189,6 @@ def test_into_leaves_no_half_written_file(tmp_path: Path) -> None:
     assert not (tmp_path / "half").exists()
 
 
-def check_run(out: Path, model: str, output: str) -> None:
-    """Check everything that a smoke run leaves behind."""
-    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    pairs = len((out / "bpe" / "train.en").read_text().splitlines())
-    assert pairs == 297
-    assert results["updates"] == updates(pairs, 22, 2) == 28
-    assert sum(results["stages"].values()) < 180
-    values = {score["name"]: score["value"] for score in results["scores"]}
-    assert list(values)[:3] == ["PPL", "BLEU", "chrF"]
-    table = json.loads((out / "table3.json").read_text())
-    assert table[0] == {"model": model, "ppl_test": values["PPL"], "bleu_test": values["BLEU"]}
-    assert output.splitlines()[-4].startswith(model)
-    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
-    log = (out / "checkpoints" / "train.log").read_text()
-    assert "'random_batches': True" in log
-    assert "'source_bos': True" in log
-    last = re.findall(r"epoch 002 \| loss .*", log)[-1]
-    assert "num_updates 28 | lr 1e-06" in last
-    assert "lr_shrink" in log
-
-
 def likelihoods(out: Path, *flags: str) -> list[list[float]]:
     """Return ``fairseq-generate``'s scores (log 2) of all tokens of each test sentence."""
     limits = ("--max-source-positions", 256, "--max-target-positions", 256)
@@ -223,7 +202,25 @@ def likelihoods(out: Path, *flags: str) -> list[list[float]]:
 def test_the_papers_protocol_from_nothing_to_both_figures(tmp_path: Path) -> None:
     out = tmp_path / "my run"
     done = bash(RECIPE, "--out", out)
-    check_run(out, "linformer_tiny (k=8)", done.stdout)
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    pairs = len((out / "bpe" / "train.en").read_text().splitlines())
+    assert pairs == 297
+    assert results["updates"] == updates(pairs, 22, 2) == 28
+    assert sum(results["stages"].values()) < 180
+    values = {score["name"]: score["value"] for score in results["scores"]}
+    assert list(values)[:3] == ["PPL", "BLEU", "chrF"]
+    table = json.loads((out / "table3.json").read_text())
+    model = "linformer_tiny (k=8)"
+    assert table[0] == {"model": model, "ppl_test": values["PPL"], "bleu_test": values["BLEU"]}
+    assert done.stdout.splitlines()[-4].startswith(model)
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    log = (out / "checkpoints" / "train.log").read_text()
+    assert "'random_batches': True" in log
+    assert "'source_bos': True" in log
+    last = re.findall(r"epoch 002 \| loss .*", log)[-1]
+    assert "num_updates 28 | lr 1e-06" in last
+    assert "lr_shrink" in log
+
     scores = json.loads((out / "perplexity.json").read_text())["scores"]
     tokens = [score for line in likelihoods(out, "--score-reference") for score in line]
     assert scores[0]["value"] == pytest.approx(2 ** -(sum(tokens) / len(tokens)), rel=2e-3)
