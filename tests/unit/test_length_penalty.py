@@ -144,16 +144,18 @@ def test_0_leaves_everything_to_fairseq() -> None:
     assert (ours.len_penalty, ours.normalize_scores) == (0.6, True)
 
 
-def generated(data: Path, checkpoint: Path, *flags: object) -> list[Sentence]:
-    done = fairseq(
-        *("generate", data, "--path", checkpoint, "--task", "translation_ext"),
-        *("--beam", 4, "--nbest", 4, "--batch-size", 50, "--max-len-b", 20, "--no-progress-bar"),
-        *("--engine", "fairseq"),
-        *flags,
-    )
-    path = checkpoint.with_name("generated.txt")
+def generate(data: Path, checkpoint: Path, name: str, *flags: object) -> Path:
+    """Write what fairseq's own generator prints into a file beside the checkpoint."""
+    options = ("--engine", "fairseq", "--batch-size", 50, "--no-progress-bar")
+    done = fairseq("generate", data, "--path", checkpoint, *options, *flags)
+    path = checkpoint.with_name(name)
     path.write_text(done.stdout, encoding="utf-8")
-    return read_generated(path, expected=50)
+    return path
+
+
+def generated(data: Path, checkpoint: Path, *flags: object) -> list[Sentence]:
+    search = ("--task", "translation_ext", "--beam", 4, "--nbest", 4, "--max-len-b", 20)
+    return read_generated(generate(data, checkpoint, "generated.txt", *search, *flags), expected=50)
 
 
 def score_of(token_scores: list[float], alpha: float) -> float:
@@ -274,24 +276,15 @@ def test_sampling_options_that_cannot_work(epsilon: float, options: dict, messag
         check_sampling(epsilon, **{"sampling": True, "top_k": -1, "top_p": -1.0, **options})
 
 
-def generate(data: Path, checkpoint: Path, *flags: object):
-    return fairseq(
-        *("generate", data, "--path", checkpoint, "--sampling", "--beam", 6, "--nbest", 6),
-        *("--engine", "fairseq"),
-        *("--batch-size", 50, "--no-progress-bar", *flags),
-    )
-
-
 @pytest.fixture(scope="module")
 def samples(copy_data: Path, unsure_model: Path) -> list[Path]:
     """Six samples of each test sentence in a file: from two seeds, and without truncation."""
     epsilon = ("--task", "translation_ext", "--epsilon-sampling", EPSILON)
-    files = []
-    for number, flags in enumerate((epsilon, epsilon, ("--task", "translation")), start=1):
-        files.append(unsure_model.with_name(f"samples.{number}"))
-        output = generate(copy_data, unsure_model, *flags, "--seed", number).stdout
-        files[-1].write_text(output, encoding="utf-8")
-    return files
+    search = ("--sampling", "--beam", 6, "--nbest", 6)
+    return [
+        generate(copy_data, unsure_model, f"samples.{number}", *search, *flags, "--seed", number)
+        for number, flags in enumerate((epsilon, epsilon, ("--task", "translation")), start=1)
+    ]
 
 
 def test_generate_draws_no_token_below_the_threshold(samples: list[Path]) -> None:
