@@ -280,7 +280,6 @@ def test_translations_are_shown_whole(grows: bool, expect: Callable) -> None:
 
 
 def asks(address: str, method: str, path: str, body: bytes = b"", **headers: str) -> serving.Answer:
-    """Send a request of JSON to the page."""
     return ask(urlsplit(address).port, path, body, method=method, **{**JSON, **headers})
 
 
@@ -321,7 +320,6 @@ FORBIDDEN = {
 
 @pytest.fixture(scope="module")
 def quiet_page() -> Iterator[str]:
-    """A page that has nothing to say."""
     with page_of(lambda *_: []) as address:
         yield address
 

@@ -150,7 +150,6 @@ def parser(command: str) -> argparse.ArgumentParser:
 
 
 def actions(command: str) -> dict[str, argparse.Action]:
-    """The options of a command."""
     # pad, eos and unk are those of BLEU's settings, which no command takes.
     return {
         action.dest: action

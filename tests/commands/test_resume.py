@@ -15,7 +15,6 @@ RUN = (*trainings.TRAINING, "--max-update", 26, "--save-interval-updates", 7)
 
 
 def train(data: Path, save_dir: Path, *options: object, plugin: Path = USER_DIR) -> str:
-    """Run ``fairseq-train``; returns its log."""
     command = ("fairseq-train", data, "--save-dir", save_dir, "--user-dir", plugin, *options)
     return run(*command).stdout
 

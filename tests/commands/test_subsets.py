@@ -122,7 +122,6 @@ def test_training_on_two_parts(data: Path, tmp_path: Path, upsample: tuple, size
 
 @pytest.fixture(scope="module")
 def old_data(text: Path) -> Path:
-    """The same pairs in the old layout."""
     preprocess(text, text.parent / "old", "--dataset-impl", "lazy")
     return text.parent / "old"
 

@@ -45,7 +45,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bundled(run: Path) -> Path:
-    """A bundle in fp32."""
     folder = run.parent / "whole"
     write.write(run / "checkpoint_best.pt", run, folder, search={"beam": 3})
     return folder

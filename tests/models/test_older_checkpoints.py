@@ -61,7 +61,6 @@ def older(cfg: Any, *options: str) -> dict[str, Any]:
 
 
 def loaded(path: Path, task: FairseqTask, **state: Any) -> torch.nn.Module:
-    """The model of a checkpoint with these entries."""
     torch.save(state, path)
     ((model,), _, _) = load_model_ensemble_and_task([str(path)], task=task)
     return model.eval()

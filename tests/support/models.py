@@ -206,7 +206,6 @@ def build(
 
 
 def count(module: torch.nn.Module) -> int:
-    """Count a module's parameters."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 

@@ -66,11 +66,9 @@ class Server:
         assert self.port, self.log.read_text()
 
     def ask(self, path: str, body: Any = None, **how: str) -> Answer:
-        """Send a request over a new connection."""
         return ask(self.port, path, body, **how)
 
     def translate(self, q: Any, **options: object) -> Answer:
-        """Ask for a translation."""
         return self.ask("/translate", {"q": q, **ENGLISH, **options})
 
     def figure(self, name: str) -> float:

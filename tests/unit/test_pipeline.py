@@ -50,7 +50,6 @@ def write_corpus(folder: Path, train: int = 200) -> Path:
 
 
 def split_text(source: Path, out: Path, *languages: str, kind: str = "bpe", size: int = 9) -> dict:
-    """Split a corpus into subwords."""
     languages = languages or ("en", "de")
     return own_text.split_into_subwords(source, out, *languages, kind=kind, size=size)
 

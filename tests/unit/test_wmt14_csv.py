@@ -40,7 +40,6 @@ def write_csv(path: Path, table: list[tuple[str, ...]]):
 
 
 def write_files(folder: Path) -> Path:
-    """The three CSV files and a small encoding."""
     write_csv(folder / CSV_NAMES["train"], [cells(n) for n in range(TRAIN)])
     write_csv(folder / CSV_NAMES["valid"], [(f"v {n}", f"w {n}") for n in range(5)])
     write_csv(folder / CSV_NAMES["test"], [cells(n) for n in range(1000, 1000 + TEST)])
