@@ -1,8 +1,10 @@
 """The MUSE paper's recipes: their settings on fairseq's own parts, and whole runs."""
 
+import functools
 import json
 import math
 import re
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,17 +19,18 @@ MUSE = RECIPES / "muse"
 TASKS = ("iwslt14_de_en", "iwslt15_en_vi", "wmt14_en_de", "wmt14_en_fr")
 
 
-def shown(task: str, tmp_path: Path, *options: object) -> dict[str, list[str]]:
+@functools.cache
+def shown(task: str, *options: object) -> dict[str, list[str]]:
     """Return a dry run's commands, as words, by their first words (the last of equal ones)."""
-    found = {}
-    for line in dry_run(MUSE / f"{task}.sh", tmp_path, *options):
+    with tempfile.TemporaryDirectory() as folder:
+        lines = dry_run(MUSE / f"{task}.sh", Path(folder), *options)
+        assert list(Path(folder).iterdir()) == []
+    by_words = {}
+    for line in lines:
         words = [word for word in line if "/bin/python" not in word]
         count = 3 if words[1] == "plot" else 2 if words[0] == "fairseq-ext" else 1
-        found[" ".join(words[:count])] = line
-        if words[0] == "python":
-            found[Path(words[1]).name] = line
-    assert list(tmp_path.iterdir()) == []
-    return found
+        by_words[" ".join(words[:count])] = line
+    return by_words
 
 
 PAPER = {
@@ -39,9 +42,9 @@ PAPER = {
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_dry_runs_have_the_papers_settings(task: str, tmp_path: Path) -> None:
+def test_dry_runs_have_the_papers_settings(task: str) -> None:
     arch, dropout, batch, updates, lr, warmup, lenpen = PAPER[task]
-    commands = shown(task, tmp_path)
+    commands = shown(task)
     train, generate = commands["fairseq-train"], commands["fairseq-generate"]
     assert value(train, "--arch") == arch
     assert float(value(train, "--dropout")) == dropout
@@ -71,9 +74,9 @@ def test_dry_runs_have_the_papers_settings(task: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_rate_rises_falls_and_never_jumps(task: str, tmp_path: Path) -> None:
+def test_the_rate_rises_falls_and_never_jumps(task: str) -> None:
     _, _, _, updates, lr, warmup, _ = PAPER[task]
-    train = shown(task, tmp_path)["fairseq-train"]
+    train = shown(task)["fairseq-train"]
     falling = [*range(warmup, updates - 999, 97), *range(updates - 999, updates + 1000)]
     rates = learning_rates(train, [0, warmup // 2, *falling])
     assert rates[0] == pytest.approx(1e-7)
@@ -90,15 +93,15 @@ def test_the_rate_rises_falls_and_never_jumps(task: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("task", ["wmt14_en_de", "wmt14_en_fr"])
-def test_another_length_of_training_is_another_cosine(task: str, tmp_path: Path) -> None:
-    train = shown(task, tmp_path, "--updates", 900, "--warmup", 100)["fairseq-train"]
+def test_another_length_of_training_is_another_cosine(task: str) -> None:
+    train = shown(task, "--updates", 900, "--warmup", 100)["fairseq-train"]
     rates = learning_rates(train, range(950))
     assert rates[100] == max(rates.values())
     assert max(rates[update] for update in range(899, 950)) < 1e-5 * rates[100]
 
 
-def test_the_flags_give_the_papers_model(tmp_path: Path) -> None:
-    train = shown("iwslt14_de_en", tmp_path)["fairseq-train"]
+def test_the_flags_give_the_papers_model() -> None:
+    train = shown("iwslt14_de_en")["fairseq-train"]
     model, _ = build([*train[train.index("--arch") :], "--cpu"], size=8848, target_size=6632)
     assert count(model) == 48_184_368
 
@@ -106,7 +109,7 @@ def test_the_flags_give_the_papers_model(tmp_path: Path) -> None:
 def test_options_reach_the_commands(tmp_path: Path) -> None:
     options = ("--arch", "transformer_iwslt_de_en", "--dropout", "0.3", "--average", "1")
     options += ("--bpe", "0", "--mirror", "http://127.0.0.1/x", "--any-counts", "--data", tmp_path)
-    commands = shown("iwslt14_de_en", tmp_path, *options, "--", "--seed", "5")
+    commands = shown("iwslt14_de_en", *options, "--", "--seed", "5")
     corpus = " ".join(commands["fairseq-ext corpus"])
     assert "--mirror http://127.0.0.1/x --bpe 0 --any-counts" in corpus
     train = commands["fairseq-train"]
@@ -116,8 +119,8 @@ def test_options_reach_the_commands(tmp_path: Path) -> None:
     assert "fairseq-ext average" not in commands
 
 
-def test_pictures_are_those_of_the_model(tmp_path: Path) -> None:
-    commands = shown("iwslt14_de_en", tmp_path)
+def test_pictures_are_those_of_the_model() -> None:
+    commands = shown("iwslt14_de_en")
     assert value(commands["fairseq-ext plot gates"], "-o") == "gates.png"
     lengths = commands["fairseq-ext plot lengths"]
     assert value(lengths, "--system") == "muse_iwslt_de_en=generated.txt"
@@ -128,21 +131,21 @@ def test_pictures_are_those_of_the_model(tmp_path: Path) -> None:
         ("--", "--muse-kernels", "3/7/15/31"),
         ("--", "--muse-kernels=none"),
     ):
-        commands = shown("iwslt14_de_en", tmp_path, *options)
+        commands = shown("iwslt14_de_en", *options)
         assert "fairseq-ext plot gates" not in commands
         assert "fairseq-ext plot lengths" in commands
     other = REPO / "README.md"  # any file
     against = ("--against", f"other run={other}", "--", "--muse-kernels", "3,7/15")
-    commands = shown("iwslt14_de_en", tmp_path, *against)
+    commands = shown("iwslt14_de_en", *against)
     assert f"other run={other}" in commands["fairseq-ext plot lengths"]
     assert "fairseq-ext plot gates" in commands
 
 
-def test_word_level_english_vietnamese_and_its_subwords(tmp_path: Path) -> None:
-    words = shown("iwslt15_en_vi", tmp_path)
+def test_word_level_english_vietnamese_and_its_subwords() -> None:
+    words = shown("iwslt15_en_vi")
     assert value(words["fairseq-preprocess"], "--thresholdtgt") == "5"
     assert "--bpe" not in words["fairseq-ext corpus"]
-    pieces = shown("iwslt15_en_vi", tmp_path, "--bpe", 10000)
+    pieces = shown("iwslt15_en_vi", "--bpe", 10000)
     assert "--thresholdtgt" not in pieces["fairseq-preprocess"]
     assert value(pieces["fairseq-ext corpus"], "--bpe") == "10000"
     assert value(pieces["fairseq-ext corpus"], "--out").endswith("iwslt15_en_vi-10000")
