@@ -63,9 +63,9 @@ def has_wordspaces(text: str) -> bool:
 
 
 def suggest_pieces(language: str, path: Path) -> str:
-    """Return advice to use SentencePiece if a file has no spaces between words, or else "".
+    """Return the advice to use SentencePiece for a text without spaces between words.
 
-    The advice names the file's ``language``.
+    ``language`` is the text's language, which the advice names. Return "" if there are spaces.
     """
     with path.open(encoding="utf-8", newline="\n") as file:
         if not is_spaceless(list(islice(file, READ))):

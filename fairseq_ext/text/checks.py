@@ -152,9 +152,9 @@ def _text(path: str | Path, kind: str = "file of merges") -> str:
 
 
 def _rows(text: str, row: str, path: str | Path, form: str) -> list[tuple[str, str]]:
-    """Return what the two groups of the regex ``row`` match in each line of a text.
+    """Match each line of a text with the regex ``row``; return the two groups of each match.
 
-    A line that ``row`` does not match is refused; the message says that it is not ``form``.
+    Raise DataError, with a message that ends in ``is not {form}``, if a line does not match.
     """
     rows = re.findall(rf"^{row}\r?$", text, re.MULTILINE)
     written = text.removesuffix("\n").split("\n") if text else []

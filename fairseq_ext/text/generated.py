@@ -44,7 +44,7 @@ class Postprocessor:
         return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 
     def words(self, lines: Iterable[str]) -> list[str]:
-        """Join the subwords of each line into words, if fairseq's ``--remove-bpe`` has not."""
+        """Join the subwords of each line, unless fairseq's ``--remove-bpe`` has joined them."""
         lines = list(lines)
         if self._mark and not any(self._mark in line for line in lines):
             return lines
@@ -71,11 +71,11 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 
 
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
-    """Load the ``text.json`` for the output ``generated`` of fairseq-generate.
+    """Load the pipeline that turns the output ``generated`` of fairseq-generate into text.
 
-    Return the folder of this ``text.json``, and the pipeline. If the output names a ``text.json``
-    (:func:`note`), but no unchanged copy is left, print a message and return None. If the output
-    names none, load the one beside the output, or return None.
+    Return the folder of its ``text.json``, and the pipeline. The output names its ``text.json``
+    (:func:`note`); if no unchanged copy of it is left, print a message and return None. If the
+    output names none, load the ``text.json`` beside the output; return None if there is none.
     """
     beside = Path(generated).absolute().parent
     match = _NOTE.search(Path(generated).read_bytes()) if Path(generated).is_file() else None

@@ -8,7 +8,8 @@ exceptions, because the scripts would break the text:
 - A mark, joiner, skin tone or variation selector stays with the character that it belongs to, by
   Unicode's rules for grapheme clusters: Hindi, Tamil, Thai, Burmese and Khmer vowels, Yoruba tones,
   Persian words with a non-joiner, families of emoji, flags.
-- ``DOTMULTI``, the script's mark for successive full stops, stays an ordinary word.
+- The word ``DOTMULTI`` stays as it is. The script writes it in place of successive full stops, and
+  in the end turns all of them into full stops, those of the text, too.
 - A line that begins with ``<`` and ends with ``>`` is also detokenized.
 
 Punctuation is normalized by the rules of sacremoses, with three changes that give the output of
@@ -16,7 +17,8 @@ Punctuation is normalized by the rules of sacremoses, with three changes that gi
 
 - The two rules that move a comma or full stop behind a closing quotation mark apply to every
   language but English and Czech.
-- These two rules also move a full stop at the end of a line, because the script sees the line feed.
+- The rule for the full stop also applies at the end of a line. It needs a character behind the
+  quotation mark; the script finds the line feed there.
 - Only ASCII digits count as digits.
 
 The rules are some seventy regular expressions. Most of them can match only lines that have a
@@ -42,10 +44,10 @@ SACREMOSES = "sacremoses"
 
 @contextmanager
 def _without_package() -> Iterator[None]:
-    """Replace the package sacremoses with an empty module while its modules are imported.
+    """Replace the package sacremoses with an empty module while two of its modules are imported.
 
-    The package itself takes 0.4 seconds: it imports joblib and tqdm, for work in several processes,
-    and compiles some forty expressions of ten thousand characters each.
+    This saves 0.4 seconds, in which the package would import joblib and tqdm and compile forty
+    long regular expressions; nothing here needs them.
     """
     spec = None if SACREMOSES in sys.modules else find_spec(SACREMOSES)
     if spec is None:  # already imported, or not installed: then the import will fail
@@ -112,12 +114,11 @@ UNESCAPES |= {"&bar;": "|", "&bra;": "[", "&ket;": "]", "&amp;": "&"}  # `&amp;`
 
 
 def needed(pattern: str, replacement: str) -> str:
-    """Return a substring that must be in a text for a rule to change the text; "" if none is known.
+    """Return a string that occurs in every text that a rule changes; "" if none is known.
 
-    Groups in parentheses are first cut out of ``pattern``. If the rest has nothing optional and no
-    alternatives, a text must have each character of the rest; one of these is returned. If
-    ``pattern`` is ``replacement`` followed by ``+``, ``replacement`` is returned twice, because the
-    rule would replace a single one by itself.
+    A rule replaces matches of the regex ``pattern`` by ``replacement``. The string is a character
+    of ``pattern`` outside its groups, unless something there is optional. A rule that replaces
+    ``x+`` by ``x`` changes only texts with ``xx``.
     """
     if pattern == f"{replacement}+":
         return 2 * replacement
@@ -189,19 +190,22 @@ class Tokenizer:
         return text
 
     def _full_stops_apart(self, words: list[str]) -> Iterator[str]:
-        """Yield the words, with full stops split from their ends except in abbreviations."""
+        """Yield the words; a full stop at a word's end is split off, except in abbreviations."""
         while words and not words[-1]:
             words.pop()
         for word, following in zip_longest(words, words[1:]):
             before = word[:-1]
-            if word.endswith(".") and before and not self._is_short(before, following):
+            if word.endswith(".") and before and not self._is_abbreviation(before, following):
                 yield before
                 yield "."
             else:
                 yield word
 
-    def _is_short(self, word: str, following: str | None) -> bool:
-        """Return whether a full stop between ``word`` and ``following`` marks an abbreviation."""
+    def _is_abbreviation(self, word: str, following: str | None) -> bool:
+        """Return whether a word before a full stop is an abbreviation.
+
+        ``following`` is the word after the full stop; None at the end of the line.
+        """
         if following is None:
             return False
         if "." in word and regex.search(r"\p{Alphabetic}", word):
@@ -225,7 +229,7 @@ def detokenizer(language: str) -> Callable[[str], str]:
         if "&" in text:
             for entity, sign in UNESCAPES.items():
                 text = text.replace(entity, sign)
-        return " ".join("".join(_text(["", *text.split()], code)).split())
+        return " ".join("".join(_spaced(text.split(), code)).split())
 
     return detokenize
 
@@ -244,11 +248,8 @@ CASE_OF_FINNISH = (  # compiled and cached by regex at the first Finnish text
 )
 
 
-def _text(words: list[str], language: str) -> Iterator[str]:
-    """Yield tokens as text, with a space before each word that needs one.
-
-    The first of the ``words`` must be ``""``; the tokens follow it.
-    """
+def _spaced(words: list[str], language: str) -> Iterator[str]:
+    """Yield the tokens of a line as text, with a space before each word that needs one."""
     space = " "
     quotes: defaultdict[str, int] = defaultdict(int)  # odd while a quotation of that kind is open
     joined = False  # whether this word has been yielded already, with the word before it
@@ -286,10 +287,10 @@ def _text(words: list[str], language: str) -> Iterator[str]:
 
 
 def _is_ending(words: list[str], language: str) -> bool:
-    """Return whether the last of ``words`` is joined to the word before it without a space.
+    """Return whether the last of one to three successive words is attached to the word before it.
 
-    ``words`` are one to three successive words. The last is joined if it is an English ending, such
-    as ``'s`` or ``'ll``, or the decimals of a Czech number: the ``5`` of ``3 , 5``.
+    English endings, such as ``'s`` or ``'ll``, are attached, and the decimals of a Czech number:
+    the ``5`` of ``3 , 5``.
     """
     *before, word = words
     if language == "en":
@@ -306,7 +307,7 @@ def _is_elided(word: str, after: str) -> bool:
 
 
 def _is_dashed(word: str, after: list[str]) -> bool:
-    """Return whether ``after`` continues a Czech word, as ``- mail`` continues ``e``."""
+    """Return whether a dash joins a Czech word to the words ``after``: ``e`` to ``- mail``."""
     if len(after) < 2 or after[0] not in ("-", "–"):
         return False
     ending = bool(re.fullmatch("li|mail.*", after[1], re.IGNORECASE))

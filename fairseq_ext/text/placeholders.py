@@ -42,7 +42,7 @@ class MaskedLine:
 
     @property
     def text(self) -> str:
-        """The line to translate, with a year in place of each span; "" if spans outnumber years."""
+        """The text to translate, with a year for each span; "" if there are too few years."""
         if len(self.years) < len(self.spans):
             return ""
         plain = [self._plain(part) for part in self.parts]
@@ -96,7 +96,7 @@ class MaskedLine:
         return line.join(self.ends)
 
     def _is_glued(self, number: int) -> tuple[bool, bool]:
-        """Return whether span ``number`` touches the word before it, and the word after it."""
+        """Return two flags: whether a span touches the word before it, and the word after it."""
         before, behind = self.parts[number][-1:], self.parts[number + 1][:1]
         return before.isalnum(), behind.isalnum()
 
@@ -168,11 +168,11 @@ class Keeper:
         return MaskedLine(parts, spans, self.markup, years, (line[:start], line[stop:]))
 
     def _core(self, span: str, is_whole: bool) -> tuple[int, int]:
-        """Return start and end of a span's core: the span without the tags at both ends.
+        """Return start and end of the part of a span that belongs to the sentence, its core.
 
-        But a pair of tags with text between them belongs to the core, unless the span is all of the
-        line (``is_whole``). A span without a word has no core; the start is then its length,
-        the end 0.
+        Tags at the start and end of the span are left out, but not a pair of tags with text of the
+        span between them, unless the span is the whole line (``is_whole``). For a span without a
+        word return ``(len(span), 0)``.
         """
         tags = [match.span() for match in TAG.finditer(span)] if self.markup else []
         start, stop = 0, len(span)

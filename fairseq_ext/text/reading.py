@@ -251,7 +251,7 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
 
 
 def suggest_format(fields: Sequence[str]) -> str:
-    """Return advice if a line looks like CSV, XML, gettext or JSON instead of a table; or else "".
+    """Return advice for a line without tabs that looks like XML, gettext, JSON or CSV; else "".
 
     ``fields`` are the parts of the line between tabs.
     """

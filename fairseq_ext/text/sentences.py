@@ -62,7 +62,7 @@ class SentenceSplitter:
 def texts_to_translate(parts: list[str]) -> list[str]:
     """Return a line's parts, with "" for each part that needs no translation (:func:`is_copied`).
 
-    If the line has only one part, this part stays.
+    The only part of a line stays, even if it is a number.
     """
     return parts if len(parts) == 1 else ["" if is_copied(part) else part for part in parts]
 

@@ -36,8 +36,8 @@ LONGEST_REMEMBERED = 100  # most characters of a cached word
 class Subwords(NamedTuple):
     """The functions of one kind of subwords: ``encode`` from words to pieces, ``decode`` back.
 
-    ``mark`` is SentencePiece's ``▁`` if ``decode`` turns it into a space, or else "". With the mark
-    ``▁``, a model's output without any ``▁`` has already been joined into words, and a ``▁`` in the
+    ``mark`` is ``▁`` for the kinds that mark spaces by it, like SentencePiece, and "" for others.
+    With this mark, text without any ``▁`` has already been joined into words, and a ``▁`` of the
     text itself becomes :data:`STAND_IN` in the pieces.
     """
 
@@ -312,7 +312,7 @@ def _lines(texts: Sequence[Path], mark: str = "") -> Iterator[str]:
 
 
 class Learner(NamedTuple):
-    """A method of learning subwords, and the kind in :data:`KINDS` that applies them."""
+    """A method of learning subwords."""
 
     kind: str  # the kind of `KINDS` that applies the learnt subwords
     file: str  # name of the file to write
