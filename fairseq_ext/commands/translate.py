@@ -143,11 +143,11 @@ class Request:
 
         ``words``, the positional arguments, become ``data`` (a folder) or ``lines`` of text.
         """
-        from fairseq_ext.decoding.loading import require_readers
+        from fairseq_ext.decoding.loading import refuse_unused_data
 
         path = _find_models(self)
         data, lines = _data_or_text(self, path)
-        require_readers(data, path, "DATA", self.search.engine, self.search.fp16)
+        refuse_unused_data(data, path, "DATA", self.search.engine, self.search.fp16)
         return dataclasses.replace(
             self, words=(), model=None, path=path, data=data or self.data, lines=lines
         )

@@ -123,7 +123,7 @@ class EngineTranslator:
         return scored
 
     def _split(self, line: str) -> list[str]:
-        """Split a line into its sentence and, if the search has any, its constraints."""
+        """Return a line's sentence and, if the search has constraints, those of the line."""
         return line.split("\t") if self._search.constraints else [line]
 
     def _encode_constraints(self, constraints: Sequence[str]) -> list[int]:
@@ -160,10 +160,13 @@ class EngineTranslator:
 
 @functools.lru_cache
 def _rules(search: Search, constraints: str | None, vocabulary: int) -> Rules:
-    """Turn a search into the engine's :class:`Rules`; ConfigError if the engine cannot search so.
+    """Convert the options of a search into the engine's.
 
     ``constraints`` are the translator's: ``ordered``, ``unordered`` or None. ``vocabulary`` is the
     number of symbols in the target dictionary.
+
+    Raises:
+        ConfigError: half precision, or a beam that is too large for the dictionary.
     """
     if search.fp16:
         raise ConfigError("`--fp16` does not go with a model for the engine.")

@@ -107,17 +107,18 @@ def _require_same_text(folders: Iterable[Path], src: str, tgt: str) -> None:
             )
 
 
-def require_readers(
+def refuse_unused_data(
     data: Path | None,
     models: Iterable[Path],
     name: str = "--data",
     engine: str = DEFAULT,
     fp16: bool = False,
 ) -> None:
-    """Raise ConfigError if no model would read ``data``, a folder with dictionaries.
+    """Raise ConfigError if ``data``, a folder with dictionaries, would have no effect.
 
-    Bundles that the engine runs have their own dictionaries. ``engine`` and ``fp16`` are options of
-    the search, which decide whether the engine runs them. The message names the option ``name``.
+    This is so if the engine runs all models, which are then bundles with their own dictionaries.
+    ``engine`` and ``fp16`` are options of the search, on which this depends. The message names the
+    option ``name``.
     """
     if data is not None and _run_by_engine(models, engine, fp16):
         raise ConfigError(
@@ -152,10 +153,10 @@ def _defaults(paths: Sequence[Path]) -> SearchDefaults:
 
 
 def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """Return all checkpoints of a model that fairseq published, or the model at any other path.
+    """Return the models that a path names: one or, for some models that fairseq published, several.
 
-    ``src`` and ``tgt`` choose the languages of multilingual published models; None for the
-    languages of the training.
+    Several models are an ensemble. ``src`` and ``tgt`` choose the languages of multilingual
+    published models; None for the languages of the training.
     """
     return published.prepare(path, src, tgt) or [in_run(path)]
 

@@ -229,7 +229,7 @@ def read_candidates(
 
 
 def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]) -> None:
-    """Raise DataError for files with different sources, or with the same samples."""
+    """Raise DataError if two files of samples have different sources, or are equal."""
     samples: dict[tuple, str | Path] = {}
     for path, sentences in zip(paths, files, strict=True):
         if [entry.source for entry in sentences] != [entry.source for entry in files[0]]:
@@ -306,7 +306,7 @@ def _mean(decisions: Sequence[Decision], name: str) -> float:
 
 
 def best_agreeing(translations: Iterable[Translation], utility: Utility) -> Iterator[Translation]:
-    """Yield each line with only the sample that MBR chooses.
+    """Keep only one sample of each line, the one that :func:`decide` chooses.
 
     Lines that were not translated (empty or too long) stay as they are.
     """

@@ -130,10 +130,10 @@ Translates: TypeAlias = "Translator | EngineTranslator"
 
 
 def require_compatible(constraints: str | None, **options: object) -> None:
-    """Raise ConfigError if ``constraints`` is not None and one of ``options`` is true.
+    """Raise ConfigError if options that change the text are set together with ``constraints``.
 
-    The options, such as ``keep``, change a line of text. They would change the constraints after
-    the text, too.
+    Such ``options``, by field name, are for example ``keep``. They would also change the
+    constraints, which follow the text in its line.
     """
     names = [flag(name) for name, value in options.items() if value]
     if constraints is not None and names:

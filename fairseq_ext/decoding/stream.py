@@ -182,7 +182,10 @@ class SpannedSentences:
         return [part for part, _ in parts], [place for _, place in parts]
 
     def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
-        """Return all translations, given those of the parts that :meth:`restore` returned."""
+        """Return the translations of each sentence.
+
+        ``ranked`` has those of the parts that :meth:`restore` returned, in the same order.
+        """
         translated, results = iter(ranked), list[Ranked]()
         for line, result in zip(self._masked, self._results, strict=True):
             if result is None:

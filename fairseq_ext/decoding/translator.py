@@ -100,7 +100,7 @@ class Translator:
         self._cfg.generation.print_alignment = None
 
     def _generator(self, search: Search) -> Any:
-        """Return fairseq's or the engine's generator for a search; keep several for later calls."""
+        """Return a generator for a search: one from an earlier call, or a new one."""
         fixed = {name: getattr(self._search, name) for name in FIXED}
         search = dataclasses.replace(search, **fixed)
         generator = self._generators.get(search)
@@ -205,7 +205,10 @@ class Translator:
     def _run(
         self, generator: Any, dataset: LanguagePairDataset, numbers: Sequence[int]
     ) -> Iterator[tuple[int, Tensor, list[dict[str, Any]]]]:
-        """Search batch by batch; yield each sentence's index, source tokens and hypotheses."""
+        """Run a generator batch by batch; yield each sentence's index, tokens and hypotheses.
+
+        ``numbers`` has the number of each sentence, on which samples depend.
+        """
         if not len(dataset):
             return
         longest = max(map(dataset.num_tokens, range(len(dataset))))  # sources and references
