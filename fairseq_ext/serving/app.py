@@ -320,7 +320,10 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
 
 
 def _description(routes: Sequence[Route], schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of the interface (of ``routes``) in OpenAPI's format."""
+    """Describe the interface in OpenAPI's format.
+
+    ``routes`` are its routes, and ``schema`` is the JSON schema of a request to ``/translate``.
+    """
     done = {"200": {"description": "Done"}}
     paths: dict[str, Any] = {}
     for route in routes:

@@ -75,12 +75,12 @@ class Metrics:
         if FOLDER not in os.environ:
             return prometheus.generate_latest(self._registry)
         together = prometheus.CollectorRegistry()
-        _Together(together)
+        _AllWorkers(together)
         return prometheus.generate_latest(together)
 
 
-class _Together(MultiProcessCollector):
-    """A collector of all workers' metrics. It skips the empty file of a starting worker."""
+class _AllWorkers(MultiProcessCollector):
+    """A collector of the metrics of all workers, which skips the empty file of a starting one."""
 
     def collect(self) -> Iterable[prometheus.Metric]:
         return self.merge([str(path) for path in Path(self._path).glob("*.db") if _size(path)])
@@ -93,8 +93,8 @@ def _size(path: Path) -> int:
         return 0
 
 
-def forget_the_dead() -> None:
-    """Leave dead workers out of the count of waiting sentences."""
+def forget_dead_workers() -> None:
+    """Leave the sentences of dead workers out of the count of waiting sentences."""
     folder = os.environ.get(FOLDER)
     for path in Path(folder).glob("gauge_live*_*.db") if folder else ():
         pid = path.stem.rpartition("_")[2]

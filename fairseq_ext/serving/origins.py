@@ -19,9 +19,8 @@ class OriginFilter:
     its own name at this machine (DNS rebinding), because the page's requests have this name in
     ``Host``. ``Origin``, if there is one, must be this server or one of ``origins``, such as
     ``https://example.org``. This stops all other foreign pages. ``*`` in ``names`` accepts every
-    ``Host``, and ``*`` in ``origins`` every ``Origin``. Messages name
-    ``name_option`` and ``origin_option``, the command's options that allow more names and origins.
-    ``origin_option`` is empty if the command has no such option.
+    ``Host``, and ``*`` in ``origins`` every ``Origin``. Messages name the command's options that
+    allow more: ``name_option`` and, unless it is empty, ``origin_option``.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class Served:
-    """A loaded model, with functions for text to sentences, text to tokens, and tokens to text."""
+    """A loaded model with the functions that split its text and convert it to tokens and back."""
 
     translator: Translates  # translates lines of tokens
     codec: TextCodec  # converts text to tokens and back

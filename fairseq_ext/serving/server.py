@@ -28,7 +28,7 @@ ANSWERS = 60  # seconds within which a worker must answer that it is alive
 
 def application(settings: Settings) -> ASGIApp:
     """Load the models and build the web application that this process serves."""
-    metrics.forget_the_dead()
+    metrics.forget_dead_workers()
     settings.versions.require_unchanged()
     measured = app.build(pairs.load(settings), settings)
     settings.versions.require_unchanged()

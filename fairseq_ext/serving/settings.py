@@ -140,8 +140,8 @@ class Settings:
                     raise wrong_value(flag(name), wish, value)
 
     def keeper(self, in_html: bool) -> Keeper | None:
-        """Return the keeper of spans that the options leave untranslated; None if they leave none.
+        """Return a finder of text that stays untranslated, such as URLs; None if there is none.
 
-        With ``in_html``, tags are such spans, too.
+        The options say which text this is; tags belong to it, too, if ``in_html`` is set.
         """
         return keeper(self.keep, in_html, self.keep_addresses)
