@@ -66,11 +66,6 @@ def unescape_controls(tokens: str) -> str:
     return ESCAPED_CONTROL.sub(r"\1", tokens) if "\\" in tokens else tokens
 
 
-def straight(text: str) -> str:
-    """Replace typographic apostrophes ’ with '."""
-    return text.replace("’", "'")
-
-
 class Spaced(dict[int, int]):
     """A table for ``str.translate`` that turns characters of some Unicode categories into spaces.
 

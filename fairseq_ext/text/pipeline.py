@@ -75,7 +75,7 @@ class Pipeline:
         if self.clean:
             steps.append(cleaning.plain)
         if self.straight:
-            steps.append(cleaning.straight)
+            steps.append(lambda line: line.replace("’", "'"))
         if self.lowercase_first:
             steps.append(cleaning.lower_case(language))
         if self.normalize or self.tokenize:
