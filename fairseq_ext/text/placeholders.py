@@ -5,6 +5,7 @@ missing from a translation or repeated, the caller translates the text between t
 part by part, so that every translation has each span exactly once.
 """
 
+import html
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -101,15 +102,9 @@ class MaskedLine:
         return before.isalnum(), behind.isalnum()
 
     def _plain(self, part: str) -> str:
-        if not self.markup:
-            return part
-        import html  # here, because it takes milliseconds that plain text does not need
-
-        return html.unescape(part)
+        return html.unescape(part) if self.markup else part
 
     def _marked_up(self, text: str) -> str:
-        import html
-
         return html.escape(text, quote=False) if self.markup else text
 
 
