@@ -197,7 +197,7 @@ class Service:
                     "sentences.",
                 )
         waiting = [sentence for sentence in encoded if sentence.tokens.strip()]
-        requests.check_sentences(len(waiting), self._limits)
+        requests.require_few("sentences", len(waiting), self._limits.max_sentences)
         results = iter(await self._batcher.translate(model.translator, waiting))
         candidates = [
             next(results)[:ranks] if sentence.tokens.strip() else [] for sentence in encoded

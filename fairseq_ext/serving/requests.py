@@ -135,17 +135,13 @@ def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
 
 def check_texts(texts: Sequence[str], limits: Limits) -> None:
     """Refuse (status 413) too many texts, or too many characters or lines in all texts."""
-    _require_few("texts", len(texts), limits.max_sentences)
-    _require_few("characters", sum(map(len, texts)), limits.max_chars)
-    _require_few("lines", sum(text.count("\n") + 1 for text in texts), limits.max_sentences)
+    require_few("texts", len(texts), limits.max_sentences)
+    require_few("characters", sum(map(len, texts)), limits.max_chars)
+    require_few("lines", sum(text.count("\n") + 1 for text in texts), limits.max_sentences)
 
 
-def check_sentences(count: int, limits: Limits) -> None:
-    """Refuse (status 413) a request whose lines have been split into too many sentences."""
-    _require_few("sentences", count, limits.max_sentences)
-
-
-def _require_few(unit: str, count: int, maximum: int) -> None:
+def require_few(unit: str, count: int, maximum: int) -> None:
+    """Refuse (status 413) a request with more than ``maximum`` of a unit, such as ``lines``."""
     if count > maximum:
         fault = f"The request has {count:,} {unit}, but at most {maximum:,} are translated."
         raise Refusal(413, fault)
