@@ -182,8 +182,7 @@ class Tokenizer:
             for pattern, replacement in self._apostrophes:
                 text = pattern.sub(replacement, text)
         text = " ".join(self._full_stops_apart(text.split(" ")))
-        text = LAST_QUOTE.sub(" . '", " ".join(text.split(" ")).strip()) if "'" in text else text
-        text = " ".join(text.split()).replace(DOT, ".")
+        text = " ".join(LAST_QUOTE.sub(" . '", text).split()).replace(DOT, ".")
         if escape:
             for sign, entity in ESCAPES.items():
                 text = text.replace(sign, entity)
