@@ -74,8 +74,6 @@ TETUM = "tdt"
 INSIDE_WORDS = {"fi": ":", "sv": ":", TETUM: "'"}
 """Signs that are part of a word before a small letter, as in Finnish ``EU:n``."""
 LETTERS = {"ca": "·"}  # signs that count as letters
-ELIDING = ("fr", "it", "ga", "ca")  # languages in which an apostrophe ends a word: `l' homme`
-GLOTTAL = ("so", TETUM)  # languages in which an apostrophe between letters is a letter
 MISSING = {TETUM: ("Nu #NUMERIC_ONLY#",)}
 """Abbreviations of the scripts that the library lacks."""
 
@@ -89,17 +87,20 @@ COMMAS = (
 APART = (f"({NO_LETTER})'({NO_LETTER})", r"\1 ' \2")
 BEFORE = (f"({NO_LETTER})'({LETTER})", r"\1 ' \2")
 BEHIND = (f"({LETTER})'({NO_LETTER})", r"\1 ' \2")
-APOSTROPHES = {
-    "English": [
+APOSTROPHES: dict[str, tuple[tuple[str, str], ...]] = {
+    "en": (
         APART,
         (rf"([^\p{{Alphabetic}}\p{{M}}\u200c\u200d\p{{N}}])'({LETTER})", r"\1 ' \2"),
         BEHIND,
         (f"({LETTER})'({LETTER})", r"\1 '\2"),
         (r"(\p{N})'s", r"\1 's"),
-    ],
-    "eliding": [APART, BEFORE, BEHIND, (f"({LETTER})'({LETTER})", r"\1' \2")],
-    "glottal": [APART, BEFORE, BEHIND],
-    "other": [("'", " ' ")],
+    ),
+    # Here an apostrophe ends a word: `l' homme`.
+    **dict.fromkeys(
+        ("fr", "it", "ga", "ca"), (APART, BEFORE, BEHIND, (f"({LETTER})'({LETTER})", r"\1' \2"))
+    ),
+    # Here an apostrophe between letters is a letter.
+    **dict.fromkeys(("so", TETUM), (APART, BEFORE, BEHIND)),
 }
 HYPHEN = regex.compile(r"([\p{Alnum}\p{M}])-(?=\p{Alnum})")
 DOTS = regex.compile(r"\.{2,}")
@@ -109,7 +110,7 @@ ESCAPES = {
     **{"&": "&amp;", "|": "&#124;", "<": "&lt;", ">": "&gt;"},
     **{"'": "&apos;", '"': "&quot;", "[": "&#91;", "]": "&#93;"},
 }
-UNESCAPES = {**{entity: sign for sign, entity in ESCAPES.items() if sign != "&"}}
+UNESCAPES = {entity: sign for sign, entity in ESCAPES.items() if sign != "&"}
 UNESCAPES |= {"&bar;": "|", "&bra;": "[", "&ket;": "]", "&amp;": "&"}  # `&amp;` must be last
 
 
@@ -149,10 +150,9 @@ class Tokenizer:
         self._single = regex.compile(f"([^{kept}])")
         self._cluster = regex.compile(rf"((?=[^{kept}])\X)")
         self._sign_alone = regex.compile(rf"{sign}(?=$|\P{{Ll}})") if sign else None
-        name = "eliding" if language in ELIDING else "glottal" if language in GLOTTAL else "other"
         self._apostrophes = [
             (regex.compile(pattern), replacement)
-            for pattern, replacement in APOSTROPHES["English" if language == "en" else name]
+            for pattern, replacement in APOSTROPHES.get(language, (("'", " ' "),))
         ]
         self._abbreviations: dict[str, bool] = {}  # True for those only used before a number
         for line in (*NonbreakingPrefixes().words(language), *MISSING.get(language, ())):
