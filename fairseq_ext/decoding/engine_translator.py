@@ -1,6 +1,5 @@
 """Translate sentences with a model that the engine runs, without torch and fairseq."""
 
-import functools
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -158,7 +157,6 @@ class EngineTranslator:
             self.counts.target += sum(len(hypothesis.tokens) for hypothesis in written)
 
 
-@functools.lru_cache
 def _rules(search: Search, constraints: str | None, vocabulary: int) -> Rules:
     """Convert the options of a search into the engine's.
 
