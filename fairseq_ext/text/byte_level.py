@@ -23,14 +23,9 @@ FILES = ("encoder.json", "vocab.bpe")  # fairseq's names for vocabulary and merg
 class ByteBPE:
     """A byte-level byte-pair encoding: text to ids and back.
 
-    Args:
-        vocabulary: the id of each piece, in GPT-2's ``encoder.json`` or a ``vocab.json``; pieces
-            are spelt in GPT-2's printable stand-ins for bytes.
-        merges: pairs of pieces, the most important first, in ``vocab.bpe`` or ``merges.txt``.
-
-    Raises:
-        DataError: the vocabulary is not a byte-level one, or the merges belong to another
-            vocabulary.
+    ``vocabulary`` is GPT-2's ``encoder.json`` or a ``vocab.json``, and ``merges`` is its
+    ``vocab.bpe`` or ``merges.txt``. Raise DataError if the vocabulary is not a byte-level one, or
+    the merges belong to another vocabulary.
     """
 
     def __init__(self, vocabulary: Path, merges: Path) -> None:

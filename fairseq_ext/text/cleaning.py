@@ -69,10 +69,8 @@ def unescape_controls(tokens: str) -> str:
 class Spaced(dict[int, int]):
     """A table for ``str.translate`` that turns characters of some Unicode categories into spaces.
 
-    Args:
-        categories: the first letters of the categories to replace: L letters, M marks (such as
-            Indic vowels), N numbers, P punctuation, S symbols, Z spaces, C controls.
-        exceptions: characters to keep.
+    ``categories`` are the first letters of their names: L letters, M marks (such as Indic vowels),
+    N numbers, P punctuation, S symbols, Z spaces, C controls. ``exceptions`` are kept.
     """
 
     def __init__(self, categories: str, exceptions: str = "") -> None:

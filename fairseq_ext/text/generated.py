@@ -1,9 +1,8 @@
 """Turn fairseq-generate's output into text by undoing the steps that ``text.json`` lists.
 
 fairseq-generate writes the path and checksum of the ``text.json`` beside its model into its output.
-If the model was moved or copied since, :func:`find` looks for a ``text.json`` with this checksum in
-the output's folder and the folders in it. If another model's ``text.json`` is now at the path, its
-checksum differs, and it is not used.
+If no file at this path has this checksum any more, because the model was moved, :func:`find` looks
+in the output's folder and the folders in it.
 """
 
 import re
@@ -22,10 +21,7 @@ _PIECE = re.compile("[^ ]@@ ")
 
 
 class Postprocessor:
-    """A converter of a model's output from tokens to words, and from words to text.
-
-    It undoes the steps of ``text_pipeline``, which turned the training text into tokens.
-    """
+    """A converter of a model's tokens to words and to text, which undoes a pipeline's steps."""
 
     def __init__(self, text_pipeline: Pipeline) -> None:
         self.made = text_pipeline
@@ -37,10 +33,7 @@ class Postprocessor:
 
     @classmethod
     def by_language(cls, language: str | None) -> "Postprocessor":
-        """Build a converter that joins subword-nmt's pieces.
-
-        Unless ``language`` is None, it also detokenizes by Moses' rules for this language.
-        """
+        """Build a converter that joins subword-nmt's pieces and, for a language, detokenizes."""
         return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 
     def words(self, lines: Iterable[str]) -> list[str]:

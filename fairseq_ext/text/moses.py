@@ -20,9 +20,6 @@ Punctuation is normalized by the rules of sacremoses, with three changes that gi
 - The rule for the full stop also applies at the end of a line. It needs a character behind the
   quotation mark; the script finds the line feed there.
 - Only ASCII digits count as digits.
-
-The rules are some seventy regular expressions. Most of them can match only lines that have a
-certain rare character, so they are tried only on these lines (:func:`needed`).
 """
 
 import functools
@@ -117,9 +114,9 @@ UNESCAPES |= {"&bar;": "|", "&bra;": "[", "&ket;": "]", "&amp;": "&"}  # `&amp;`
 def needed(pattern: str, replacement: str) -> str:
     """Return a string that occurs in every text that a rule changes; "" if none is known.
 
-    A rule replaces matches of the regex ``pattern`` by ``replacement``. The string is a character
-    of ``pattern`` outside its groups, unless something there is optional. A rule that replaces
-    ``x+`` by ``x`` changes only texts with ``xx``.
+    Few texts have the characters of most rules, so most rules need not be tried. The string is a
+    character of the regex ``pattern`` outside its groups, unless something there is optional. A
+    rule that replaces ``x+`` by ``x`` changes only texts with ``xx``.
     """
     if pattern == f"{replacement}+":
         return 2 * replacement
@@ -218,8 +215,7 @@ class Tokenizer:
 def detokenizer(language: str) -> Callable[[str], str]:
     """Return a function that detokenizes a line like ``detokenizer.perl -l language``.
 
-    XML entities become the characters that they stand for. The language code may have a script or
-    region.
+    The language code may have a script or region.
     """
     code = short_code(language)
 

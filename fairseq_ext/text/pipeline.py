@@ -65,10 +65,9 @@ class Pipeline:
                 raise ConfigError(f"`--{option}` goes with `--tokenize`, which is missing.")
 
     def words(self, language: str | None = None) -> Step:
-        """Return a function that turns text in ``language`` (default: ``src``) into words.
+        """Return a function from a line of text in ``language`` (default: ``src``) to its words.
 
-        It takes a line, returns the words separated by spaces, and does all steps except the
-        subwords.
+        It does all steps except the subwords.
         """
         language = language or self.src
         steps: list[Step] = []

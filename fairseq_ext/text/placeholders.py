@@ -78,10 +78,7 @@ class MaskedLine:
         return (text + (rest.lstrip() if glued else rest)).join(self.ends)
 
     def texts(self) -> list[str]:
-        """Return the texts around the spans, to be translated one by one.
-
-        There is one more text than spans. A text without a word is "".
-        """
+        """Return the texts before, between and after the spans; a text without a word is ""."""
         return [self._plain(part).strip() if _has_word(part) else "" for part in self.parts]
 
     def joined(self, translations: Sequence[str]) -> str:
@@ -113,10 +110,7 @@ def _has_word(text: str) -> bool:
 
 
 def _pairs(span: str, tags: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the start of the opening tag and the end of the closing tag of each element in a span.
-
-    ``tags`` has start and end of each tag in the span. All positions count from the span's start.
-    """
+    """Return start and end of each element in a span; ``tags`` has start and end of each tag."""
     pairs, opened = [], dict[str, list[int]]()
     for start, stop in tags:
         name = span[start:stop].strip("</>").partition(" ")[0].lower()

@@ -145,10 +145,9 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
 
 
 def decoded(raws: Iterable[bytes], path: Path | str, first: int = 1) -> Iterator[tuple[int, str]]:
-    """Decode lines of UTF-8 bytes; yield ``(number, line)`` like :func:`lines`.
+    """Decode lines of UTF-8 bytes, of which ``first`` is the first number, like :func:`lines`.
 
-    ``first`` is the number of the first line. ``path`` is the file's path, or the name of a stream,
-    for messages.
+    ``path`` is the file's path, or the name of a stream, for messages.
     """
     for number, raw in enumerate(raws, first):
         text = _decode(raw, path, number).removesuffix("\n").removesuffix("\r")
@@ -251,10 +250,7 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
 
 
 def suggest_format(fields: Sequence[str]) -> str:
-    """Return advice for a line without tabs that looks like XML, gettext, JSON or CSV; else "".
-
-    ``fields`` are the parts of the line between tabs.
-    """
+    """Return advice for a row of one cell that looks like XML, gettext, JSON or CSV; else ""."""
     line = fields[0].lstrip() if len(fields) == 1 else ""
     if line.startswith(("<", "msgid", "#")):
         return " `fairseq-ext corpus translations` reads TMX, XLIFF and gettext."
@@ -279,10 +275,7 @@ def cells(
 def require_columns(
     fields: Sequence[str], path: Path, number: int, columns: tuple[int, int]
 ) -> None:
-    """Raise :class:`DataError` if a row of a table lacks one of the ``columns``.
-
-    ``fields`` are the row's cells, and ``number`` is the number of its first line.
-    """
+    """Raise DataError, with path and line number, if a row of a table lacks one of ``columns``."""
     if len(fields) < max(columns):
         raise DataError(
             f"`{path}`, line {number}: {len(fields)} column(s), but --columns "

@@ -78,8 +78,7 @@ def remove_bpe(text: str) -> str:
 class Merges:
     """A function that splits the words of a line like subword-nmt, and caches their pieces.
 
-    ``codes`` is the file of merges. ``counts`` says that its lines end with counts, as in fastBPE's
-    files.
+    ``codes`` is the file of merges; with ``counts``, it is a file of fastBPE.
     """
 
     def __init__(self, codes: Path, counts: bool = False) -> None:
