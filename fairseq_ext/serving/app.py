@@ -133,11 +133,7 @@ class Service:
         return self._batcher.waiting + self._reading + self._encoding
 
     async def _in_text_thread(self, lines: int, work: Callable[[], _T]) -> _T:
-        """Call ``work`` in the thread that converts text; meanwhile count ``lines`` as waiting.
-
-        Raises:
-            Refusal: too many lines already wait (429).
-        """
+        """Call ``work`` in the thread that converts text; refuse it if too many lines wait."""
         if self._load + lines > self._limits.max_queue:
             raise Refusal(429, BUSY, WAIT)
         self._encoding += lines
@@ -243,11 +239,7 @@ def _joined(
 
 
 async def _while_waited_for(request: Request, work: Coroutine[Any, Any, _T], seconds: float) -> _T:
-    """Return the result of ``work``; cancel it if the client leaves, or after ``seconds``.
-
-    Raises:
-        Refusal: 499 if the client has left, 503 if the time is over.
-    """
+    """Return the result of ``work``; cancel it if the client leaves, or after ``seconds``."""
     task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
     try:
         await asyncio.wait({task, disconnect}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

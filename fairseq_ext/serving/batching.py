@@ -62,12 +62,9 @@ class Batcher:
     ) -> list[list[Candidate]]:
         """Translate sentences; return the translations of each, best first.
 
-        Sentences of other requests may be in the same batch. If the caller is cancelled, sentences
-        that still wait are not translated.
-
-        Raises:
-            Refusal: 429, if too many sentences already wait; 500, if the model could not translate
-                one of them; 503, if the model's file has changed.
+        If the caller is cancelled, sentences that still wait are not translated. Refuse the request
+        if too many sentences already wait (429), the model could not translate one of them (500),
+        or the model's file has changed (503).
         """
         if self.waiting + len(sentences) > self._room:
             raise Refusal(429, BUSY, WAIT)

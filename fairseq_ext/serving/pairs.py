@@ -69,8 +69,7 @@ class Pairs:
     def detect(self, text: str) -> list[dict[str, Any]]:
         """Return the served languages with their probability for a text in percent, highest first.
 
-        Raises:
-            Refusal: py3langid cannot be used (status 501).
+        Refuse the request (501) if py3langid cannot be used.
         """
         if self._identifier is None:
             raise Refusal(501, f"Languages cannot be detected: {extras.missing('py3langid')}")
@@ -81,10 +80,7 @@ class Pairs:
 
     @functools.cached_property
     def _identifier(self) -> Any:
-        """py3langid's detector of the served languages.
-
-        None if py3langid is not installed, or knows none of these languages.
-        """
+        """py3langid's detector; None if it is not installed, or knows no served language."""
         if importlib.util.find_spec("py3langid") is None:
             return None
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
@@ -97,13 +93,10 @@ class Pairs:
         return identifier
 
     def find(self, source: str, target: str) -> tuple[str, Served]:
-        """Find the source language and the model for a request.
+        """Find the source language and the model for a request; refuse other languages (400).
 
         The source may be ``auto`` if only one language is translated to the target. The languages
         may be spelled otherwise than in the model, or have another region.
-
-        Raises:
-            Refusal: no model translates this pair of languages (status 400).
         """
         target = matching_code(target, {tgt for _, tgt in self.models}) or target
         sources = [src for src, tgt in self.models if tgt == target]

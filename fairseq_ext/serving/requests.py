@@ -45,9 +45,8 @@ class Refusal(Exception):
 async def read_body(request: Request, limits: Limits) -> bytes:
     """Read the body of a request.
 
-    Raises:
-        Refusal: 413 if the body is too large, 408 if it comes too slowly, or 499 if the client
-            closes the connection before the body's end.
+    Refuse it if the body is too large (413) or comes too slowly (408), or if the client closes the
+    connection before the body's end (499).
     """
     try:
         return await asyncio.wait_for(_read(request, limits.max_body), limits.timeout)
@@ -78,8 +77,7 @@ async def _read(request: Request, max_bytes: int) -> bytes:
 async def parse_fields(request: Request, body: bytes) -> dict[str, Any]:
     """Parse the fields of a body; several ``q`` in a form become a list.
 
-    Raises:
-        Refusal: 400 if the body is damaged, or 415 if its content type is not supported.
+    Refuse the request if the body is damaged (400) or its content type is not supported (415).
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
