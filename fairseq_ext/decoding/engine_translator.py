@@ -66,10 +66,9 @@ class EngineTranslator:
         numbers: Sequence[int] | None = None,
         search: Search | None = None,
     ) -> list[list[Candidate]]:
-        """Translate as :meth:`fairseq_ext.decoding.translator.Translator.translate` does.
+        """Translate like :meth:`fairseq_ext.decoding.translator.Translator.translate`.
 
-        Batch size, constraints and shortlist are always the translator's own; a ``search`` cannot
-        change them.
+        Batch size, constraints and shortlist are always the translator's.
         """
         search = search or self._search
         rules = _rules(search, self._search.constraints, len(self._model.target))
@@ -96,10 +95,8 @@ class EngineTranslator:
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[np.ndarray]:
         """Return, for each target, the log-probabilities (base e) of its tokens and ``</s>``.
 
-        The model's shortlist, if it has one, is not used.
-
-        Raises:
-            DataError: a target has ``</s>``, or more tokens than the model can write.
+        The model's shortlist, if it has one, is not used. Raise DataError if a target has ``</s>``,
+        or more tokens than the model can write.
         """
         encoded = [self._encode(line) for line in sources]
         first, end = self._model.affixes[2], self._model.program.symbols.end
@@ -160,11 +157,8 @@ class EngineTranslator:
 def _rules(search: Search, constraints: str | None, vocabulary: int) -> Rules:
     """Convert the options of a search into the engine's.
 
-    ``constraints`` are the translator's: ``ordered``, ``unordered`` or None. ``vocabulary`` is the
-    number of symbols in the target dictionary.
-
-    Raises:
-        ConfigError: half precision, or a beam that is too large for the dictionary.
+    ``constraints`` are the translator's, and ``vocabulary`` is the size of the target dictionary.
+    Raise ConfigError for half precision, or a beam that is too large for the dictionary.
     """
     if search.fp16:
         raise ConfigError("`--fp16` does not go with a model for the engine.")

@@ -76,8 +76,7 @@ class NeuralUtility:
     def matrix(self, candidates: Sequence[str], source: str) -> Array:
         """Score each candidate (row) with every candidate as reference (column): ``[H, H]``.
 
-        Raises:
-            ConfigError: the metric does not read references.
+        Raise ConfigError if the metric does not read references.
         """
         if not self.metric.sees_references:
             raise ConfigError(
@@ -201,10 +200,8 @@ def read_candidates(
 
     ``undoing`` turns their tokens into text. If the utility ``reads_source``, candidates get their
     source from the lines of the file ``source`` or, if this is None, from the S lines of the
-    outputs.
-
-    Raises:
-        DataError: a sentence has another number of samples, or the files do not belong together.
+    outputs. Raise DataError if a sentence has another number of samples, or the files do not belong
+    together.
     """
     files = [read_generated(path) for path in paths]
     _check_together(paths, files)

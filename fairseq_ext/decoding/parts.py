@@ -79,10 +79,8 @@ class Folder:
     def join(self, output: Path, *, details: bool = False) -> None:
         """Write all parts, or their ``details``, in order into the file ``output``.
 
-        A file that has this content already is left alone.
-
-        Raises:
-            DataError: a part's file has changed since its worker wrote it.
+        A file that has this content already is left alone. Raise DataError if the file of a part
+        has changed since its worker wrote it.
         """
         name = "details" if details else "text"
         with locks.held(self.path / f".{name}.lock", wait=True):

@@ -219,10 +219,7 @@ def join_parts(
 
 
 def by_rank(rows: Sequence[Sequence[_T]]) -> list[list[_T]]:
-    """Turn rows into ranks: a list of all first entries, a list of all second ones, and so on.
-
-    A short row repeats its last entry; an empty row is left out.
-    """
+    """Transpose rows, without empty ones; a short row repeats its last entry."""
     rows = [row for row in rows if row]
     ranks = range(max(map(len, rows), default=0))
     return [[row[min(rank, len(row) - 1)] for row in rows] for rank in ranks]

@@ -178,9 +178,7 @@ class Translator:
         """Return, for each target, the log-probabilities (base e) of its tokens and ``</s>``.
 
         fairseq computes them with unrounded weights, even if the engine's weights are rounded.
-
-        Raises:
-            DataError: a target has more tokens than the model can write.
+        Raise DataError if a target has more tokens than the model can write.
         """
         words = self._task.target_dictionary
         tokens = [words.encode_line(line, add_if_not_exist=False).long() for line in targets]
