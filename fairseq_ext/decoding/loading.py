@@ -156,41 +156,18 @@ def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> lis
     """Return the models that a path names: one or, for some models that fairseq published, several.
 
     Several models are an ensemble. ``src`` and ``tgt`` choose the languages of multilingual
-    published models; None for the languages of the training.
+    published models; None for the languages of the training. The folder of a run stands for its
+    averaged, best or last checkpoint, and the name of a bundle for the bundle's folder. Raise
+    ConfigError for a folder without a model.
     """
-    return published.prepare(path, src, tgt) or [in_run(path)]
-
-
-def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path:
-    """Return the single model that a path names, as :func:`models_of` does.
-
-    Raises:
-        ConfigError: the path names an ensemble, or a folder without a model.
-    """
-    first, *others = models_of(path, src, tgt)
-    if others:
-        raise ConfigError(
-            f"{path} has {len(others) + 1} models in an ensemble, but one is needed here: give "
-            f"one of its files, such as {path / first.name if path.is_dir() else first}."
-        )
-    return first
-
-
-def in_run(path: Path) -> Path:
-    """Return the path of the bundle or checkpoint that ``path`` stands for.
-
-    The folder of a training run stands for its averaged, best or last checkpoint, and the name of a
-    bundle for the bundle's folder. Any other path stands for itself.
-
-    Raises:
-        ConfigError: the folder has no model.
-    """
+    if links := published.prepare(path, src, tgt):
+        return links
     path = find_model.resolved(path)
     if not path.is_dir() or bundle.is_bundle(path):
-        return path
+        return [path]
     for name in published.RUN:
         if (path / name).is_file():
-            return path / name
+            return [path / name]
     names = (bundle.MANIFEST, *published.RUN)
     files = (
         file for name in names for depth in ("*", "*/*") for file in path.glob(f"{depth}/{name}")
@@ -204,14 +181,23 @@ def in_run(path: Path) -> Path:
     )
 
 
+def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path:
+    """Return the model that a path names; raise ConfigError if it names an ensemble or none."""
+    first, *others = models_of(path, src, tgt)
+    if others:
+        raise ConfigError(
+            f"{path} has {len(others) + 1} models in an ensemble, but one is needed here: give "
+            f"one of its files, such as {path / first.name if path.is_dir() else first}."
+        )
+    return first
+
+
 def data_of(path: Path) -> Path:
     """Find the folder with the dictionaries that a checkpoint was trained with.
 
     If the path in the checkpoint is relative, it is looked up in the checkpoint's folder, in the
-    two folders above it (for the recipes), and then in the working folder of this process.
-
-    Raises:
-        ConfigError: no such folder exists.
+    two folders above it (for the recipes), and then in the working folder of this process. Raise
+    ConfigError if there is no such folder.
     """
     checkpoint = find_model.require(path)  # before the next line, which fails without torch
     from fairseq_ext.checkpoints import storage
