@@ -96,7 +96,7 @@ def _source(
 
 
 def _newstest(year: int, pair: str) -> Source:
-    """Return the newstest of a ``year`` before 2014, one of WMT 2014's development sets."""
+    """Return WMT's news test of a year before 2014, which WMT 2014 used for development."""
     pattern = f"dev/newstest{year}-{{side}}.{{language}}.sgm"
     return _source(f"newstest{year}", pattern, pair, f"{STATMT}/wmt14/dev.tgz", "segments")
 
@@ -114,9 +114,9 @@ def _newstest2014(code: str, pair: str) -> Source:
 def _wmt(code: str, pair: str, edition: str, archive: str) -> tuple[Source, ...]:
     """Return the training texts that WMT's tasks share: Europarl, Common Crawl, News Commentary.
 
-    The tasks have different editions of News Commentary: ``edition`` is such as ``v9``, and
-    ``archive`` is the address of this edition. ``code`` is the language pair in the files' names,
-    such as ``de-en``; ``pair`` is source and target, such as ``en-de``.
+    Each year has its own edition of News Commentary, such as ``v9``, at the address ``archive``.
+    ``code`` is the language pair in the files' names, such as ``de-en``; ``pair`` is source and
+    target, such as ``en-de``.
     """
     texts = (
         ("europarl-v7", "training/", f"{STATMT}/wmt13/training-parallel-europarl-v7.tgz"),

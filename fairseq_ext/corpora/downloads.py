@@ -68,10 +68,10 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
 
 
 def discard(path: Path) -> str:
-    """Rename an unusable downloaded file, so that :func:`fetch` downloads it again.
+    """Rename an unusable download to ``NAME.refused``, so that :func:`fetch` downloads it again.
 
-    A file without a recorded checksum keeps its name. Return what the user has to do, as a
-    sentence.
+    A file in a mirror folder, which has no checksum beside it, keeps its name. Return a sentence
+    that tells the user what to do.
     """
     record = path.parent / RECORD
     checksums = _known(record)

@@ -41,11 +41,11 @@ PLACEHOLDER_RULES = ("keep", "leave-out")
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules for the mark-up, placeholders and mnemonics in a pair of texts.
+    """Rules for a pair of texts: what happens to its mark-up, placeholders and mnemonics.
 
-    Each rule is one of three. ``strip`` removes them from both texts; a tag that breaks the line,
-    such as ``<br>`` or ``<p>``, becomes a space. ``keep`` keeps them, and drops a pair if the tags
-    or placeholders of its two texts differ. ``leave-out`` drops every pair that has any.
+    ``strip`` removes them from both texts; a tag that breaks the line, such as ``<br>`` or ``<p>``,
+    becomes a space. ``keep`` keeps them, and drops a pair if the tags or placeholders of its two
+    texts differ. ``leave-out`` drops every pair that has any.
     """
 
     markup: str = "strip"

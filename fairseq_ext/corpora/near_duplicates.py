@@ -106,12 +106,13 @@ def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
 def skeletons(
     hashes: WordHashes, longest: int = LONGEST
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield batches of skeletons: fingerprints ``[n]``, and their sentences' numbers ``[n]``.
+    """Yield the skeletons of all sentences in batches: fingerprints and sentence numbers, ``[n]``.
 
-    A skeleton is a sentence that lacks none, one or two of its words. :func:`left_out_places`
-    chooses these words, and explains ``longest``. The fingerprint is a polynomial in :data:`BASE`.
-    Prefix sums give the terms of the words before, between and after the two left-out words, and
-    division by the base closes the gaps.
+    A skeleton is a sentence without one or two of its words, or complete. :func:`left_out_places`
+    chooses these words, and explains ``longest``. The fingerprint is the sum of each word's hash
+    times a power of :data:`BASE`, which depends on the word's place. Prefix sums give the sums of
+    the words before, between and after the two left-out words. A division by the base for each
+    left-out word then moves the later words to their new places.
     """
     lengths = hashes.lengths
     for length in np.unique(lengths).tolist():
@@ -134,14 +135,14 @@ def skeletons(
 
 
 def mixed(values: np.ndarray) -> np.ndarray:
-    """Mix the bits of 64-bit numbers, one-to-one (the last steps of MurmurHash3)."""
+    """Spread 64-bit numbers evenly over all ranges, one-to-one (the last steps of MurmurHash3)."""
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         values = (values ^ (values >> np.uint64(33))) * np.uint64(factor)
     return values ^ (values >> np.uint64(33))
 
 
 def range_count(lengths: np.ndarray) -> int:
-    """Return into how many ranges to divide the fingerprints, which :func:`links` searches in turn.
+    """Return the number of ranges in which :func:`links` searches the fingerprints, one by one.
 
     ``lengths`` ``[N]`` has the number of words of each sentence. A range has at most about
     :data:`RANGE_SKELETONS` fingerprints.
@@ -182,7 +183,7 @@ def links(hashes: WordHashes, number: int = 0, count: int = 1) -> np.ndarray:
 
 
 def join_groups(groups: np.ndarray, pairs: np.ndarray) -> None:
-    """Join the groups of linked sentence pairs, by changing ``groups``.
+    """Join the groups of linked sentence pairs, in place.
 
     Each column of ``pairs`` ``[2, n]`` links two sentence pairs by their numbers (rows). ``groups``
     ``[N]`` has the group of each sentence pair: the smallest number in that group.

@@ -1,4 +1,4 @@
-"""Turn a user's own text into tokens: check and copy it, or split it into subwords."""
+"""Check and copy a user's own text, tokenize it, and split it into subwords."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,11 +18,11 @@ from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 
 def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
-    """Return the pipeline to write as ``text.json`` beside a copy of the corpus in ``folder``.
+    """Return the pipeline of a copied corpus, for the copy's ``text.json``.
 
-    It is the pipeline of the corpus or, if the corpus has none, a new one. ``tokenize`` says that
-    the copy is tokenized, and adds this step to the pipeline. Raise DataError if the corpus has
-    subwords, or if ``tokenize`` is set and the corpus has been tokenized already.
+    It is the pipeline of the original in ``folder``, or a new one if the original has none. With
+    ``tokenize``, which says that the copy is tokenized, it gets this step, too. Raise DataError if
+    the original has subwords, or if ``tokenize`` is set and the original has tokens already.
     """
     text_pipeline = pipeline.load_towards(folder, src, tgt)
     if text_pipeline is None:
@@ -145,7 +145,7 @@ def _staged(text: Path, out: Path, sides: tuple[str, str]) -> Iterator[tuple[Pat
 
 
 def encode_file(path: Path, out: Path, encode: subwords.Step, *, refuse_empty: bool = False) -> int:
-    """Write each line of a checked text as tokens; return the number of lines.
+    """Write the tokens that ``encode`` makes of each line; return the number of lines.
 
     With ``refuse_empty``, a line without tokens is refused.
     """

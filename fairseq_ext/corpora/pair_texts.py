@@ -1,4 +1,4 @@
-"""Texts of sentence pairs, which can be cut into parts that different processes read.
+"""Read sentence pairs from files, cut into parts that different processes can read.
 
 Several texts are named by a JSON list, with the weight and licence of each. The weight is the
 number of copies of each pair in the training text; 0.3 keeps three of ten pairs::

@@ -116,9 +116,9 @@ def different(languages: tuple[str, str], values: str) -> Check:
 def language(languages: tuple[str, str], values: str) -> Check:
     """Build the check ``language`` or ``language=CODE:CODE``: each side is in its language.
 
-    The two ISO 639-1 codes are those of source and target; by default they come from ``--src`` and
-    ``--tgt``. py3langid decides which of the two languages each side is in. With
-    ``language=CODE:CODE:OTHER…``, it may also decide for ``OTHER``.
+    The codes are ISO 639-1, of source and target; by default they come from ``--src`` and
+    ``--tgt``. py3langid decides in which of these languages a side is. With
+    ``language=CODE:CODE:OTHER…``, it chooses among more languages.
     """
     extras.need("py3langid")
     codes = values.split(":") if values else [*map(short_code, languages)]

@@ -273,16 +273,16 @@ class SplitJob:
     # ---- the result, once all stages are done ----------------------------------------------------
 
     def write(self, files: Sequence[Sequence[IO[str]]]) -> dict[str, Any]:
-        """Write every pair into the source and target file of its split, in the order of the texts.
+        """Write each pair into the files of its split, in the order of the texts; return a report.
 
-        Returns:
-            A dict. ``read``: the number of pairs read. ``dropped``: the numbers of dropped pairs by
-            reason. ``splits``: the number of pairs in each split. ``words``: the numbers of words
-            on both sides of each split. ``key``: the side by which pairs are split, ``groups``, or
-            None if ``--as`` puts all pairs into one split. ``leaks``: the numbers of leaks between
-            splits or, with the key ``groups``, the number of groups and the size of the largest. A
-            leak is a sentence of the other side that is in two splits. ``texts``: for each text the
-            numbers of pairs read and of lines in train.
+        ``files`` has a source file and a target file for each split. The report is a dict:
+
+        - ``read``, ``dropped``: number of pairs read, and of dropped pairs by reason;
+        - ``splits``, ``words``: number of pairs in each split, and of words on both sides;
+        - ``texts``: for each text, the numbers of pairs read and of lines in train;
+        - ``key``: the side by which pairs are split, ``groups``, or None with ``--as``;
+        - ``leaks``: number of sentences of the other side that are in two splits; with ``groups``,
+          the number of groups, and the number of pairs in the largest.
         """
         key, late = None, dict[int, str]()
         leaks: dict[str, int] = {}
@@ -362,7 +362,7 @@ class SplitJob:
     def _copies(self, part: PairPart, clean: str, fates: np.ndarray) -> np.ndarray:
         """Return how often each pair is written: its text's weight, rounded up or down at random.
 
-        The pair's fingerprint is the random number. Pairs of valid and test are written once.
+        The pair's fingerprint serves as random number. Pairs of valid and test are written once.
         """
         weight = self.texts[part.text].weight
         if weight == 1:
@@ -381,8 +381,8 @@ def prepare(
 ) -> SplitJob:
     """Unpack texts into an existing folder, cut them into parts, and return the job to split them.
 
-    Workers that share the folder unpack each file once. A range has about ``range_size``
-    fingerprints.
+    If several workers share the folder, only one of them unpacks a file. A range has about
+    ``range_size`` fingerprints.
     """
     packed = {
         pair_texts.unpacked_name(number, place): (text, place)

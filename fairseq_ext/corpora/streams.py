@@ -64,9 +64,9 @@ def _text(line: bytes) -> str | None:
 
 
 def _tagged(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the text in lines of IWSLT's training files, which have tags for facts about a talk.
+    """Yield the sentences of IWSLT's training files, without the tagged lines about each talk.
 
-    Sentences, titles and descriptions of talks stay; addresses, numbers and keywords are dropped.
+    Titles and descriptions of talks count as sentences; addresses, numbers and keywords do not.
     """
     for line in lines:
         if not any(tag in line for tag in ABOUT_THE_TALK):
@@ -195,9 +195,10 @@ def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
 
 
 def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -> list[list[int]]:
-    """Write sentence pairs in turn to the pairs of files in ``turns``.
+    """Write the first sentence pair to the first two files in ``turns``, and so on in a circle.
 
-    Return, for each pair of files, the numbers of sentence pairs, source and target tokens.
+    ``turns`` has pairs of files, perhaps with repeats. Return, for each of them, the numbers of
+    sentence pairs, source tokens and target tokens.
     """
     counts = [[0, 0, 0] for _ in turns]
     for number, pair in enumerate(pairs):

@@ -85,7 +85,7 @@ def train_files(folder: Path, sides: Sequence[str]) -> list[Path]:
 
 
 def pipeline_of(folder: Path, src: str, tgt: str) -> Pipeline:
-    """Load the pipeline that made a corpus, turned to translate from ``src`` to ``tgt``.
+    """Load the pipeline that made a corpus, for the direction ``src`` → ``tgt``.
 
     Raises:
         DataError: the folder has no ``text.json``.

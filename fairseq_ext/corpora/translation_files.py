@@ -1,4 +1,4 @@
-"""Turn files of translations in any format into pairs; count left-out pairs by reason."""
+"""Read pairs from files of translations, such as TMX; count the pairs that are left out."""
 
 import json
 from collections import Counter

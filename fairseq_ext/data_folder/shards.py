@@ -51,7 +51,7 @@ class Shards:
         return [self.out / f"{number:03d}" for number in range(self.count)]
 
     def job(self) -> dict[str, object]:
-        """Check the inputs and settings; return a record of everything that decides the data."""
+        """Check the inputs and settings; return a record of them, which tells jobs apart."""
         if not 1 <= self.count <= MOST:
             raise wrong_value("--shards", f"from 1 to {MOST}", self.count)
         for flag in self.flags:

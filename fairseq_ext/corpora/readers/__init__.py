@@ -2,9 +2,9 @@
 
 A reader is a function of one path (two for formats with a file or folder for each language) and of
 the two languages. It yields a :class:`Segment` for each translated text, in order. It raises
-DataError for a file that cannot be read, is malformed or has other languages. Folders often hold
-gettext's catalogues of many languages, so a catalogue in another language than the target's is
-still read, and the ``fault`` of each segment says so.
+DataError for a file that cannot be read, is malformed or has other languages. A gettext catalogue
+in another language is no error, because folders often hold catalogues of many languages. The
+``fault`` of each of its segments says so.
 """
 
 import re
@@ -23,10 +23,7 @@ LONGEST = 100_000
 
 @dataclass(frozen=True)
 class Segment:
-    """A text and its translation, with the file's own mark-up, and the name of their document.
-
-    ``fault`` says why the file's translation is not usable, or is "".
-    """
+    """A text and its translation as they are in a file, with the file's mark-up."""
 
     source: str  # in the source language
     target: str  # its translation

@@ -30,9 +30,9 @@ VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
 def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield the segments of two SGM files, source and target, in pairs.
 
-    Files of different test sets are refused. If the target file repeats a segment, and the source
-    file repeats none, the repetition belongs to a further reference translation. It is yielded
-    without texts, and its ``fault`` says so.
+    Files of different test sets are refused. If the source file has each segment once, but the
+    target file has one several times, all but the first are further reference translations. These
+    are yielded without texts, and their ``fault`` says so.
     """
     source, target = (list(_sgm_segments(path)) for path in paths)
     if len({item[:2] for item in source}) == len(source):  # unlike in documents without names
@@ -74,9 +74,9 @@ def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _line_ends(path: Path, comment: re.Match[str]) -> str:
-    """Return the line ends in a comment; refuse a comment without an end.
+    """Return the line ends that replace a comment, so that later lines keep their numbers.
 
-    They replace the comment, so that later lines keep their numbers.
+    A comment that is not closed is refused.
     """
     if not comment[1]:
         line = comment.string.count("\n", 0, comment.start()) + 1
@@ -85,7 +85,7 @@ def _line_ends(path: Path, comment: re.Match[str]) -> str:
 
 
 def lines(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Yield the lines of two aligned text files in pairs; refuse different numbers of lines."""
+    """Yield the lines of two aligned text files in pairs; refuse files of different lengths."""
     for number, (source, target) in enumerate(zip_longest(*map(_lines, paths)), 1):
         if source is None or target is None:
             longer = paths[source is None]
@@ -104,7 +104,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 class Paragraphs(HTMLParser):
-    """A parser that collects the paragraphs of an HTML page; tags within lose their attributes."""
+    """A parser that collects the paragraphs of an HTML page; tags in them lose their attributes."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)

@@ -105,9 +105,9 @@ def wmt_xml(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]:
-    """Yield ``(ancestors, element)`` for each element of an XML file with one of ``names``.
+    """Yield ``(ancestors, element)`` for each element of an XML file whose tag is in ``names``.
 
-    Elements within such an element are not yielded. The names of elements lose their namespaces.
+    Elements within such an element are not yielded. Tags lose their namespaces.
     The parser refuses entities that expand without end.
     """
     surroundings: list[Element] = []
@@ -131,8 +131,8 @@ def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]
 def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
     """Return the text of an element, with its children as tags without attributes.
 
-    A child whose tag is in ``codes``, such as ``ph``, holds code of the original file, and is
-    written without this content. A child that stands for a line break is written as ``<br/>``.
+    The tags in ``codes``, such as ``ph``, hold code of the original file, which is left out. A
+    child that stands for a line break becomes ``<br/>``.
     """
     pieces = [element.text or ""]
     for child in element:
@@ -146,7 +146,8 @@ def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
 def _is_break(code: Element, codes: frozenset[str]) -> bool:
     """Return whether an element stands for a line break.
 
-    Its type says so or, if its tag is in ``codes``, its content, such as ``<br>``.
+    It does if its type says so. An element whose tag is in ``codes`` also does if its content is a
+    line break, such as ``<br>``.
     """
     types = {code.get(name, "") for name in ("type", "ctype", "subType")}
     return bool(types & BREAK_TYPES) or (
