@@ -79,7 +79,7 @@ Pairs = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Part:
-    """A text of the folder, or as much of the text as belongs to one split."""
+    """A text, or the part of it that belongs to one split."""
 
     name: str  # name of its files
     pairs: Pairs  # sources and targets

@@ -74,7 +74,7 @@ def write_archives(name: str, pairs: Path, out: Path) -> None:
 
 
 def content(source: Source, place: int, lines: Sequence[str]) -> bytes:
-    """Return the content of file ``place`` (0 or 1) of a source, compressed if its name says so."""
+    """Return a file's content, compressed if its name says so; ``place`` is 0 for the source side."""
     data = FORMS[source.form](lines).encode()
     return gzip.compress(data, mtime=0) if source.files[place].endswith(".gz") else data
 

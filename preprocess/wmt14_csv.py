@@ -249,7 +249,7 @@ def write_manifest(
 
 
 def dictionary_of(ids: Sequence[int], multiple: int = 8) -> list[str]:
-    """Return the lines of a fairseq dictionary (``<symbol> <count>``), made like BART's.
+    """Return the lines of a fairseq dictionary (``<symbol> <count>``), padded like BART's.
 
     fairseq puts its 4 special symbols before the ids and pads to a multiple of 8; BART adds
     ``<mask>``; and the paper pads to a multiple of 8 once more. For GPT-2's ids: 50,257 + 4 =
