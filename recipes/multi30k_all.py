@@ -33,11 +33,8 @@ Row = dict[str, Any]
 def choose(folder: Path, rates: Sequence[str], updates: int) -> Row:
     """Choose the learning rate R whose training ``rate-R`` has the lowest validation loss.
 
-    Args:
-        folder: the system's folder, with a folder ``rate-R`` for each rate.
-        rates: learning rates, written as in the names of their folders.
-        updates: each training is judged by its last validation up to this update, even if it has
-            trained further.
+    ``folder`` is the system's, with a folder ``rate-R`` for each of the ``rates``. A training is
+    judged by its last validation up to update ``updates``, even if it has trained further.
     """
     losses = {}
     for rate in rates:

@@ -60,12 +60,9 @@ def samples(
 def report_run(folder: Path, decoded: Path, src: str, tgt: str, title: str, count: int = 10) -> str:
     """Write ``results.json`` and ``.md`` to ``decoded``; return samples and table as text.
 
-    Args:
-        folder: the run's folder, with ``text``, ``checkpoints/train.log`` and the stage times.
-        decoded: the folder with ``hyp.TGT``, ``scores.json`` and, if measured, ``perplexity.json``.
-        src, tgt: languages.
-        title: the table's heading.
-        count: number of sample translations.
+    ``folder`` is the run's, with ``text``, ``checkpoints/train.log`` and the stage times.
+    ``decoded`` has ``hyp.TGT``, ``scores.json`` and, if measured, ``perplexity.json``. ``title`` is
+    the table's heading, and ``count`` the number of samples.
     """
     scores = [
         score
@@ -92,7 +89,7 @@ def report_run(folder: Path, decoded: Path, src: str, tgt: str, title: str, coun
 
 
 def write(path: Path, text: str) -> None:
-    """Write a text and a line feed to a file; the file is complete, or not there at all."""
+    """Write a text and a line feed to a file, completely or not at all."""
     with files.atomic_write(path) as file:
         file.write(f"{text}\n")
 

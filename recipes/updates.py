@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def updates(pairs: int, batch_size: int, epochs: int) -> int:
-    """Return the number of fairseq's updates in ``epochs``, with a batch in each update.
+    """Return the number of fairseq's updates in ``epochs`` epochs, one batch for each update.
 
     The last batch of an epoch may be smaller. The number holds with
     ``--required-batch-size-multiple 1`` (else fairseq splits the last batch in two), no

@@ -32,16 +32,9 @@ LAST = 0.9  # the training loss is averaged over the updates after this share of
 
 @dataclass(frozen=True)
 class Model:
-    """The figures of a finished model.
+    """The losses (nats per token) and the test set's BLEU of a finished model."""
 
-    Attributes:
-        name: ``float``, a value of s, a variant of the output projection, or a preset.
-        updates: number of updates.
-        train_loss, valid_loss: losses in nats per token.
-        bleu: sacrebleu's BLEU on the test set.
-    """
-
-    name: str
+    name: str  # `float`, a value of s, a variant of the output projection, or a preset
     updates: int
     train_loss: float
     valid_loss: float
@@ -49,7 +42,7 @@ class Model:
 
 
 def read_model(name: str, folder: Path) -> Model:
-    """Read the figures in a model's folder, which ``compare.sh`` wrote."""
+    """Read losses and BLEU from a model's folder, which ``compare.sh`` wrote."""
     curves = training_log.read_log(folder / "train.log")
     train, valid = curves.train.get("nll_loss", {}), curves.valid.get("nll_loss", {})
     if not (train and valid):
@@ -85,11 +78,8 @@ def finished(folder: Path, figure: str) -> dict[str, Path]:
     return models
 
 
-def plot_scales(models: list[Model], output: Path) -> list[Path]:
-    """Plot final losses over the scaling factor s, and the float model's as horizontal lines.
-
-    Return the files written: picture and JSON.
-    """
+def plot_scales(models: list[Model], output: Path) -> None:
+    """Plot final losses over the scaling factor s, and the float model's as horizontal lines."""
     swept = [model for model in models if model.name != "float"]
     places = [int(model.name) for model in swept]
     with plots.new_figure(6.4, 4.2) as figure:
@@ -108,23 +98,22 @@ def plot_scales(models: list[Model], output: Path) -> list[Path]:
         axes.set_title("Feed-forward network binarized, products divided by s")
         axes.grid(True)
         axes.legend(fontsize=8.5)
-        return plots.save_picture(figure, output, {"models": [asdict(model) for model in models]})
+        plots.save_picture(figure, output, {"models": [asdict(model) for model in models]})
 
 
-def plot_outputs(folders: dict[str, Path], models: list[Model], output: Path) -> list[Path]:
-    """Plot the models' learning curves; return the files written (picture, JSON with figures)."""
+def plot_outputs(folders: dict[str, Path], models: list[Model], output: Path) -> None:
+    """Plot the models' learning curves, and add losses and BLEU to the JSON beside the picture."""
     runs: dict[str, Curves] = {
         name: training_log.read_log(folder / "train.log") for name, folder in folders.items()
     }
-    written = plots.plot_curves(runs, output)
-    data = json.loads(written[-1].read_text(encoding="utf-8"))
-    with files.atomic_write(written[-1]) as file:
+    table = plots.plot_curves(runs, output)[-1]
+    data = json.loads(table.read_text(encoding="utf-8"))
+    with files.atomic_write(table) as file:
         file.write(json.dumps({"models": [asdict(model) for model in models], **data}) + "\n")
-    return written
 
 
 def rows(models: list[Model], heading: str) -> list[tuple[str, ...]]:
-    """Return the table of models, the heading first; ``heading`` is that of the first column."""
+    """Return a table with a row for each model; ``heading`` is the first cell of its first row."""
     return [
         (heading, "updates", "training loss", "validation loss", "BLEU"),
         *(

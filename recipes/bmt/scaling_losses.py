@@ -43,11 +43,8 @@ def loss(
 ) -> float:
     """Compute the negative log-likelihood of a split's targets in nats per token.
 
-    Args:
-        model: in eval mode, on the device to use.
-        task: the task with which the model was trained.
-        split: name of a split, such as ``valid``; its longest sentence must fit the model.
-        max_tokens: most tokens in a batch.
+    ``model`` is in eval mode, and ``task`` is the one that trained it. The longest sentence of the
+    split must fit the model. A batch has at most ``max_tokens`` tokens.
     """
     task.load_dataset(split)
     device = next(model.parameters()).device
@@ -90,7 +87,11 @@ def measure(
 
 
 def rows(figures: dict[str, Any], train: str | None, family: str) -> list[dict[str, Any]]:
-    """Return a row for each evaluation set, with the loss on the training set ``train``, if any."""
+    """Return a model's rows of the table, one for each split but ``train``, the training set.
+
+    ``figures`` are the model's, from :func:`measure`. Each row also has the loss on ``train``, or
+    None if ``train`` is None.
+    """
     losses = dict(figures["losses"])
     train_loss = None if train is None else losses.pop(train)
     shared = {key: value for key, value in figures.items() if key != "losses"}
