@@ -31,10 +31,6 @@ class Unavailable(DataError):
     """Raised for a file that cannot be downloaded, or that the mirror lacks."""
 
 
-class Broken(Exception):
-    """Raised for a connection that ended before the file was complete."""
-
-
 def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
     """Download the file at an address into ``folder``, unless it is there already; return its path.
 
@@ -147,7 +143,7 @@ def _download(url: str, path: Path) -> None:
         try:
             _attempt(url, part)
             break
-        except (OSError, http.client.HTTPException, Broken) as error:
+        except (OSError, http.client.HTTPException) as error:
             status = error.code if isinstance(error, urllib.error.HTTPError) else None
             if status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and before:
                 part.remove()  # the file has changed, and is shorter now
@@ -188,7 +184,7 @@ def _attempt(url: str, part: Part) -> None:
             part.restart(answer.headers.get("Last-Modified") if tag.startswith("W/") else tag)
         elif not (sent := answer.headers.get("Content-Range", "")).startswith(f"bytes {start}-"):
             part.remove()
-            raise Broken(f"the server answered `{sent}` when asked for bytes {start}-")
+            raise ConnectionError(f"the server answered `{sent}` when asked for bytes {start}-")
         length = answer.headers.get("Content-Length")
         total = None if length is None else start + int(length)
         units = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
@@ -200,7 +196,7 @@ def _attempt(url: str, part: Part) -> None:
             file.flush()
             os.fsync(file.fileno())
     if total is not None and part.size != total:
-        raise Broken(f"broke off after {part.size:,} of {total:,} bytes")
+        raise ConnectionError(f"broke off after {part.size:,} of {total:,} bytes")
 
 
 def unpack(archive: Path, folder: Path, max_bytes: int = MAX_BYTES) -> None:
