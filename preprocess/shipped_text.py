@@ -35,7 +35,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairseq_ext.corpora.near_duplicates import draw_groups, group_pairs, group_sizes
+from fairseq_ext.corpora.near_duplicates import draw_groups, group_pairs
 from fairseq_ext.corpora.own_text import split_into_subwords
 from fairseq_ext.text import subwords
 from fairseq_ext.text.cleaning import plain
@@ -200,7 +200,7 @@ def make(archive: Path, out: Path, merges: int = MERGES) -> dict[str, int]:
     """Write all files; return the numbers of pairs of each kind."""
     pairs, phrases = read_pairs(archive), read_phrases()
     groups = group_pairs([*pairs, *phrases])
-    sizes = group_sizes(groups)
+    sizes = np.unique(groups, return_counts=True)[1]
     in_book = np.isin(groups, groups[len(pairs) :])
     test = draw_groups(groups, TEST, "test", exclude=in_book)
     valid = draw_groups(groups, VALID, "valid", exclude=in_book | test)
@@ -220,7 +220,7 @@ def make(archive: Path, out: Path, merges: int = MERGES) -> dict[str, int]:
     ]
     counts = {"pairs": len(pairs), "train": len(train), "groups": len(sizes)}
     counts |= {
-        "largest_group": int(sizes[0]),
+        "largest_group": int(sizes.max()),
         "phrase_book": len(book),
         "patterns": len(pattern_pairs),
     }

@@ -161,7 +161,7 @@ def in_range(values: np.ndarray, number: int, count: int) -> np.ndarray:
     return (values >= np.uint64(first)) & (values <= np.uint64(end - 1))
 
 
-def links(hashes: WordHashes, number: int = 0, count: int = 1) -> np.ndarray:
+def links(hashes: WordHashes, number: int, count: int) -> np.ndarray:
     """Find sentences that share a skeleton whose fingerprint is in range ``number`` of ``count``.
 
     ``hashes`` is one side of the corpus. Return pairs of rows ``[2, n]``: the first sentence with a
@@ -212,12 +212,6 @@ def group_sides(source: WordHashes, target: WordHashes) -> np.ndarray:
 def group_pairs(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
     """Hash the words of sentence pairs, and return each pair's group like :func:`group_sides`."""
     return group_sides(*(hash_words(pair[side] for pair in pairs) for side in (0, 1)))
-
-
-def group_sizes(groups: np.ndarray) -> np.ndarray:
-    """Return the sizes of all groups, largest first."""
-    counts = np.unique(groups, return_counts=True)[1]
-    return np.sort(counts)[::-1]
 
 
 def draw_groups(

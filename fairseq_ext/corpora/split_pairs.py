@@ -266,8 +266,8 @@ class SplitJob:
         parts = np.repeat(np.arange(len(first)), [mask.sum() for mask in first])
         held["part"], held["line"] = parts[test | valid], lines[test | valid]
         held["split"] = np.where(test, SPLITS.index("test"), SPLITS.index("valid"))[test | valid]
-        sizes = near_duplicates.group_sizes(groups)
-        report = {"key": GROUPS, "groups": len(sizes), "largest": int(sizes[0])}
+        sizes = np.unique(groups, return_counts=True)[1]
+        report = {"key": GROUPS, "groups": len(sizes), "largest": int(sizes.max())}
         self._finish(name, held, report)
 
     # ---- the result, once all stages are done ----------------------------------------------------
