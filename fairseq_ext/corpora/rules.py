@@ -46,7 +46,7 @@ def length(languages: tuple[str, str], values: str) -> Check:
     """Build the check ``length=MIN:MAX``: each side has MIN to MAX words."""
     low, _, high = values.partition(":")
     if not (low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high)):
-        raise _wrong("length", values, "MIN:MAX in words, such as 1:100")
+        raise wrong_value("--rule length", "MIN:MAX in words, such as 1:100", values)
     min_words, max_words = int(low), int(high)
 
     def check(source: str, target: str) -> str | None:
@@ -62,7 +62,7 @@ def ratio(languages: tuple[str, str], values: str) -> Check:
     """Build the check ``ratio=R``: no side has more than R times as many words as the other."""
     max_ratio = _number(values)
     if not 1 <= max_ratio < math.inf:
-        raise _wrong("ratio", values, "a number of at least 1, such as 3")
+        raise wrong_value("--rule ratio", "a number of at least 1, such as 3", values)
 
     def check(source: str, target: str) -> str | None:
         counts = count_words(source), count_words(target)
@@ -81,7 +81,7 @@ def letters(languages: tuple[str, str], values: str) -> Check:
     """
     min_share = _number(values)
     if not 0 <= min_share <= 1:
-        raise _wrong("letters", values, "a share from 0 to 1, such as 0.5")
+        raise wrong_value("--rule letters", "a share from 0 to 1, such as 0.5", values)
 
     def has_few_letters(text: str) -> bool:
         signs = text.replace(" ", "")
@@ -97,7 +97,7 @@ def letters(languages: tuple[str, str], values: str) -> Check:
 def token(languages: tuple[str, str], values: str) -> Check:
     """Build the check ``token=N``: no word has more than N characters, as in Moses."""
     if not values.isdecimal() or not int(values):
-        raise _wrong("token", values, "a number of characters, such as 1000")
+        raise wrong_value("--rule token", "a number of characters, such as 1000", values)
 
     def check(source: str, target: str) -> str | None:
         longest = max(map(len, f"{source} {target}".split(" ")))
@@ -109,7 +109,7 @@ def token(languages: tuple[str, str], values: str) -> Check:
 def different(languages: tuple[str, str], values: str) -> Check:
     """Build the check ``different``: the two sides differ."""
     if values:
-        raise _wrong("different", values, "given without a value")
+        raise wrong_value("--rule different", "given without a value", values)
     return lambda source, target: "both sides are the same" if source == target else None
 
 
@@ -123,7 +123,7 @@ def language(languages: tuple[str, str], values: str) -> Check:
     extras.need("py3langid")
     codes = values.split(":") if values else [*map(short_code, languages)]
     if len(codes) < 2 or codes[0] == codes[1]:
-        raise _wrong("language", values, "two languages or more, such as de:en:fr")
+        raise wrong_value("--rule language", "two languages or more, such as de:en:fr", values)
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     model = LanguageIdentifier.from_model_file(MODEL_FILE)
@@ -144,14 +144,8 @@ def language(languages: tuple[str, str], values: str) -> Check:
 
 
 RULES: dict[str, Rule] = {
-    "different": different,
-    "language": language,
-    "length": length,
-    "letters": letters,
-    "ratio": ratio,
-    "token": token,
+    rule.__name__: rule for rule in (different, language, length, letters, ratio, token)
 }
-"""The rules by name."""
 
 
 @functools.lru_cache
@@ -180,7 +174,3 @@ def _number(values: str) -> float:
         return float(values)
     except ValueError:
         return math.nan  # which is in no range
-
-
-def _wrong(name: str, values: str, form: str) -> ConfigError:
-    return wrong_value(f"--rule {name}", form, values)
