@@ -7,7 +7,6 @@ same ids, such as LibreOffice's help.
 import html
 import re
 from collections.abc import Iterator
-from functools import partial
 from html.parser import HTMLParser
 from itertools import zip_longest
 from pathlib import Path
@@ -54,7 +53,13 @@ def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield the document's name, the number and the text of each segment in an SGM file."""
     document, count = "", 0
-    text = COMMENT.sub(partial(_line_ends, path), reading.read_text(path))
+    text = reading.read_text(path)
+    for comment in COMMENT.finditer(text):
+        if not comment[1]:
+            line = text.count("\n", 0, comment.start()) + 1
+            raise DataError(f"`{path}`, line {line}: this comment has no `-->`; repair it.")
+    # Line ends replace a comment, so that later lines keep their numbers.
+    text = COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)
     for match in DOCUMENT_OR_SEGMENT.finditer(text):
         if match[1]:
             document = match[1]
@@ -71,17 +76,6 @@ def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
             yield document, number[1], html.unescape(content).strip()
     if not count:
         raise DataError(f"`{path}` has no <seg id=…>; is it an SGM file?")
-
-
-def _line_ends(path: Path, comment: re.Match[str]) -> str:
-    """Return the line ends that replace a comment, so that later lines keep their numbers.
-
-    A comment that is not closed is refused.
-    """
-    if not comment[1]:
-        line = comment.string.count("\n", 0, comment.start()) + 1
-        raise DataError(f"`{path}`, line {line}: this comment has no `-->`; repair it.")
-    return "\n" * comment[0].count("\n")
 
 
 def lines(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
