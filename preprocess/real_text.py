@@ -22,8 +22,6 @@ number of pairs, the checksum, the licence and the domain of each text in each s
 knows the checksums of texts that never change, and refuses such a text with another checksum.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -285,7 +283,6 @@ def prepare(folder: Path, out: Path, merges: int) -> str:
 
 
 def main() -> None:
-    """Run the command; a user's error ends it with a message of one line and status 1."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--from", dest="folder", type=Path, required=True, help="the texts' folder")
     parser.add_argument("--out", type=Path, required=True, help="folder to write into")

@@ -21,8 +21,6 @@ splits are written as Moses tokens into ``words/`` and as subwords into ``pieces
 - **Subwords**: one vocabulary for both languages and both directions.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -241,7 +239,6 @@ def make(archive: Path, out: Path, merges: int = MERGES) -> dict[str, int]:
 
 
 def main() -> None:
-    """Run the command; a user's error ends it with a message of one line and status 1."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--archive", type=Path, required=True, help="spa-eng.zip of manythings.org")
     parser.add_argument("--out", type=Path, required=True, help="folder to make")

@@ -6,8 +6,6 @@
 The folder ``pairs`` has the sentences, such as ``train.de`` and ``train.en``.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import io
@@ -89,7 +87,6 @@ def pack(path: Path, files: dict[str, bytes]) -> None:
 
 
 def main() -> None:
-    """Write the archives that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument(
         "--corpus", choices=sorted(CORPORA), required=True, help="name of the corpus"

@@ -7,8 +7,6 @@ As in section 2 of the Linformer paper, only the first half of the training rows
 1 % of these rows is for validation. The test file is the test set.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -308,7 +306,6 @@ def share(text: str) -> Fraction:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command's options."""
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     option = options.add_argument
     csv_files = f"folder or .zip with the CSV files, such as {CSV_NAMES['train']}"
@@ -349,7 +346,6 @@ def run(args: argparse.Namespace) -> str:
 
 
 def main() -> None:
-    """Run the command; a user's error ends it with a message of one line and status 1."""
     try:
         print(run(parser().parse_args()))
     except (FairseqExtError, OSError) as error:

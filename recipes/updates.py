@@ -47,7 +47,6 @@ def schedule(total: int, warmup: int, init_lr: float, lr: float, min_lr: float) 
 
 
 def main() -> None:
-    """Print the flags; a user's error ends the script with one line and status 1."""
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     add = options.add_argument
     add("--text", type=Path, required=True, help="training text, one sentence per line")
