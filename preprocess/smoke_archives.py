@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_ext.corpora.catalogue import CORPORA, Source
+from fairseq_ext.corpora.catalogue import CORPORA
 
 TALK = 20  # sentences in a talk
 ABOUT = "<url>http://127.0.0.1/{0}</url>\n<keywords>talks, {0}</keywords>\n<talkid>{0}</talkid>\n"
@@ -58,10 +58,10 @@ def write_archives(name: str, pairs: Path, out: Path) -> None:
         for place, language in enumerate((corpus.src, corpus.tgt)):
             lines = (pairs / f"{split}.{language}").read_text(encoding="utf-8").split("\n")[:-1]
             for number, source in enumerate(sources):
-                share = lines[number :: len(sources)]
-                members.setdefault(source.archive, {})[source.files[place]] = content(
-                    source, place, share
-                )
+                file = source.files[place]
+                data = FORMS[source.form](lines[number :: len(sources)]).encode()
+                data = gzip.compress(data, mtime=0) if file.endswith(".gz") else data
+                members.setdefault(source.archive, {})[file] = data
     out.mkdir(parents=True, exist_ok=True)
     for archive, files in members.items():
         if archive is None:
@@ -69,12 +69,6 @@ def write_archives(name: str, pairs: Path, out: Path) -> None:
                 (out / address.rpartition("/")[2]).write_bytes(data)
         else:
             pack(out / archive.rpartition("/")[2], files)
-
-
-def content(source: Source, place: int, lines: Sequence[str]) -> bytes:
-    """Return a file's content, compressed if its name says so; ``place`` is 0 for the source side."""
-    data = FORMS[source.form](lines).encode()
-    return gzip.compress(data, mtime=0) if source.files[place].endswith(".gz") else data
 
 
 def pack(path: Path, files: dict[str, bytes]) -> None:

@@ -121,12 +121,6 @@ class Side:
     longest: int = 0
     cut: int = 0
 
-    def add(self, length: int, limit: int) -> None:
-        """Add a sentence of ``length`` ids, of which at most ``limit`` are written."""
-        self.total += length
-        self.shortest, self.longest = min(self.shortest, length), max(self.longest, length)
-        self.cut += length > limit
-
 
 @dataclass
 class Split:
@@ -163,9 +157,12 @@ class Split:
         while chunk := list(islice(pairs, CHUNK)):
             self.pairs += len(chunk)
             for place, lines in enumerate(zip(*chunk, strict=True)):
-                encoded = bpe.encode(lines)
-                for ids in encoded:
-                    self.sides[place].add(len(ids), limit)
+                encoded, side = bpe.encode(lines), self.sides[place]
+                lengths = [len(ids) for ids in encoded]
+                side.total += sum(lengths)
+                side.shortest = min(side.shortest, *lengths)
+                side.longest = max(side.longest, *lengths)
+                side.cut += sum(length > limit for length in lengths)
                 files[place].writelines(f"{line}\n" for line in lines)
                 files[place + 2].writelines(
                     f"{' '.join(map(str, ids[:limit]))}\n" for ids in encoded
