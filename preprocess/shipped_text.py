@@ -34,10 +34,10 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_ext.corpora.near_duplicates import draw_groups, group_pairs
-from fairseq_ext.corpora.own_text import split_into_subwords
-from fairseq_ext.text import subwords
+from fairseq_ext.corpora.own_text import encode_file, split_into_subwords
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.pipeline import Pipeline, load
+from fairseq_ext.utils.files import write_all
 
 Pair = tuple[str, str]  # Spanish, English
 
@@ -186,11 +186,9 @@ def write_pieces(out: Path, merges: int) -> None:
     first, second = (out / "pieces" / name for name in ("es-en", "en-es"))
     split_into_subwords(out / "words/es-en", first, "es", "en", kind="bpe", size=merges)
     pipeline = load(first).towards("en", "es")
-    encode = subwords.load(pipeline.subwords, pipeline.files).encode
     second.mkdir()
     for path in sorted((out / "words/en-es").glob("*.e[ns]")):
-        with path.open(encoding="utf-8") as text, (second / path.name).open("w") as file:
-            file.writelines(f"{encode(line.rstrip())}\n" for line in text)
+        encode_file(path, second / path.name, pipeline.pieces.encode)
     pipeline.save(second)
 
 
@@ -228,13 +226,13 @@ def make(archive: Path, out: Path, merges: int = MERGES) -> dict[str, int]:
         splits = {"train": [*train, *book, *pattern_pairs, *variant_pairs], **held_out}
         write_words(out / "words" / f"{src}-{tgt}", splits, src, tgt)
     write_pieces(out, merges)
-    reference = out / "reference"
-    reference.mkdir()
-    for split, rows_of_split in held_out.items():
-        for side, language in enumerate(("es", "en")):
-            text = "".join(f"{pair[side]}\n" for pair in rows_of_split)
-            (reference / f"{split}.{language}").write_text(text, encoding="utf-8")
-    (out / "counts.json").write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+    reference = {
+        f"{split}.{language}": [pair[side] for pair in rows_of_split]
+        for split, rows_of_split in held_out.items()
+        for side, language in enumerate(("es", "en"))
+    }
+    write_all(out / "reference", reference)
+    write_all(out, {"counts.json": [json.dumps(counts, indent=1)]})
     return counts
 
 
