@@ -15,19 +15,14 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from fairseq_ext.corpora import SPLITS
 from fairseq_ext.text.checks import check_text
+from fairseq_ext.text.reading import lines
 from fairseq_ext.utils.errors import DataError, FairseqExtError
 from fairseq_ext.utils.files import write_all
 
-SPLITS = ("train", "valid", "test")
 SPECIAL = {"<s>", "<pad>", "</s>", "<unk>"}
 MARKS = {".": "statement", "?": "question", "!": "exclamation"}
-
-
-def read_lines(path: Path) -> list[str]:
-    """Read the lines of a file that ``check_text`` has accepted; only line feeds end a line."""
-    with path.open(encoding="utf-8", newline="\n") as file:
-        return [line.rstrip("\r\n") for line in file]
 
 
 def read_labels(path: Path) -> list[str]:
@@ -36,7 +31,7 @@ def read_labels(path: Path) -> list[str]:
     Raises:
         DataError: a label has several words, or is a special symbol of fairseq.
     """
-    labels = [line.strip() for line in read_lines(path)]
+    labels = [line.strip() for _, line in lines(path)]
     for number, label in enumerate(labels, 1):
         if len(label.split()) > 1:
             raise DataError(
@@ -68,7 +63,7 @@ def read_corpus(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
                 f"{text} has {sizes[0]:,} lines but {label} has {sizes[1]:,}. Line n of one must "
                 "be the class of line n of the other."
             )
-        corpus[split] = read_lines(text), read_labels(label)
+        corpus[split] = [line for _, line in lines(text)], read_labels(label)
     require_known(folder, corpus)
     return corpus
 
@@ -87,7 +82,7 @@ def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[s
             raise DataError(f"`{path}` must be a file with sentences in `{language}`, but is not.")
         check_text(path)
         kinds: dict[str, str] = {}
-        for line in read_lines(path):
+        for _, line in lines(path):
             text, mark = line.strip()[:-1].strip(" ¿¡"), line.strip()[-1]
             if mark in MARKS and text and not set(text) & set(".?!¿¡") and text not in sentences:
                 kinds.setdefault(text, MARKS[mark])
