@@ -26,7 +26,6 @@ from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.json_files import read_json
 
 STOPPED_EARLY = "early stop since valid performance hasn't improved"  # fairseq's words
-ENDS = {True: "no gain in {patience} validations", False: "all updates"}
 Row = dict[str, Any]
 
 
@@ -54,7 +53,6 @@ def training_row(name: str, models: Path, patience: int) -> Row:
     text = log.read_text(encoding="utf-8", errors="replace")
     training, valid = read_training(text), read_log(log).valid
     best = min(valid["loss"], key=valid["loss"].__getitem__)
-    early = STOPPED_EARLY in text
     return {
         "system": system,
         "seed": int(seed or 1),
@@ -65,7 +63,7 @@ def training_row(name: str, models: Path, patience: int) -> Row:
         "tokens": training.tokens,
         "seconds": round(training.seconds),
         "machine": read_json(folder / "machine.json"),
-        "ended": ENDS[early].format(patience=patience),
+        "ended": f"no gain in {patience} validations" if STOPPED_EARLY in text else "all updates",
         "best_update": best,
         "validations_after_best": sum(update > best for update in valid["loss"]),
         "valid_loss": valid["loss"][best],
