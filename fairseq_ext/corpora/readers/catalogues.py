@@ -98,11 +98,8 @@ def _segments(messages: Iterator[Message], path: Path, tgt: str) -> Iterator[Seg
                     other = f"in {language[1]}, not {tgt}"
             continue
         fault = other or ("fuzzy" if message.fuzzy else "")
-        if plural is None:
+        if plural is None or not any(forms.values()):
             yield Segment(singular, forms.get(0, ""), path.name, fault)
-            continue
-        if not any(forms.values()):
-            yield Segment(singular, "", path.name, fault)
             continue
         if sorted(forms) != list(range(len(forms))) or (plurals or len(forms)) != len(forms):
             number = f"the header says nplurals={plurals}" if plurals else "none may be left out"
