@@ -1,11 +1,9 @@
 """Find the sentences of a test set that occur in training text, exactly or nearly.
 
-A score on sentences of the training text says little about other sentences. Two sentences are
-near-duplicates if they become equal when a word or two are left out of each: up to two words if a
-sentence has nine words or more, one if it has five to eight, and none if it is shorter. The
-sentences that result are called skeletons (:mod:`fairseq_ext.corpora.near_duplicates`). This module
-looks for the skeletons of the test set among those of the training text. It reads the training text
-once, in chunks, whatever its size.
+A score on sentences of the training text says little about other sentences.
+:mod:`fairseq_ext.corpora.near_duplicates` defines near-duplicates, and the skeletons by which they
+are found. This module looks for the skeletons of the test set among those of the training text. It
+reads the training text once, in chunks, whatever its size.
 """
 
 import itertools

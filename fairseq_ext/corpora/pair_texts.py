@@ -142,10 +142,8 @@ def unpack(text: Text, file: int, path: Path) -> None:
 def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[PairPart]:
     """Cut texts into parts of at most ``part_lines`` pairs; no part has pairs of two texts.
 
-    ``folder`` has the files that :func:`unpack` wrote.
-
-    Raises:
-        DataError: two aligned files have different numbers of lines.
+    ``folder`` has the files that :func:`unpack` wrote. Raise DataError if two aligned files have
+    different numbers of lines.
     """
     pair_parts: list[PairPart] = []
     for number, text in enumerate(texts):

@@ -152,8 +152,7 @@ RULES: dict[str, Rule] = {
 def checks(specifications: Sequence[str], languages: tuple[str, str]) -> tuple[Check, ...]:
     """Return the check for empty sides, and then the checks of the ``--rule`` options, in order.
 
-    Raises:
-        ConfigError: a rule does not exist or has wrong values.
+    Raise ConfigError if a rule does not exist or has wrong values.
     """
     pair_checks: list[Check] = [empty]
     for specification in specifications:

@@ -85,11 +85,7 @@ def train_files(folder: Path, sides: Sequence[str]) -> list[Path]:
 
 
 def pipeline_of(folder: Path, src: str, tgt: str) -> Pipeline:
-    """Load the pipeline that made a corpus, for the direction ``src`` → ``tgt``.
-
-    Raises:
-        DataError: the folder has no ``text.json``.
-    """
+    """Load the pipeline that made a corpus, for ``src`` → ``tgt``; refuse a folder without one."""
     text_pipeline = pipeline.load_towards(folder, src, tgt)
     if text_pipeline is None:
         raise DataError(

@@ -61,8 +61,7 @@ def read_model(name: str, folder: Path) -> Model:
 def finished(folder: Path, figure: str) -> dict[str, Path]:
     """Return the folders of a figure's finished models, by model name, in the table's order.
 
-    Raises:
-        DataError: no model but the float one is finished.
+    Raise DataError if no model but the float one is finished.
     """
     prefix = "" if figure == "table1" else f"{figure}-"
     folders = {

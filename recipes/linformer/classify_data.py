@@ -26,11 +26,7 @@ MARKS = {".": "statement", "?": "question", "!": "exclamation"}
 
 
 def read_labels(path: Path) -> list[str]:
-    """Read the labels in a file that ``check_text`` has accepted.
-
-    Raises:
-        DataError: a label has several words, or is a special symbol of fairseq.
-    """
+    """Read the labels in a file; refuse one of several words, or a special symbol of fairseq."""
     labels = [line.strip() for _, line in lines(path)]
     for number, label in enumerate(labels, 1):
         if len(label.split()) > 1:
@@ -95,11 +91,7 @@ def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[s
 
 
 def require_known(folder: Path, corpus: dict[str, tuple[list[str], list[str]]]) -> None:
-    """Check that ``train`` has at least two labels, and every label of the other splits.
-
-    Raises:
-        DataError: ``train`` has only one label, or lacks a label of another split.
-    """
+    """Refuse a corpus whose ``train`` has only one label, or lacks a label of another split."""
     labels = set(corpus["train"][1])
     if len(labels) < 2:
         raise DataError(
