@@ -281,12 +281,11 @@ class Preparation:
         return {"fates": fates}
 
     def _checksums(self, test_names: Sequence[str]) -> dict[str, str]:
-        folders = {"text": (*TRAINING, *test_names), "reference": tuple(test_names)}
+        names = self._names((*TRAINING, *test_names))
+        paths = [self.out / "text" / name for name in names]
+        paths += [self.out / "reference" / name for name in self._names(test_names)]
         if self.corpus.merges:
-            folders["bpe"] = folders["text"]
-        names = {folder: self._names(splits) for folder, splits in folders.items()}
-        paths = [self.out / folder / name for folder in names for name in names[folder]]
-        paths += [self._codes] if self.corpus.merges else []
+            paths += [self._codes, *(self.out / "bpe" / name for name in names)]
         return {str(path.relative_to(self.out)): sha256(path) for path in paths}
 
     def _names(self, splits: Iterable[str]) -> list[str]:
