@@ -47,11 +47,17 @@ from fairseq_ext.utils.files import write_all
 
 LANGUAGES = ("en", "de")
 HELD_OUT_PAGES = 20  # of about this many pages of help, one is held out
-YEARS = {2008: "news-test2008", **{year: f"newstest{year}" for year in range(2009, 2021)}}
-TRAINED, VALID, TESTED, UNSEEN = range(2008, 2013), 2013, range(2014, 2019), (2019, 2020)
-CAPTIONS, VALID_CAPTIONS = "test_2016_flickr", "val"
+NEWS = ("news-test2008", *(f"newstest{year}" for year in range(2009, 2021)))
+HALVED = "newstest2013"  # one half is for validation, the other for training
 FURTHER_CAPTIONS = ("test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
-FURTHER_TESTS = (*(YEARS[year] for year in UNSEEN), *FURTHER_CAPTIONS, "tico-19")
+CAPTIONS = ("train", "val", "test_2016_flickr", *FURTHER_CAPTIONS)
+HELD_OUT = {
+    **{f"newstest{year}": "test" for year in range(2014, 2019)},
+    **{f"newstest{year}": f"test_newstest{year}" for year in (2019, 2020)},
+    **{"val": "valid", "test_2016_flickr": "test_captions", "tico-19": "test_tico-19"},
+    **{name: name for name in (*FURTHER_CAPTIONS, "test_help")},
+}
+"""The split of each text that is not for training."""
 HELP_LICENCE = "MPL-2.0, LibreOffice"
 TATOEBA_LICENCE = "CC BY 2.0 FR; attribution: www.manythings.org/anki and tatoeba.org"
 TICO_LICENCE = "CC0"
@@ -156,9 +162,8 @@ def help_parts(folder: Path) -> Iterator[Part]:
 
 def parts(folder: Path) -> dict[str, Part]:
     """Read all texts in the folder and its subfolders; return them by name."""
-    texts = [aligned(folder, name, "news", WMT_LICENCE) for name in YEARS.values()]
-    for name in ("train", VALID_CAPTIONS, CAPTIONS, *FURTHER_CAPTIONS):
-        texts.append(aligned(folder, name, "captions", MULTI30K_LICENCE))
+    texts = [aligned(folder, name, "news", WMT_LICENCE) for name in NEWS]
+    texts += [aligned(folder, name, "captions", MULTI30K_LICENCE) for name in CAPTIONS]
     texts.append(aligned(folder, "tico-19", "medicine", TICO_LICENCE))
     texts += help_parts(folder)
     for archive in sorted(folder.rglob("deu-eng.zip")):
@@ -169,26 +174,13 @@ def parts(folder: Path) -> dict[str, Part]:
 
 def splits(available: dict[str, Part]) -> dict[str, list[Part]]:
     """Return the texts of each split: ``train``, ``valid``, ``test`` and further test sets."""
-    valid = available.pop(YEARS[VALID], None)
     result: dict[str, list[Part]] = {"train": [], "valid": [], "test": []}
-    if valid is not None:
-        half = len(valid.pairs) // 2
-        result["valid"] = [Part("newstest2013-valid", valid.pairs[:half], "news", WMT_LICENCE)]
-        result["train"] = [Part("newstest2013-train", valid.pairs[half:], "news", WMT_LICENCE)]
-    tested = {YEARS[year] for year in TESTED}
+    if halved := available.pop(HALVED, None):
+        half = len(halved.pairs) // 2
+        result["valid"] = [replace(halved, name=f"{HALVED}-valid", pairs=halved.pairs[:half])]
+        result["train"] = [replace(halved, name=f"{HALVED}-train", pairs=halved.pairs[half:])]
     for name, part in available.items():
-        if name in tested:
-            result["test"].append(part)
-        elif name == VALID_CAPTIONS:
-            result["valid"].append(part)
-        elif name == CAPTIONS:
-            result["test_captions"] = [part]
-        elif name in FURTHER_TESTS:
-            result[f"test_{name.removeprefix('test_')}"] = [part]
-        elif name == "test_help":
-            result[name] = [part]
-        else:
-            result["train"].append(part)
+        result.setdefault(HELD_OUT.get(name, "train"), []).append(part)
     for split in ("train", "valid", "test"):
         if not result[split]:
             raise DataError(
