@@ -86,21 +86,6 @@ def measure(
     }
 
 
-def rows(figures: dict[str, Any], train: str | None, family: str) -> list[dict[str, Any]]:
-    """Return a model's rows of the table, one for each split but ``train``, the training set.
-
-    ``figures`` are the model's, from :func:`measure`. Each row also has the loss on ``train``, or
-    None if ``train`` is None.
-    """
-    losses = dict(figures["losses"])
-    train_loss = None if train is None else losses.pop(train)
-    shared = {key: value for key, value in figures.items() if key != "losses"}
-    return [
-        {**shared, "family": family, "dataset": name, "loss": value, "train_loss": train_loss}
-        for name, value in losses.items()
-    ]
-
-
 def pairs(items: Sequence[str], label: str) -> list[tuple[str, str]]:
     """Split each ``NAME=VALUE`` into a pair; a lone ``VALUE`` is its own name."""
     named_values = []
@@ -113,14 +98,22 @@ def pairs(items: Sequence[str], label: str) -> list[tuple[str, str]]:
 
 
 def table(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure all models on all splits; return rows sorted by dataset, family and size."""
+    """Measure all models; return a row for each model and split, except the training split.
+
+    Each row also has the model's loss on the training split, or None if ``--train`` names none. The
+    rows are sorted by dataset, family and size.
+    """
     splits = dict(pairs(args.split, "`--split`"))
     if args.train is not None and args.train not in splits:
         raise ConfigError(f"`--train` must be one of the splits, but is `{args.train}` instead.")
     table_rows = []
     for family, path in tqdm(pairs(args.models, "A model"), unit="model", disable=None):
         figures = measure(Path(path), args.data, splits, args.max_tokens)
-        table_rows += rows(figures, args.train, family)
+        losses = figures.pop("losses")
+        train_loss = losses.pop(args.train, None)
+        for name, value in losses.items():
+            row = {"family": family, "dataset": name, "loss": value, "train_loss": train_loss}
+            table_rows.append({**figures, **row})
     order = ("dataset", "family", "encoder_parameters", "decoder_parameters")
     return sorted(table_rows, key=lambda row: [row[name] for name in order])
 
