@@ -110,25 +110,23 @@ def cut(total: int, fraction: Fraction, valid_fraction: Fraction) -> tuple[int, 
 
 
 @dataclass
-class Side:
-    """The lengths of sentences on one side of a split, in ids without <s> and </s>.
-
-    Lengths are those before truncation; ``cut`` counts the truncated sentences.
-    """
-
-    total: int = 0
-    shortest: int = sys.maxsize
-    longest: int = 0
-    cut: int = 0
-
-
-@dataclass
 class Split:
     """The counts of one split: pairs written, pairs dropped for an empty side, and lengths."""
 
     pairs: int = 0
     dropped: int = 0
-    sides: tuple[Side, Side] = field(default_factory=lambda: (Side(), Side()))
+    # The length of each sentence before truncation, in ids without <s> and </s>, on both sides.
+    lengths: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
+
+    def sides(self, limit: int) -> list[dict[str, int]]:
+        """Summarize the lengths on each side; ``cut`` counts those above ``limit``."""
+        return [
+            {
+                **{"total": sum(lengths), "shortest": min(lengths), "longest": max(lengths)},
+                "cut": sum(length > limit for length in lengths),
+            }
+            for lengths in self.lengths
+        ]
 
     def complete(self, pairs: Iterable[SentencePair], name: str) -> Iterator[SentencePair]:
         """Yield the pairs without an empty side, and count the others as dropped.
@@ -157,12 +155,8 @@ class Split:
         while chunk := list(islice(pairs, CHUNK)):
             self.pairs += len(chunk)
             for place, lines in enumerate(zip(*chunk, strict=True)):
-                encoded, side = bpe.encode(lines), self.sides[place]
-                lengths = [len(ids) for ids in encoded]
-                side.total += sum(lengths)
-                side.shortest = min(side.shortest, *lengths)
-                side.longest = max(side.longest, *lengths)
-                side.cut += sum(length > limit for length in lengths)
+                encoded = bpe.encode(lines)
+                self.lengths[place].extend(map(len, encoded))
                 files[place].writelines(f"{line}\n" for line in lines)
                 files[place + 2].writelines(
                     f"{' '.join(map(str, ids[:limit]))}\n" for ids in encoded
@@ -232,8 +226,7 @@ def write_manifest(
             name: {
                 "pairs": split.pairs,
                 "dropped": split.dropped,
-                args.src: vars(split.sides[0]),
-                args.tgt: vars(split.sides[1]),
+                **dict(zip((args.src, args.tgt), split.sides(args.max_ids), strict=True)),
             }
             for name, split in splits.items()
         },
@@ -271,10 +264,11 @@ def summary(args: argparse.Namespace, total: int, splits: dict[str, Split], bpe:
         f"{'max':>6} {'cut':>6}"
     ]
     for name, split in splits.items():
-        for code, side in zip((args.src, args.tgt), split.sides, strict=True):
+        for code, side in zip((args.src, args.tgt), split.sides(args.max_ids), strict=True):
+            ids, shortest, longest, cut_count = side.values()
             lines.append(
-                f"{name:6} {split.pairs:9} {split.dropped:8} {code:>5} {side.total:11} "
-                f"{side.total / split.pairs:6.1f} {side.shortest:5} {side.longest:6} {side.cut:6}"
+                f"{name:6} {split.pairs:9} {split.dropped:8} {code:>5} {ids:11} "
+                f"{ids / split.pairs:6.1f} {shortest:5} {longest:6} {cut_count:6}"
             )
     entries = len(dictionary_of(bpe.ids, args.pad_to_multiple)) + 4
     lines += [
