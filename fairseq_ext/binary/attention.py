@@ -6,7 +6,7 @@ projections directly, and would skip their binarization.
 
 In rows BMT-7 and BMT-8 of Table 1 the paper also binarizes the products of queries and keys (QK)
 and of attention weights and values (Score-V), but neither the paper nor its code says how. All
-terms of a sum must share one bound (3.1), and no sum may depend on masked positions.
+terms of a sum must share one bound (3.1), and no result may depend on masked positions.
 
 *QK*: ``q_b · k_b`` is a sum over the channels of a head. Queries and keys have a bound for each
 position and head, so positions do not influence each other.
@@ -17,10 +17,10 @@ would have one bound over all positions, even masked and future ones. Here each 
 factors have one bound for each query, and the right factors are ±1/2. So each sum still has one
 bound, which depends only on positions that the query may see.
 
-*signed* and *unsigned*: attention weights are never negative, so 3.1 maps them all to ``+B/2``,
-even at masked positions, where they are set to 0 again afterwards. So with ``signed`` all visible
-positions count equally. With ``unsigned`` only positions with at least half of the largest weight
-count, as in binarized BERTs.
+Attention weights are binarized in two ways. *signed* follows (3.1), which maps every weight to
+``+B/2``, because none is negative; masked weights are set to 0 afterwards. So all visible positions
+count equally. With *unsigned*, as in binarized BERTs, weights of at least half the largest become
+equal, and all smaller weights 0.
 
 Letters: ``N`` sentences, ``H`` heads, ``T`` queries, ``S`` keys, ``D`` channels of a head, ``R``
 rows (one per sentence or, in beam search, one per hypothesis), ``C = H · D`` channels.
@@ -137,10 +137,7 @@ class BinaryAttention(MultiheadAttention):
         return output, weights.transpose(0, 1) if need_head_weights else weights.mean(1)
 
     def _heads(self, projected: Tensor, name: str) -> Tensor:
-        """Split ``[T, R, C]`` into heads ``[R, H, T, D]``; with ``norm_heads``, normalize them.
-
-        ``name`` says which norm to apply: that of ``q``, ``k`` or ``v``.
-        """
+        """Split ``[T, R, C]`` into heads ``[R, H, T, D]``; apply the norm ``name``, if any."""
         heads = projected.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
         return self.head_norms[name](heads) if self.head_norms else heads
 
@@ -153,8 +150,8 @@ class BinaryAttention(MultiheadAttention):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return keys and values ``[R, H, S, D]`` of all steps so far, and their pads ``[R, S]``.
 
-        With ``static``, they belong to the source: they are computed once and then kept in the
-        incremental state.
+        With ``static``, all steps read the same ``source``: keys and values are then computed only
+        in the first step.
         """
         saved = {} if incremental_state is None else self._get_input_buffer(incremental_state)
         if static and "prev_key" in saved:
@@ -224,11 +221,12 @@ def contexts(
     dropout: Callable[[Tensor], Tensor],
     binary: str | None = None,
 ) -> Tensor:
-    """Compute ``Σ_j p_ij v_j`` ``[N, H, T, D]``, the values ``v`` weighted by the attention ``p``.
+    """Compute the contexts ``Σ_j p_ij v_j`` ``[N, H, T, D]`` from attention weights p and values v.
 
     Weights are ``[N, H, T, S]``, values ``[N, H, S, D]``. ``hidden`` is the mask of
     :func:`attention_weights`. ``dropout`` is applied to the weights, after binarization.
-    ``binary`` is ``signed`` or ``unsigned`` to binarize weights and values (Score-V in Table 1).
+    ``binary`` is ``signed`` or ``unsigned`` to binarize weights and values (Score-V in Table 1),
+    or None.
     """
     if binary is None:
         return dropout(weights) @ values

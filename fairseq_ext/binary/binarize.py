@@ -1,13 +1,12 @@
 """Binarize or ternarize tensors, with gradients for training.
 
-All numbers that a matrix product adds up share one bound ``B``. The bound is detached, so the
-gradient of a number either passes or is 0.
+All terms of a sum in a matrix product share one bound ``B``, which has no gradient. So the gradient
+of a binarized number ``x_b`` either passes to ``x`` or stops.
 
-Binarized numbers ``x_b`` can be split into signs ±1 and their magnitude, the *level*. If both
-operands of a product are binary, the sum over their signs is an exact integer, in whatever order it
-is computed (in half precision it is rounded once, at the end). So a sum of 0 is exactly 0. The next
-binarization therefore gives a sentence the same signs whether it is computed in a batch, alone or
-from stored bits. This also holds for ternary weights, whose signs may also be 0.
+Binarized numbers are signs ±1 times a magnitude, the *level*; ternary signs may also be 0. A sum of
+products of signs is an exact integer, whatever the order of its terms (half precision rounds it
+once, at the end). So a sum of 0 is exactly 0, and a sentence gets the same signs in the next
+binarization whether it is computed in a batch, alone or from stored bits.
 """
 
 from dataclasses import dataclass
@@ -22,9 +21,9 @@ TERNARY = "ternary"
 
 
 class _Quantized(torch.autograd.Function):
-    """The autograd function of the signs of ``x``, or of signs times ``level`` if it is not None.
+    """The autograd function that turns ``x`` into signs, or into signs times ``level``.
 
-    ``levels`` says which numbers become 0, and where the gradient passes.
+    ``levels`` says which signs are 0, and where the gradient passes.
     """
 
     @staticmethod
@@ -133,11 +132,10 @@ class Binarizer:
 
 
 def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Binarize non-negative numbers to ``B`` or 0, where ``B`` is the largest number of a row.
+    """Binarize non-negative numbers to 0 or ``B``, the largest number of their row.
 
-    Numbers of at least ``B/2`` become ``B``, smaller ones 0. Return ones and zeros, shaped like
-    ``x``, and the factor ``B`` ``[..., 1]``. Their product has the gradient 1 with respect to
-    ``x``.
+    Numbers below ``B/2`` become 0. Return zeros and ones, shaped like ``x``, and the factors ``B``
+    ``[..., 1]``. The product of both has the gradient 1 with respect to ``x``.
     """
     bound = x.detach().amax(-1, keepdim=True)
     levels = Levels(torch.ones_like(bound), bound, 2 * _inverse(bound))

@@ -168,11 +168,7 @@ def _require_own_products(model: BaseFairseqModel) -> None:
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield ``(option, need)`` for each option of binarization that ``cfg`` turns off.
-
-    ``need`` says what would turn it on; see
-    :func:`fairseq_ext.base.models.options_without_effect`.
-    """
+    """Yield each option of binarization that ``cfg`` turns off, and what would turn it on."""
     selection = switches.selected(cfg)
     weights, inputs = selection.weights, selection.activations & {*switches.LAYERS}
     bounded = selection.binarizer == "bmt"  # XNOR-Net's numbers have no bound

@@ -116,9 +116,9 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         return torch.lerp(nll[0], distilled.to(nll[0]), self.teacher_weight), nll[1]
 
     def obstacle(self) -> str | None:
-        """Return what keeps the teacher's output layer from being computed in chunks, if anything.
+        """Return why the teacher's output layer cannot be computed in chunks; None if it can.
 
-        The result is a phrase for messages, such as ``adaptive softmax in the teacher``, or None.
+        The reason is a phrase for messages, such as ``adaptive softmax in the teacher``.
         """
         reason = chunked_output.obstacle(self._teacher[0])
         return None if reason is None else f"{reason} in the teacher"

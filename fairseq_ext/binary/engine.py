@@ -19,23 +19,23 @@ from fairseq_ext.engine.writer import Writer
 from fairseq_ext.utils.errors import CheckpointError
 
 
-def binary_linear(layer: BinaryLinear, x: Columns, program: Writer, **how: Any) -> Columns:
+def binary_linear(layer: BinaryLinear, x: Columns, program: Writer, **options: Any) -> Columns:
     """Compile a :class:`BinaryLinear`; return the columns of the result.
 
     This is ``A_b W_b / s + b`` (sections 3.1 and 3.3), ``A W_b + b`` if inputs are float, or
-    ``A W + b`` if weights are still float, too. ``x`` are the columns of ``A``. ``how`` has further
-    arguments for ``program.linear``.
+    ``A W + b`` if weights are still float, too. ``x`` are the columns of ``A``. ``options`` are
+    further arguments of ``program.linear``.
     """
     bias = program.array(layer.bias)
     if not layer.binary_weights:
         require(not layer.binary_inputs, "binary inputs of float weights")
-        return program.linear(x, program.array(layer.weight), bias, **how)
+        return program.linear(x, program.array(layer.weight), bias, **options)
     reading = _reading(layer.input_binarizer, layer.scale) if layer.binary_inputs else FLOATS
     values, levels = (tensor.cpu().numpy() for tensor in layer.signs())
     ternary = layer.weight_binarizer.kind == TERNARY
     name = program.name(layer.weight)
     signs = Signs.packed(values, levels, ternary, reading=reading, name=name)
-    return program.linear(x, signs, bias, **how)
+    return program.linear(x, signs, bias, **options)
 
 
 def _reading(binarizer: Binarizer, scale: float) -> Reading:
@@ -97,10 +97,9 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str
     """Return the weights that are binary or ternary in a model's current stage, packed as bits.
 
     Returns:
-        Two dictionaries. The first has what a reader of the weights must know: ``binarizer``,
-        ``granularity``, and ``inputs``, which gives each weight's number of columns by name. The
-        second maps the name of each weight to ``{ending: tensor}``: its packed signs and its
-        levels, by the endings that are added to the name.
+        A description, which readers of the bits need: ``binarizer``, ``granularity``, and
+        ``inputs``, the number of columns of each weight by name. Then the tensors of each weight
+        by name: its packed signs and its levels, each under the ending that it adds to the name.
 
     Raises:
         CheckpointError: no weights are binary or ternary. The message lacks its subject, the

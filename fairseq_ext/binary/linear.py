@@ -87,8 +87,7 @@ def _binary_product(
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Reshape ``[..., K]`` to a matrix ``[M, K]``; a vector becomes a single row."""
-    return x.reshape(-1, x.size(-1))
+    return x.reshape(-1, x.size(-1))  # [M, K]; a vector becomes a single row
 
 
 class BinaryLinear(nn.Linear):
@@ -191,12 +190,11 @@ class BinaryLinear(nn.Linear):
         return signs.to(torch.int8), weight.abs().amax(1)
 
     def _levels(self) -> Levels:
-        """Return the levels of the latent weights."""
         return self.weight_binarizer.levels(self.weight, GRANULARITIES[self.granularity])
 
     @torch.no_grad()
     def make_generation_fast_(self, **unused: Any) -> None:
-        """Replace the weights, now final, by binary ones; fairseq calls this before generation."""
+        """Replace the latent weights by binary ones; fairseq calls this before generation."""
         if not self.binary_weights or self.frozen_level is not None:
             return
         levels = self._levels()

@@ -111,14 +111,10 @@ def attention(
 def attend_head(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor, binary_qk: bool, score_v: str | None
 ) -> Tensor:
-    """Compute the attention ``softmax(Q K^T / √D) V`` of one head; return ``[T, D]``.
+    """Attend from ``q`` ``[T, D]`` to ``k`` and ``v`` ``[S, D]`` of one head; return ``[T, D]``.
 
-    Args:
-        q: ``[T, D]``.
-        k, v: ``[S, D]``.
-        visible: ``[T, S]``, true where a query may look.
-        binary_qk: whether to binarize queries and keys.
-        score_v: ``signed`` or ``unsigned`` to binarize attention weights and values, or None.
+    ``binary_qk`` says whether to binarize queries and keys; ``visible`` and ``score_v`` are as in
+    :func:`attention`.
     """
     if binary_qk:  # QK Einsum
         q, k = binarized(q), binarized(k)

@@ -176,7 +176,7 @@ def _logs(
     decoder: Sequence[float] | Array | float,
     base: tuple[float, float],
 ) -> tuple[Array, Array]:
-    """Return ``log(N̄e / Ne)`` and ``log(N̄d / Nd)`` of each model, which are x and y below."""
+    """Return ``x = log(N̄e / Ne)`` and ``y = log(N̄d / Nd)`` of each model, ``[n]`` each."""
     sides = zip(base, (encoder, decoder), strict=True)
     x, y = (np.log(baseline / np.asarray(counts, float)) for baseline, counts in sides)
     return x, y
@@ -254,10 +254,7 @@ def _bootstrap(
 
 
 def _named(low: Array, high: Array) -> dict[str, Interval]:
-    """Return the intervals of α, pe, pd and L∞ by name.
-
-    ``low`` and ``high``, ``[4]`` each, are the ends of the intervals of θ, which begins with log α.
-    """
+    """Return the intervals of α, pe, pd and L∞ by name, from the ends of the intervals of θ."""
     ends = np.stack([low, high])
     with np.errstate(over="ignore"):
         ends[:, 0] = np.exp(ends[:, 0])
@@ -431,10 +428,7 @@ def as_dict(groups: Sequence[Group], base: tuple[int, int]) -> dict[str, Any]:
 
 
 def as_table(groups: Sequence[Group]) -> str:
-    """Format the laws as text: each constant's estimate, and its intervals of both kinds.
-
-    One interval comes from the Jacobian, the other from the bootstrap.
-    """
+    """Format each law as a text table: its constants, with their estimates and both intervals."""
     heading = ("", "estimate", f"{LEVEL:.0%} (Jacobian)", f"{LEVEL:.0%} (bootstrap)", "")
     parts = []
     for group in groups:

@@ -131,10 +131,7 @@ def _colours(groups: Sequence[Group]) -> dict[str, str]:
 
 
 def _draw_group(axes: Axes, group: Group, base: tuple[int, int], colour: str) -> None:
-    """Draw a group's models as markers and its law as lines, with the exponents in the legend.
-
-    ``base`` is (N̄e, N̄d), the parameters of the baseline's encoder and decoder.
-    """
+    """Draw a group's models as markers and its law as lines, with the exponents in the legend."""
     law = group.fit.law
     for arm, members in arms(group.models, base).items():
         xs, ys = [m.parameters for m in members], [m.loss for m in members]
