@@ -38,10 +38,7 @@ def extend(past: Past, name: str, newest: Tensor) -> Tensor:
 
 
 def taps_to_the_left(kernel_size: int, causal: bool) -> int:
-    """Return how many of a kernel's taps lie left of its position, by equation (6).
-
-    These are all taps but one if ``causal``, else half of them, rounded down.
-    """
+    """Return how many taps of a kernel lie to the left of its position, by equation (6)."""
     return kernel_size - 1 if causal else kernel_size // 2
 
 
@@ -70,9 +67,9 @@ def convolve(values: Tensor, weights: Tensor, left: int) -> Tensor:
 
 
 def longest_band(kernel_size: int) -> int:
-    """Return the length of the longest sentence that :func:`convolve` multiplies by a band matrix.
+    """Return the length up to which :func:`convolve` multiplies sentences by a band matrix.
 
-    Longer sentences are convolved by a loop over the taps.
+    It convolves longer sentences by a loop over the taps.
     """
     slow_loop = torch.is_grad_enabled() and kernel_size >= MANY_TAPS
     return LONGEST_BAND_IN_TRAINING if slow_loop else LONGEST_BAND
@@ -108,7 +105,6 @@ class _TapLoop(torch.autograd.Function):
 
 
 def _zeros(x: Tensor) -> Tensor:
-    """Return zeros shaped like ``x``, at least in fp32."""
     return torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
@@ -133,8 +129,8 @@ def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:
 class DynamicConvolution(nn.Module):
     """The gated sum of dynamic convolutions, equations (5) to (7), before ``W_out``.
 
-    Each head convolves its own channels. For the values ``v_t`` of a position, to the left of which
-    kernel i has ``left_i`` taps::
+    Each head convolves its own channels. ``v_t`` are the values of position t, and ``left_i`` is
+    the number of taps that kernel i has to the left of t::
 
         w_i = softmax(W_i v_t)                    over all k_i taps, one kernel for each head
         Conv(v)_t = Σ_i softmax(α)_i Σ_j w_ij v_{t - left_i + j}

@@ -77,10 +77,7 @@ def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: 
 
 
 def can_fuse(layer: ParallelBlock) -> bool:
-    """Return whether the matrices of a block's branches are fused, or can be.
-
-    They cannot be fused if one of their layers is binary.
-    """
+    """Return whether the matrices of a block's branches are fused, or can be: none is binary."""
     projections = layer.projections
     return isinstance(projections, FusedProjections) or all(
         type(module) is nn.Linear for module in projections.children()
@@ -108,7 +105,7 @@ def fused(layer: ParallelBlock, program: Writer) -> tuple[np.ndarray, ...]:
 
 
 def convolution(layer: DynamicConvolution, values: Columns, out: Columns, program: Writer) -> None:
-    """Compile the gated sum of dynamic convolutions of ``values``, (6) and (7), into ``out``."""
+    """Compile the gated dynamic convolutions (6), (7) of ``values``; ``out`` gets the result."""
     logits = program.linear(values, program.array(layer.predictor.weight))
     shares = layer.gate_values().detach().float().cpu().numpy()
     kernels = np.stack([np.array(layer.kernel_sizes, np.float32), shares], axis=1)

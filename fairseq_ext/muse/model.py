@@ -201,7 +201,7 @@ class MuseEncoder(TransformerEncoderBase):
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Return the output for hypotheses ``new_order`` ``[R']``; see :func:`reorder_rows`."""
+        """Return the encoder's output for the rows ``new_order`` ``[R']``, for beam search."""
         return reorder_rows(encoder_out, new_order, "src_lengths")
 
 
@@ -259,11 +259,7 @@ class MuseModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that ``cfg`` turns off.
-
-        ``need`` says what would turn it on; see
-        :func:`fairseq_ext.base.models.options_without_effect`.
-        """
+        """Yield each option that ``cfg`` turns off, and what would turn it on."""
         yield from super().without_effect(cfg)
         if cfg.muse_kernels == "none":
             yield "muse_convolution", "convolutions (`--muse-kernels`)"

@@ -42,10 +42,10 @@ class Sizes(NamedTuple):
 
 
 def names(crossing: bool) -> tuple[list[str], list[str]]:
-    """Return the names of the linear layers with the first and with the last matrices of a block.
+    """Return the names of a block's first linear layers, and the names of its last ones.
 
-    Both lists have the order of the rows of ``W_Enc`` and the columns of ``W_Dec``. ``crossing``
-    says whether the block attends to a source.
+    They have the order of the rows of ``W_Enc`` and of the columns of ``W_Dec``. ``crossing`` says
+    whether the block attends to a source.
     """
     middle = (["cross_query"], ["cross_out"]) if crossing else ([], [])
     return ["in_proj", *middle[0], "fc1"], ["out_proj", *middle[1], "fc2"]
