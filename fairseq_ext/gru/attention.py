@@ -28,7 +28,7 @@ def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
 
 
 def exponentials(keys: Tensor) -> Tensor | None:
-    """Compute ``e^{2k}`` of keys ``k``, or None if :func:`tanh_of_sum` must do without.
+    """Compute ``e^{2k}`` of keys ``k`` for :func:`tanh_of_sum`; None if it must not use them.
 
     Exponentials are used only on a CPU, where a tanh takes ten times as long as a product, and only
     if every ``|k| < 30``. Then ``e^{2k}`` is neither 0 nor infinite, so its product with ``e^{2q}``

@@ -78,12 +78,12 @@ def decode(
 
 
 def rotated(weight: np.ndarray, first: int, program: Writer) -> np.ndarray:
-    """Move a matrix's ``first`` leftmost columns behind its other columns; return the result."""
+    """Move the leftmost ``first`` columns of a matrix behind the others; return the result."""
     return program.derive("beside", *reversed(split_columns(weight, first, program)))
 
 
 def split_columns(weight: np.ndarray, first: int, program: Writer) -> list[np.ndarray]:
-    """Split a matrix into its ``first`` leftmost columns and its other columns."""
+    """Split a matrix into its leftmost ``first`` columns and the others."""
     ends = (0, first), (first, weight.shape[1])
     return [program.derive("columns", weight, *end) for end in ends]
 

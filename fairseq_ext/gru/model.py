@@ -77,11 +77,7 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
     @staticmethod
     def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that ``cfg`` turns off.
-
-        ``need`` says what would turn it on; see
-        :func:`fairseq_ext.base.models.options_without_effect`.
-        """
+        """Yield each option that ``cfg`` turns off, and what would turn it on."""
         if cfg.attention_type != "mlp":
             yield "attention_dim", "`--attention-type mlp`"
 
@@ -125,7 +121,7 @@ class GRUEncoder(FairseqEncoder):
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
     ) -> dict[str, list[Tensor]]:
-        """Return the output for hypotheses ``new_order`` ``[R']``; see :func:`reorder_rows`."""
+        """Return the encoder's output for the rows ``new_order`` ``[R']``, for beam search."""
         return reorder_rows(encoder_out, new_order, "hidden")
 
     def max_positions(self) -> int:
