@@ -26,9 +26,9 @@ SCALES = ("head-dim", "model-dim")
 class LinformerAttention(nn.Module):
     """Multi-head attention over ``K`` mixtures of the source tokens.
 
-    All slots take part in the softmax. A slot that stays empty, because the source is short, has
-    the key 0 and so counts as ``e^0``. Attention weights are not returned, because the weight of a
-    slot cannot be divided among the tokens that the slot mixes.
+    All slots take part in the softmax. A short source may leave slots empty. Such a slot has the
+    key 0, so it adds ``e^0`` to the softmax's denominator. Attention weights are not returned,
+    because the weight of a slot cannot be divided among the tokens that the slot mixes.
 
     Args:
         embed_dim: ``C``.
@@ -143,7 +143,6 @@ class LinformerAttention(nn.Module):
         return self.attend(query, *self.compress(source, padding_mask))
 
     def _heads(self, slots: Tensor) -> Tensor:
-        """Split slots ``[K, B, C]`` into heads ``[B, H, K, D]``."""
         return slots.unflatten(2, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
 
 
@@ -166,7 +165,7 @@ class LengthProjection(nn.Module):
       all slots share. This is a convolution over time with kernel and stride ``w``.
 
     If ``K`` does not divide ``N``, windows of ``w`` tokens may need fewer than ``K`` slots: the
-    last slots are then empty for every source, and only add ``e^0`` to the softmax.
+    last slots are then empty for every source.
 
     Learned matrices have two initializations, which keep slots and scores bounded for every length:
 

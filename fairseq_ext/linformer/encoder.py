@@ -140,10 +140,10 @@ class TransformerClassifier(FairseqEncoderModel):
         return logits.log_softmax(-1) if log_probs else logits.softmax(-1)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Keep this model's new heads if a checkpoint has heads of other names or sizes.
+        """Replace a checkpoint's heads by this model's heads if their names or sizes differ.
 
-        The heads in ``state_dict`` are then replaced by the model's own, and a warning is logged.
-        So users can fine-tune a trained encoder for other classes (``--finetune-from-model``).
+        A warning says so. Thus users can fine-tune a trained encoder for other classes
+        (``--finetune-from-model``).
         """
         super().upgrade_state_dict_named(state_dict, name)
         prefix = f"{name}.classification_heads." if name else "classification_heads."

@@ -65,11 +65,7 @@ class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield ``(option, need)`` for each Linformer option that ``cfg`` turns off.
-
-    ``need`` says what would turn it on; see
-    :func:`fairseq_ext.base.models.options_without_effect`.
-    """
+    """Yield each Linformer option that ``cfg`` turns off, and what would turn it on."""
     if cfg.linformer_projection != "learned":
         yield "linformer_init", "`--linformer-projection learned`"
 
@@ -247,7 +243,7 @@ class LinformerEncoder(transformer.TransformerEncoderBase):
         return min(super().max_positions(), self.linformer_max_len)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Return the output for hypotheses ``new_order``; see :func:`padding.reorder_rows`."""
+        """Return the encoder's output for the rows ``new_order`` ``[R']``, for beam search."""
         return padding.reorder_rows(encoder_out, new_order, "src_lengths")
 
 
@@ -266,11 +262,7 @@ class LinformerModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that ``cfg`` turns off.
-
-        ``need`` says what would turn it on; see
-        :func:`fairseq_ext.base.models.options_without_effect`.
-        """
+        """Yield each option that ``cfg`` turns off, and what would turn it on."""
         yield from super().without_effect(cfg)
         yield from without_effect(cfg)
 
