@@ -99,10 +99,10 @@ def models_with(option: str) -> list[str]:
 
 
 def options_without_effect(args: Namespace) -> dict[str, str]:
-    """Return ``{option: need}`` for the options of ``args.arch`` that other options turn off.
+    """Return the options of ``args.arch`` that other options turn off, and what would turn them on.
 
-    The need is a phrase that says what would turn the option on, such as `--attention-type mlp` for
-    ``attention_dim``. For other people's architectures the result is {}.
+    An example is ``{"attention_dim": "`--attention-type mlp`"}``. The result is {} for
+    architectures of other packages.
     """
     model = models.ARCH_MODEL_REGISTRY.get(getattr(args, "arch", None))
     if not hasattr(model, "without_effect"):
@@ -181,9 +181,9 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, need)`` for each option that ``cfg`` turns off.
+        """Yield each option that ``cfg`` turns off, and what would turn it on.
 
-        ``need`` says what would turn it on; see :func:`options_without_effect`.
+        :func:`options_without_effect` has an example.
         """
         if cls.binarization is not None:
             yield from cls.binarization.without_effect(cfg)

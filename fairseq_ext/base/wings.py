@@ -17,10 +17,7 @@ USER_DIR = PACKAGE / "plugin" / "fairseq_ext_plugin"  # the folder to give to fa
 
 
 def names(with_module: str = "model") -> tuple[str, ...]:
-    """Return the wings (folders of a paper, such as ``gru``) with a file ``{with_module}.py``.
-
-    The names are in alphabetical order.
-    """
+    """Return the names of the wings that have a file ``{with_module}.py``, sorted."""
     wings = sorted(path.parent.name for path in PACKAGE.glob("*/model.py"))
     return tuple(wing for wing in wings if (PACKAGE / wing / f"{with_module}.py").is_file())
 
