@@ -211,10 +211,10 @@ class Cells:
         peers: Iterable[str] = (),
         **extra_columns: object,
     ) -> None:
-        """Add a cell with the candidates' times, and ratios of the pairs ``(ours, peer)`` that ran.
+        """Add a cell with the times of all candidates, and the ratios of ``(ours, peer)`` pairs.
 
-        ``seconds`` has each candidate's times, ``tokens`` is the number of tokens in a run, and
-        ``peers`` are candidates to list as not run if they have no times.
+        ``seconds`` has each candidate's time in every round, ``tokens`` is the number of tokens in
+        a run. ``peers`` without times are listed as not run.
         """
         cell = {"what": measurement, "n": n, "tokens": tokens, **extra_columns}
         print(f"{measurement}{'' if n is None else f', {self.axis} = {n:,}'}")
@@ -267,9 +267,9 @@ class Cells:
 class Stopwatch:
     """A timer for candidates that take turns; the options say how often and how long.
 
-    ``budget`` replaces ``--budget``. A candidate that needed more than ``--limit`` seconds for a
-    run, or too much memory, is left out of the measurement's later cells, unless it is a Linformer
-    (``k=…``).
+    ``budget`` replaces ``--budget``. A peer that needed more than ``--limit`` seconds for a run, or
+    too much memory, is left out of the measurement's later cells. Linformers (``k=…``) are tried in
+    every cell.
     """
 
     def __init__(self, options: Namespace, budget: float | None = None) -> None:
@@ -281,7 +281,7 @@ class Stopwatch:
         return (measurement, name) not in self.left_out
 
     def learn(self, measurement: str, name: str, seconds: float) -> None:
-        """Leave a candidate out of later cells if it took too long and is not a Linformer."""
+        """Leave a candidate out of later cells if it took too long; a Linformer always stays."""
         if seconds > self.options.limit and not name.startswith("k="):
             self.left_out.add((measurement, name))
 

@@ -209,8 +209,8 @@ def refused() -> dict[str, str]:
     return {name: reason for name, kind in CTRANSLATE2.items() if kind not in kinds}
 
 
-def candidates(batches: list[list[str]], lists: dict[str, list[str]], symbols: list[str]) -> float:
-    """Return how many target words the shortlist leaves for a batch, on average over batches."""
+def choices(batches: list[list[str]], lists: dict[str, list[str]], symbols: list[str]) -> float:
+    """Return how many target words the shortlist lets a batch choose from, on average."""
     counts = []
     for batch in batches:
         words = {word for line in batch for word in line.split()}
@@ -221,7 +221,7 @@ def candidates(batches: list[list[str]], lists: dict[str, list[str]], symbols: l
 def measure(options: Namespace, folder: Path) -> tuple[list[dict[str, Any]], dict[int, float]]:
     """Time all systems with all batch sizes; return a row of figures for each.
 
-    Also return :func:`candidates` by batch size.
+    Also return :func:`choices` by batch size.
     """
     import bench
     from ctranslate2_models import random_sentences
@@ -237,7 +237,7 @@ def measure(options: Namespace, folder: Path) -> tuple[list[dict[str, Any]], dic
         drawn = random_sentences(SENTENCES.get(size, size), options.words, len(words))
         lines = [" ".join(words[number] for number in sentence) for sentence in drawn]
         batches = [lines[first : first + size] for first in range(0, len(lines), size)]
-        left[size] = candidates(batches, lists, symbols)
+        left[size] = choices(batches, lists, symbols)
         answers: dict[str, list[dict[str, Any]]] = {name: [] for name in systems}
         for process in systems.values():
             process.ask(json.dumps([batches[0][:4]]))

@@ -9,10 +9,10 @@ weights in the sizes of :data:`SHAPES` translate tokens: our bundles by `fairseq
 CTranslate2's models by a script of three lines. `opened` is a process that opens the model and does
 not translate. CTranslate2 has no BMT; compare BMT with the Transformer of the same sizes.
 `Argos Translate, imported` needs an environment with argostranslate, on which LibreTranslate is
-built. It runs without a model, so a first sentence takes at least this time there. In `small pages`
-numpy does not ask the system for huge pages of memory; CTranslate2 never does. Huge pages make
-translation faster, but their first use takes milliseconds each in a virtual machine that returns
-unused memory to its host.
+built. Only its import is timed, so its first sentence takes longer than this figure. In `small
+pages` numpy does not ask the system for huge pages of memory; CTranslate2 never does. Huge pages
+make translation faster, but their first use takes milliseconds each in a virtual machine that
+returns unused memory to its host.
 
 ``python benchmarks/first_sentence.py --shapes wmt16 wmt19 m2m-100 nllb-200 mbart-50 --rounds 5``
 measures models in the sizes of published ones, and needs 20 GB of disk and 10 GB of memory.

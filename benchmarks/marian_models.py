@@ -1,7 +1,8 @@
 """Write a fairseq transformer in Marian's format: the same weights under Marian's names.
 
-Marian begins a translation with an embedding of zeros and counts positions from 0. So a model and
-its export give equal results only if :func:`like_marian` has changed the model first.
+Marian begins a translation with an embedding of zeros, where fairseq has that of ``</s>``, and
+counts positions from 0. So a model and its export give equal results only if :func:`like_marian`
+has changed the model first.
 """
 
 import json
@@ -25,7 +26,7 @@ PROJECTIONS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
 
 @torch.no_grad()
 def like_marian(model: TransformerModel, words: Dictionary) -> TransformerModel:
-    """Change a model: sinusoidal positions from 0, and zeros as start embedding; return it."""
+    """Give a model Marian's sinusoidal positions and zeros as its embedding of </s>; return it."""
     for coder in (model.encoder, model.decoder):
         table = coder.embed_positions.weight
         count, half = len(table) - words.pad() - 1, table.size(1) // 2

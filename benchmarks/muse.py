@@ -172,7 +172,7 @@ def muse(*, kernels: bool, fused: bool = False) -> list[str]:
     return [*flags, *["--muse-fused"] * fused]
 
 
-def translators(size: Size, **where: object) -> dict[str, Side]:
+def translators(size: Size, *, device: str, dtype: torch.dtype = torch.float32) -> dict[str, Side]:
     """Build the models for generation; a fused or packed model has its plain model's weights."""
     flags = {
         TRANSFORMER: ["--arch", "transformer"],
@@ -181,6 +181,7 @@ def translators(size: Size, **where: object) -> dict[str, Side]:
         MUSE: muse(kernels=True),
         MUSE_FUSED: muse(kernels=True, fused=True),
     }
+    where = {"device": device, "dtype": dtype}
     sides = {name: Side(words, size, positions=LONGEST, **where) for name, words in flags.items()}
     for separate, fused in ((SIMPLE, SIMPLE_FUSED), (MUSE, MUSE_FUSED)):
         sides[fused].model.load_state_dict(sides[separate].model.state_dict())

@@ -207,7 +207,7 @@ class Constant(nn.Module):
 def attentions(
     size: Size, slots: list[int], n: int, device: str, dtype: torch.dtype
 ) -> dict[str, nn.Module]:
-    """Return Linformer attentions with these numbers of slots, and a fused exact one, by name."""
+    """Build a Linformer attention for each number of slots, and fused exact attention, by name."""
     torch.manual_seed(1)
     modules: dict[str, nn.Module] = {
         f"k={k}": LinformerAttention(size.embed_dim, size.heads, LengthProjection(k, max(k, n)))
@@ -219,7 +219,10 @@ def attentions(
 
 
 def core(module: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> nn.Module:
-    """Return a copy of an attention without linear layers, with fixed queries, keys and values."""
+    """Return a copy of an attention that attends from ``q`` to ``k``, ``v``, whatever its input.
+
+    It has no linear layers, so its time is that of the attention alone.
+    """
     alone = copy.deepcopy(module)
     alone.q_proj, alone.k_proj, alone.v_proj = Constant(q), Constant(k), Constant(v)
     alone.out_proj = nn.Identity()

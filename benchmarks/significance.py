@@ -2,17 +2,17 @@
 """Measure how often `compare` finds a difference where there is none, and where there is one.
 
     python benchmarks/significance.py --experiments 10000 --json docs/results/significance.json
-    python benchmarks/significance.py --pseudo docs/results/multi30k_all/translations.tsv.xz \
+    python benchmarks/significance.py --pseudo docs/results/multi30k_all/translations.tsv.xz \\
         --ref test.de --spread uniform --experiments 10000 --json uniform.json
 
 Every experiment compares two systems with a few training runs each, by the test of
 :mod:`fairseq_ext.evaluation.significance`. The first command draws scores from a statistical model.
-Its variances were measured on our translations: between seeds, of each run's own noise on
-sentences, and of the lead on some sentences that a system has with every seed. The second command
-makes pseudo-runs from published translations. A pseudo-run takes each sentence from a random
-training run or, with some probability, from a worse system. This probability is drawn anew for each
-pseudo-run and plays the part of its seed. Both systems draw from the same runs, so there is no true
-difference.
+Its variances were measured on our translations. They are the variance between seeds, that of a
+run's noise on sentences, and that of a system's lead on these sentences with every seed. The second
+command makes pseudo-runs from published translations. A pseudo-run takes each sentence from a
+random training run or, with some probability, from a worse system. This probability is drawn anew
+for each pseudo-run and plays the part of its seed. Both systems draw from the same runs, so there
+is no true difference.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def simulated(
 def half_widths(
     by_sentences: np.ndarray, noise: np.ndarray, seeds: np.ndarray, weight: float, freedom: int
 ) -> np.ndarray:
-    """Return what :meth:`Variances.half_width` returns, but for many experiments at once."""
+    """Return half of each experiment's confidence interval, as :class:`Variances` computes it."""
     normal, student = NormalDist().inv_cdf(1 - LEVEL / 2), student_quantile(freedom)
     shared = np.maximum(0, by_sentences - weight * noise)
     variances = Variances(float(shared[0]), float(seeds[0]), float(noise[0]), weight, freedom)
