@@ -151,11 +151,6 @@ class ParallelBlock(nn.Module):
 
         fairseq calls this before it loads a checkpoint.
         """
-        prefix = f"{name}.projections."
-        if isinstance(self.projections, projections.FusedProjections):
-            changed = projections.fuse(state_dict, prefix)
-        else:
-            changed = projections.unfuse(state_dict, self.sizes, prefix)
-        if changed is not state_dict:
-            state_dict.clear()
-            state_dict.update(changed)
+        fused = isinstance(self.projections, projections.FusedProjections)
+        convert = projections.fuse if fused else projections.unfuse
+        convert(state_dict, self.sizes, f"{name}.projections.")

@@ -30,7 +30,7 @@ def block(
     before, heads = x, layer.attention.heads
     if layer.normalize_before:
         x = norm(layer.layer_norm, x, program)
-    parts, columns = read(layer, x, program), layer.sizes.columns_out()
+    parts, columns = read(layer, x, program), [*layer.sizes.columns_out().values()]
     attended, *context, hidden = program.like(x, sum(columns)).cut(columns)
     q, k, v, *convolution_values = parts[0].split(layer.attention.parts_in)
     of_attention, *of_convolution = attended.split(layer.attention.parts_out)
@@ -58,7 +58,7 @@ def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
         projections: Any = layer.projections
         return [linear(getattr(projections, name), x, program) for name in projections.inward]
     weight, bias, _, _ = fused(layer, program)
-    return program.linear(x, weight, bias).cut(layer.sizes.rows_in())
+    return program.linear(x, weight, bias).cut([*layer.sizes.rows_in().values()])
 
 
 def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: Writer) -> Columns:

@@ -6,7 +6,7 @@ the same, so :func:`fuse` and :func:`unfuse` convert a state dict without roundi
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class Sizes(NamedTuple):
-    """The sizes of a block, from which the sizes of its first and last matrices follow."""
+    """The sizes of a block, from which the names and sizes of its projections follow."""
 
     dim: int  # channels C
     ffn_dim: int  # hidden units F of the feed-forward network
@@ -23,32 +23,19 @@ class Sizes(NamedTuple):
     parts_out: int  # C channels each: the results of self-attention and perhaps of convolution
     source_dim: int | None = None  # channels of the source, if the block attends to one
 
-    def rows_in(self) -> list[int]:
-        """Return how many rows of ``W_Enc`` belong to each branch.
+    def rows_in(self) -> dict[str, int]:
+        """Return how many rows of ``W_Enc`` belong to each branch, by the name of its first layer.
 
         They compute self-attention's q, k and v (perhaps also the convolution's values), the query
         to the source (decoder) and the hidden layer of the FFN.
         """
-        query = [] if self.source_dim is None else [self.dim]
-        return [self.parts_in * self.dim, *query, self.ffn_dim]
+        query = {} if self.source_dim is None else {"cross_query": self.dim}
+        return {"in_proj": self.parts_in * self.dim, **query, "fc1": self.ffn_dim}
 
-    def columns_out(self) -> list[int]:
-        """Return how many columns of ``W_Dec`` read each branch.
-
-        The branches are self-attention with convolution, source attention (decoder) and FFN.
-        """
-        context = [] if self.source_dim is None else [self.dim]
-        return [self.parts_out * self.dim, *context, self.ffn_dim]
-
-
-def names(crossing: bool) -> tuple[list[str], list[str]]:
-    """Return the names of a block's first linear layers, and the names of its last ones.
-
-    They have the order of the rows of ``W_Enc`` and of the columns of ``W_Dec``. ``crossing`` says
-    whether the block attends to a source.
-    """
-    middle = (["cross_query"], ["cross_out"]) if crossing else ([], [])
-    return ["in_proj", *middle[0], "fc1"], ["out_proj", *middle[1], "fc2"]
+    def columns_out(self) -> dict[str, int]:
+        """Return how many columns of ``W_Dec`` read each branch, by the name of its last layer."""
+        context = {} if self.source_dim is None else {"cross_out": self.dim}
+        return {"out_proj": self.parts_out * self.dim, **context, "fc2": self.ffn_dim}
 
 
 def init_in_(weight: Tensor) -> None:
@@ -107,10 +94,10 @@ class SeparateProjections(nn.Module):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.inward, self.outward = names(sizes.source_dim is not None)
-        for name, rows in zip(self.inward, sizes.rows_in(), strict=True):
+        self.inward, self.outward = sizes.rows_in(), sizes.columns_out()
+        for name, rows in self.inward.items():
             self.add_module(name, nn.Linear(sizes.dim, rows))
-        for name, columns in zip(self.outward, sizes.columns_out(), strict=True):
+        for name, columns in self.outward.items():
             self.add_module(name, nn.Linear(columns, sizes.dim))
         for name, linear in self.named_children():
             weight, bias = linear.parameters()
@@ -118,7 +105,7 @@ class SeparateProjections(nn.Module):
             nn.init.zeros_(bias)
 
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
-        """Apply each branch's first matrix; return the products, in the order of :func:`names`.
+        """Apply each branch's first matrix; return the products in the order of ``W_Enc``.
 
         Self-attention reads ``x_self`` ``[..., C]``, all other branches read ``x`` ``[..., C]``.
         """
@@ -128,7 +115,7 @@ class SeparateProjections(nn.Module):
     def write(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Apply each branch's last matrix; return each branch's output ``[..., C]``.
 
-        ``parts`` has what each branch has computed before, in the order of :func:`names`.
+        ``parts`` has what each branch has computed before, in the order of ``W_Dec``.
         """
         return [getattr(self, name)(part) for name, part in zip(self.outward, parts, strict=True)]
 
@@ -143,14 +130,15 @@ class FusedProjections(nn.Module):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.rows, self.columns = sizes.rows_in(), sizes.columns_out()
+        self.rows, self.columns = [*sizes.rows_in().values()], [*sizes.columns_out().values()]
         self.weight_in = nn.Parameter(torch.empty(sum(self.rows), sizes.dim))
         self.bias_in = nn.Parameter(torch.empty(sum(self.rows)))
         self.weight_out = nn.Parameter(torch.empty(sizes.dim, sum(self.columns)))
         self.biases_out = nn.Parameter(torch.empty(len(self.columns), sizes.dim))
         self._linear_in, self._linear_out = OneDnnProduct(), OneDnnProduct()
-        separate = SeparateProjections(sizes).state_dict()
-        self.load_state_dict(fuse(separate))
+        state = SeparateProjections(sizes).state_dict()
+        fuse(state, sizes)
+        self.load_state_dict(state)
 
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
         """Apply ``W_Enc``; arguments and result are as in :meth:`SeparateProjections.read`."""
@@ -176,40 +164,38 @@ class FusedProjections(nn.Module):
         return self._linear_out(joined, self.weight_out, self.biases_out.sum(0))
 
 
-def fuse(state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
-    """Convert a state dict of :class:`SeparateProjections` to one of :class:`FusedProjections`.
+def fuse(state: dict[str, Tensor], sizes: Sizes, prefix: str = "") -> None:
+    """Turn a state dict of :class:`SeparateProjections` into one of :class:`FusedProjections`.
 
-    Only keys that start with ``prefix`` change. A state that is already fused is returned as it is.
+    Only keys that start with ``prefix`` change. A state that is already fused stays as it is.
     """
-    inward, outward = names(f"{prefix}cross_query.weight" in state)
     if f"{prefix}in_proj.weight" not in state:
-        return state
-    fused = {}
-    for kind in ("weight", "bias"):
-        fused[f"{prefix}{kind}_in"] = torch.cat([state[f"{prefix}{n}.{kind}"] for n in inward])
-    weights = [state[f"{prefix}{n}.weight"] for n in outward]
-    fused[f"{prefix}weight_out"] = torch.cat(weights, dim=1)
-    fused[f"{prefix}biases_out"] = torch.stack([state[f"{prefix}{n}.bias"] for n in outward])
-    replaced = {f"{prefix}{n}.{kind}" for n in (*inward, *outward) for kind in ("weight", "bias")}
-    return {**{name: value for name, value in state.items() if name not in replaced}, **fused}
+        return
+
+    def popped(names: Iterable[str], kind: str) -> list[Tensor]:
+        return [state.pop(f"{prefix}{name}.{kind}") for name in names]
+
+    first, last = sizes.rows_in(), sizes.columns_out()
+    state[f"{prefix}weight_in"] = torch.cat(popped(first, "weight"))
+    state[f"{prefix}bias_in"] = torch.cat(popped(first, "bias"))
+    state[f"{prefix}weight_out"] = torch.cat(popped(last, "weight"), dim=1)
+    state[f"{prefix}biases_out"] = torch.stack(popped(last, "bias"))
 
 
-def unfuse(state: dict[str, Tensor], sizes: Sizes, prefix: str = "") -> dict[str, Tensor]:
-    """Convert a state dict of :class:`FusedProjections` to one of :class:`SeparateProjections`.
+def unfuse(state: dict[str, Tensor], sizes: Sizes, prefix: str = "") -> None:
+    """Turn a state dict of :class:`FusedProjections` into one of :class:`SeparateProjections`.
 
-    This reverses :func:`fuse` exactly, to the bit. ``sizes`` are the block's sizes. A state that is
-    not fused is returned as it is.
+    This reverses :func:`fuse` exactly, to the bit. A state that is not fused stays as it is.
     """
     if f"{prefix}weight_in" not in state:
-        return state
-    inward, outward = names(sizes.source_dim is not None)
-    separate: dict[str, Tensor] = {}
+        return
+    first, last = sizes.rows_in(), sizes.columns_out()
     for kind in ("weight", "bias"):
-        rows = state[f"{prefix}{kind}_in"].split(sizes.rows_in())
-        separate |= {f"{prefix}{n}.{kind}": part for n, part in zip(inward, rows, strict=True)}
-    parts = state[f"{prefix}weight_out"].split(sizes.columns_out(), dim=1)
-    for name, part, bias in zip(outward, parts, state[f"{prefix}biases_out"], strict=True):
-        separate |= {f"{prefix}{name}.weight": part, f"{prefix}{name}.bias": bias}
-    replaced = {f"{prefix}{n}" for n in ("weight_in", "bias_in", "weight_out", "biases_out")}
-    unchanged = {name: value for name, value in state.items() if name not in replaced}
-    return {**unchanged, **{name: value.clone() for name, value in separate.items()}}
+        rows = state.pop(f"{prefix}{kind}_in").split([*first.values()])
+        for name, part in zip(first, rows, strict=True):
+            state[f"{prefix}{name}.{kind}"] = part.clone()
+    columns = state.pop(f"{prefix}weight_out").split([*last.values()], dim=1)
+    biases = state.pop(f"{prefix}biases_out")
+    for name, part, bias in zip(last, columns, biases, strict=True):
+        state[f"{prefix}{name}.weight"] = part.clone()
+        state[f"{prefix}{name}.bias"] = bias.clone()
