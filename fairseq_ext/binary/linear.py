@@ -148,14 +148,17 @@ class BinaryLinear(nn.Linear):
 
     def forward(self, x: Tensor, dropout: nn.Module | None = None) -> Tensor:
         """Map ``x`` ``[..., K]`` to ``[..., N]``; ``dropout`` is applied to binarized inputs."""
-        if not self.binary_weights:
-            x = self._read(x, dropout)
+        if self.binary_weights and self.binary_inputs:
+            return self._binary_forward(x, dropout)
+        if self.binary_inputs:
+            x = self.input_binarizer(x) / self.scale
+        if dropout is not None:
+            x = dropout(x)
+        if not self.binary_weights or self.frozen_level is not None:
             return F.linear(x, self.weight, self.bias)
-        if not self.binary_inputs:
-            x = self._read(x, dropout)
-            if self.frozen_level is not None:
-                return F.linear(x, self.weight, self.bias)
-            return _Product.apply(x, self.weight, self.bias, self._levels(), None, None, 1.0)
+        return _Product.apply(x, self.weight, self.bias, self._levels(), None, None, 1.0)
+
+    def _binary_forward(self, x: Tensor, dropout: nn.Module | None) -> Tensor:
         inputs, scale, mask = self.input_binarizer.levels(x), self.scale, None
         if dropout is not None and (p := active_rate(dropout)):
             mask, scale_up = draw(x, p)
@@ -165,13 +168,6 @@ class BinaryLinear(nn.Linear):
                 signs, level = _signs(x, inputs, mask), inputs.level / scale
                 return _binary_product(signs, level, self.weight, self.frozen_level, self.bias)
         return _Product.apply(x, self.weight, self.bias, self._levels(), inputs, mask, scale)
-
-    def _read(self, x: Tensor, dropout: nn.Module | None) -> Tensor:
-        """Return the product's left operand, ``A`` or ``A_b / s``, in floats after ``dropout``."""
-        if self.binary_inputs:
-            x = self.input_binarizer(x)
-            x = x if self.scale == 1 else x / self.scale
-        return x if dropout is None else dropout(x)
 
     def binarized_weight(self) -> Tensor:
         """Return ``W_b`` ``[N, K]``; the latent weights while the stage does not binarize them."""
