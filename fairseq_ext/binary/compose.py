@@ -81,24 +81,20 @@ def attention_options(cfg: Any, selection: switches.Switches) -> dict[str, Any]:
     return {"qk": "qk" in selection.activations, "score_v": score_v}
 
 
-def stages_of(cfg: Any, selection: switches.Switches) -> list[int]:
-    """Return the number of updates of each stage, from ``--stage-updates``; [] if it is empty.
+def add_stage(model: nn.Module, cfg: Any, selection: switches.Switches) -> None:
+    """Add the module ``binary_stage``, by which binary layers enter their stages of training.
 
     Raises:
-        ConfigError: the option is wrong, or has fewer stages than the products of ``selection``
-            need (:func:`stages.lengths`).
+        ConfigError: ``--stage-updates`` is wrong, or has fewer stages than ``selection`` needs.
     """
-    fewest = 3 if selection.activations else 2 if selection.weights else 1
-    return stages.lengths(cfg.stage_updates, fewest)
-
-
-def staged_layers(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of a model that are binary in some stage of training."""
+    layers = []
     for module in model.modules():
         layer = isinstance(module, BinaryLinear) and (module.weights or module.inputs)
         products = isinstance(module, BinaryAttention) and any(module.options.values())
         if layer or products:
-            yield module
+            layers.append(module)
+    fewest = 3 if selection.activations else 2 if selection.weights else 1
+    model.binary_stage = stages.Stage(layers, stages.lengths(cfg.stage_updates, fewest))
 
 
 def binarize_model(model: BaseFairseqModel, cfg: configuration.BinaryOptions) -> None:
@@ -154,7 +150,7 @@ def binarize_model(model: BaseFairseqModel, cfg: configuration.BinaryOptions) ->
                     f"this architecture: {type(child).__name__}, a subclass of fairseq's "
                     "attention, may read the float weights."
                 )
-    model.binary_stage = stages.Stage(staged_layers(model), stages_of(cfg, selection))
+    add_stage(model, cfg, selection)
 
 
 def _require_own_products(model: BaseFairseqModel) -> None:

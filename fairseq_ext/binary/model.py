@@ -19,7 +19,7 @@ from fairseq.modules import (
 
 from fairseq_ext.base import configuration, models
 from fairseq_ext.base.configuration import option
-from fairseq_ext.binary import compose, stages, switches
+from fairseq_ext.binary import compose, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import KINDS
 from fairseq_ext.binary.linear import BinaryLinear, FeedForwardOutput
@@ -155,9 +155,7 @@ class BmtModel(models.TranslationTransformer):
         for module in model.modules():
             if hasattr(module, "normalized_shape"):  # a layer norm of torch or of apex
                 module.eps = NORM_EPS
-        model.binary_stage = stages.Stage(
-            compose.staged_layers(model), compose.stages_of(cfg, layers.switches)
-        )
+        compose.add_stage(model, cfg, layers.switches)
 
 
 TINY, BASE = models.both_sides(128, 256, 4, layers=4), models.both_sides(512, 2048, 8)
