@@ -175,12 +175,9 @@ class BinaryAttention(MultiheadAttention):
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> IncrementalState:
         """Keep the cached keys and values of the rows ``new_order`` ``[R']``, for beam search."""
-        saved = self._get_input_buffer(incremental_state)
-        if not saved:
-            return incremental_state
         state = {
             name: None if value is None else keep_sentences(value, 0, new_order)
-            for name, value in saved.items()
+            for name, value in self._get_input_buffer(incremental_state).items()
         }
         return self._set_input_buffer(incremental_state, state)
 
