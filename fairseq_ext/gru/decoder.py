@@ -113,13 +113,11 @@ class AttentiveGRU(nn.Module):
         """
         return self._step(self._embedding_gates(embedded), embedded, state, source)
 
-    def forward(
-        self, embedded: Tensor, hidden: Tensor, source: Source
-    ) -> tuple[Tensor, Tensor, State]:
+    def forward(self, embedded: Tensor, hidden: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         """Run all decoding steps on embedded target words ``[T, B, E]`` (teacher forcing).
 
-        ``hidden`` is ``s_0``, ``[B, H]``. Return features ``[T, B, O]``, attention weights
-        ``[T, B, S]`` and the state after the last word.
+        ``hidden`` is ``s_0``, ``[B, H]``. Return features ``[T, B, O]`` and attention weights
+        ``[T, B, S]``.
         """
         if not self.input_feeding:
             return self._parallel(embedded, hidden, source)
@@ -138,27 +136,20 @@ class AttentiveGRU(nn.Module):
                 self.gru.bias_hh_l0,
             )
             contexts = torch.bmm(weights.transpose(0, 1), source.annotations).transpose(0, 1)
-            return self._features(states, contexts, embedded), weights, State(states[-1], None)
-        return self._loop(gates, embedded, hidden, source)
-
-    def _loop(
-        self, gates: Tensor, embedded: Tensor, hidden: Tensor, source: Source
-    ) -> tuple[Tensor, Tensor, State]:
-        state, features, weights = self.initial(hidden), [], []
+            return self._features(states, contexts, embedded), weights
+        state, features, alphas = self.initial(hidden), [], []
         for step_gates, word in zip(gates, embedded, strict=True):
             feature, weight, state = self._step(step_gates, word, state, source)
             features.append(feature)
-            weights.append(weight)
-        return torch.stack(features), torch.stack(weights), state
+            alphas.append(weight)
+        return torch.stack(features), torch.stack(alphas)
 
-    def _parallel(
-        self, embedded: Tensor, hidden: Tensor, source: Source
-    ) -> tuple[Tensor, Tensor, State]:
+    def _parallel(self, embedded: Tensor, hidden: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         states, _ = self.gru(embedded, hidden.unsqueeze(0).type_as(embedded))  # [T, B, H]
         queries = states if self.luong else torch.cat([hidden.unsqueeze(0), states[:-1]])
         context, weights = self.attend(queries.transpose(0, 1), source)
         features = self._features(states, context.transpose(0, 1), embedded)
-        return features, weights.transpose(0, 1), State(states[-1], None)
+        return features, weights.transpose(0, 1)
 
     def _step(
         self, gates: Tensor, embedded: Tensor, state: State, source: Source

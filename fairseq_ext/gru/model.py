@@ -196,7 +196,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
             embedded = self.dropout(self.embed_tokens(prev_output_tokens))
             embedded = embedded.transpose(0, 1)  # [T, B, E]
             source, hidden = self._source(encoder_out), encoder_out["hidden"][0]
-            features, weights, _ = self.recurrence(embedded, hidden, source)
+            features, weights = self.recurrence(embedded, hidden, source)
         else:
             embedded = self.dropout(self.embed_tokens(prev_output_tokens[:, -1]))  # [R, E]
             saved = self.get_incremental_state(incremental_state, "state")

@@ -54,7 +54,7 @@ def test_decoder_equals_the_reference(kind, order, feeding, length, source):
     words, state, annotations, mask = inputs(model, length, source)
     variables = [words, state, annotations, *model.parameters()]
 
-    fast, weights, _ = model(words, state, model.source(annotations, mask))
+    fast, weights = model(words, state, model.source(annotations, mask))
     direction = torch.randn_like(fast)
     fast_gradients = gradients((fast * direction).sum(), variables)
 

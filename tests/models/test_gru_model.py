@@ -65,8 +65,8 @@ def test_without_input_feeding_attention_does_not_reach_the_state() -> None:
         recurrence = build(flags)[0].decoder.recurrence
         words, hidden = torch.randn(3, 2, 32), torch.zeros(2, 32)
         mask = torch.zeros(2, 4, dtype=torch.bool)
-        states = [
-            recurrence(words, hidden, recurrence.source(torch.randn(2, 4, 64), mask))[2].hidden
+        states = [  # features begin with s_t
+            recurrence(words, hidden, recurrence.source(torch.randn(2, 4, 64), mask))[0][..., :32]
             for _ in range(2)
         ]
         assert states[0].equal(states[1]) != feeding
