@@ -81,35 +81,34 @@ class MuseConfig(configuration.TransformerModelConfig):
     )
 
 
-def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of :class:`ParallelBlock` for each layer, lowest first.
+def block_options(cfg: TransformerConfig, side: str) -> list[dict[str, Any]]:
+    """Return the arguments of :class:`ParallelBlock` for each layer, lowest first.
 
     ``side`` is ``encoder`` or ``decoder``.
     """
     sizes = getattr(cfg, side)
     ordinary = cfg.muse_convolution == "ordinary"
     kernels = kernels_of_layers(str(cfg.muse_kernels), sizes.layers, ordinary=ordinary)
-    for kernel_sizes in kernels:
-        yield {
-            "dim": sizes.embed_dim,
-            "ffn_dim": sizes.ffn_embed_dim,
-            "heads": sizes.attention_heads,
-            "kernel_sizes": kernel_sizes,
-            "causal": side == "decoder",
-            "source_dim": cfg.encoder.embed_dim if side == "decoder" else None,
-            "ordinary": ordinary,
-            "separate": cfg.muse_separate_projection,
-            "normalize_before": sizes.normalize_before,
-            "fused": cfg.muse_fused,
-            "activation": utils.get_activation_fn(str(cfg.activation_fn)),
-            "dropout": cfg.dropout,
-            "input_dropout": cfg.input_dropout,
-            "attention_dropout": cfg.attention_dropout,
-            "activation_dropout": cfg.activation_dropout,
-            "kernel_dropout": cfg.weight_dropout,
-            # `--retain-dropout-modules` finds dropout modules by this name.
-            "make_dropout": partial(FairseqDropout, module_name=ParallelBlock.__name__),
-        }
+    options = {
+        "dim": sizes.embed_dim,
+        "ffn_dim": sizes.ffn_embed_dim,
+        "heads": sizes.attention_heads,
+        "causal": side == "decoder",
+        "source_dim": cfg.encoder.embed_dim if side == "decoder" else None,
+        "ordinary": ordinary,
+        "separate": cfg.muse_separate_projection,
+        "normalize_before": sizes.normalize_before,
+        "fused": cfg.muse_fused,
+        "activation": utils.get_activation_fn(str(cfg.activation_fn)),
+        "dropout": cfg.dropout,
+        "input_dropout": cfg.input_dropout,
+        "attention_dropout": cfg.attention_dropout,
+        "activation_dropout": cfg.activation_dropout,
+        "kernel_dropout": cfg.weight_dropout,
+        # `--retain-dropout-modules` finds dropout modules by this name.
+        "make_dropout": partial(FairseqDropout, module_name=ParallelBlock.__name__),
+    }
+    return [{**options, "kernel_sizes": kernel_sizes} for kernel_sizes in kernels]
 
 
 class EncoderBlock(ParallelBlock):
@@ -193,11 +192,10 @@ class MuseEncoder(TransformerEncoderBase):
     ) -> None:
         self._options = block_options(cfg, "encoder")
         super().__init__(cfg, dictionary, embed_tokens)
-        del self._options  # a generator, which cannot be copied with the model (--store-ema)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """Build the next layer; fairseq calls this once for each layer."""
-        layer = EncoderBlock(**next(self._options))
+        layer = EncoderBlock(**self._options.pop(0))
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
@@ -213,7 +211,6 @@ class MuseDecoder(TransformerDecoderBase):
     ) -> None:
         self._options = block_options(cfg, "decoder")
         super().__init__(cfg, dictionary, embed_tokens)
-        del self._options  # a generator, which cannot be copied with the model (--store-ema)
         self.need_attn = True
         self._output = OneDnnProduct()
 
@@ -221,7 +218,7 @@ class MuseDecoder(TransformerDecoderBase):
         self, cfg: TransformerConfig, no_encoder_attn: bool = False
     ) -> nn.Module:
         """Build the next layer; fairseq calls this once for each layer."""
-        layer = DecoderBlock(**next(self._options))
+        layer = DecoderBlock(**self._options.pop(0))
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
     def extract_features(self, *args: Any, **kwargs: Any) -> tuple[Tensor, dict[str, Any]]:
