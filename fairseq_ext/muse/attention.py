@@ -73,13 +73,13 @@ class MultiScaleAttention(nn.Module):
     def __init__(
         self,
         heads: int,
-        convolution: DynamicConvolution | None = None,
-        separate: bool = False,
-        dropout: nn.Module | None = None,
+        convolution: DynamicConvolution | None,
+        separate: bool,
+        dropout: nn.Module,
     ) -> None:
         super().__init__()
         self.heads, self.convolution, self.separate = heads, convolution, separate
-        self.dropout = dropout or nn.Identity()
+        self.dropout = dropout
 
     @property
     def parts_in(self) -> int:
@@ -94,9 +94,9 @@ class MultiScaleAttention(nn.Module):
     def forward(
         self,
         projected: Tensor,
-        padding_mask: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        past: Past | None = None,
+        padding_mask: Tensor | None,
+        attention_mask: Tensor | None,
+        past: Past | None,
     ) -> Tensor:
         """Attend and convolve; return ``[T, B, C]``, or ``[T, B, 2C]`` if there is a convolution.
 
@@ -166,10 +166,9 @@ class SourceAttention(nn.Module):
     In beam search, neighbouring rows (hypotheses) of one sentence share its keys and values.
     """
 
-    def __init__(self, heads: int, dropout: nn.Module | None = None) -> None:
+    def __init__(self, heads: int, dropout: nn.Module) -> None:
         super().__init__()
-        self.heads = heads
-        self.dropout = dropout or nn.Identity()
+        self.heads, self.dropout = heads, dropout
 
     def source(self, projected: Tensor, padding_mask: Tensor | None) -> Source:
         """Split keys and values ``[S, B, 2C]`` into heads; the mask ``[B, S]`` is true on pads."""
