@@ -76,7 +76,7 @@ class MLPAttention(nn.Module):
 
     def __init__(self, query_dim: int, key_dim: int, attention_dim: int) -> None:
         super().__init__()
-        self.query_dim, self.key_dim = query_dim, key_dim
+        self.query_dim = query_dim
         self.hidden = nn.Linear(query_dim + key_dim, attention_dim)  # W, b
         self.score = nn.Linear(attention_dim, 1)  # v, b_v
 

@@ -192,20 +192,20 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         **unused: Any,
     ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
         """Compute the output layer's input ``[B, T, O]``, and attention as in :meth:`forward`."""
+        annotations = encoder_out["encoder_out"][0].transpose(0, 1)
+        padding_mask, hidden = encoder_out["encoder_padding_mask"][0], encoder_out["hidden"][0]
         if incremental_state is None:
-            embedded = self.dropout(self.embed_tokens(prev_output_tokens))
-            embedded = embedded.transpose(0, 1)  # [T, B, E]
-            source, hidden = self._source(encoder_out), encoder_out["hidden"][0]
+            embedded = self.dropout(self.embed_tokens(prev_output_tokens)).transpose(0, 1)
+            source = self.recurrence.source(annotations, padding_mask)
             features, weights = self.recurrence(embedded, hidden, source)
         else:
             embedded = self.dropout(self.embed_tokens(prev_output_tokens[:, -1]))  # [R, E]
             saved = self.get_incremental_state(incremental_state, "state")
             if saved is None:
-                state = self.recurrence.initial(encoder_out["hidden"][0])
-                saved = state, self._source(encoder_out).keys
-            state, keys = saved  # annotations and mask are in the encoder's output
-            annotations = encoder_out["encoder_out"][0].transpose(0, 1)
-            source = Source(annotations, keys, encoder_out["encoder_padding_mask"][0])
+                keys = self.recurrence.attention.keys(annotations)
+                saved = self.recurrence.initial(hidden), keys
+            state, keys = saved
+            source = Source(annotations, keys, padding_mask)
             features, weights, state = self.recurrence.step(embedded, state, source)
             self.set_incremental_state(incremental_state, "state", (state, keys))
             features, weights = features.unsqueeze(0), weights.unsqueeze(0)
@@ -250,10 +250,6 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
     def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:
         """Make the decoder return attention only if ``--print-alignment`` sets ``need_attn``."""
         self.need_attn = bool(need_attn)
-
-    def _source(self, encoder_out: dict[str, list[Tensor]]) -> Source:
-        annotations = encoder_out["encoder_out"][0].transpose(0, 1)
-        return self.recurrence.source(annotations, encoder_out["encoder_padding_mask"][0])
 
 
 # Section 5 of the paper. The number of 43,564,519 parameters implies embeddings of size 100. The
