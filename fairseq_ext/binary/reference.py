@@ -86,14 +86,9 @@ def attention(
 ) -> Tensor:
     """Attend from ``queries`` ``[T, C]`` to ``source`` ``[S, C]`` (section 3.5 and figure 1).
 
-    Args:
-        queries, source: states of one sentence.
-        visible: ``[T, S]``, true where a query may look.
-        p: the parameters by name.
-        heads: number of heads.
-        bits: for each of the products ``qkv``, ``out`` and ``qk`` the ``bits`` of :func:`dense`.
-        eps: ε of the layer norms.
-        score_v: ``signed`` or ``unsigned`` to binarize attention weights and values, or None.
+    ``visible`` ``[T, S]`` is true where a query may look. ``bits`` has the ``bits`` of
+    :func:`dense` for each of the products ``qkv``, ``out`` and ``qk``. ``score_v`` is ``signed`` or
+    ``unsigned`` to binarize attention weights and values, or None. ``eps`` is the ε of the norms.
     """
 
     def by_head(x: Tensor, name: str) -> list[Tensor]:

@@ -116,15 +116,9 @@ def fit_law(
 ) -> Fit:
     """Fit a scaling law to the losses of models by least squares, from several starting points.
 
-    Args:
-        encoder, decoder: numbers of parameters of each model, without embeddings, ``[n]``.
-        losses: loss per token of each model, ``[n]``. A baseline that is listed twice, once among
-            models that scale the encoder and once among models that scale the decoder, counts
-            twice.
-        base: (N̄e, N̄d), the sizes of the baseline's encoder and decoder.
-        what: the name of these models in messages.
-        resamples: number of bootstrap refits, with a progress bar; 0 for none.
-        seed: seed of the bootstrap.
+    ``encoder`` and ``decoder`` are the models' numbers of parameters without embeddings, ``losses``
+    their losses per token, ``[n]`` each. ``base`` is (N̄e, N̄d). A baseline that is listed twice
+    counts twice. ``what`` names the models in messages. There are ``resamples`` bootstrap refits.
 
     Raises:
         DataError: there are fewer than :data:`FEWEST_SIZES` different sizes, or several laws fit
@@ -374,8 +368,7 @@ def fit_groups(
 ) -> list[Group]:
     """Fit a law to the models of each family on each dataset, by :func:`fit_law`.
 
-    ``base`` is (N̄e, N̄d), the sizes of the baseline's encoder and decoder. It is the same for all
-    groups, so that their α can be compared.
+    ``base``, (N̄e, N̄d), is the same for all groups, so that their α can be compared.
     """
     members: dict[tuple[str, str], list[Model]] = {}
     for model in models:

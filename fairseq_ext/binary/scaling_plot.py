@@ -63,7 +63,7 @@ def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> li
 def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | Path) -> list[Path]:
     """Plot losses and fitted laws against the model size, in a panel for each dataset (Figure 2).
 
-    Return the files that were written: the picture ``output`` and the JSON of its numbers.
+    Return the paths of the picture and of the JSON of its numbers.
     """
     with _panels(groups) as (figure, panels):
         colours = _colours(groups)
@@ -81,8 +81,8 @@ def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | P
 def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
     """Plot the models' losses on each dataset against their training losses (Figure 3).
 
-    Each family with at least three models gets a least-squares line. Return the files that were
-    written: the picture ``output`` and the JSON of its numbers, or none without training losses.
+    Each family with at least three models gets a least-squares line. Return the paths of the
+    picture and of the JSON of its numbers, or none without training losses.
     """
     all_pairs = [
         (group, [(m.train_loss, m.loss) for m in group.models if m.train_loss is not None])

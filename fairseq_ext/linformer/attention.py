@@ -31,8 +31,7 @@ class LinformerAttention(nn.Module):
     because the weight of a slot cannot be divided among the tokens that the slot mixes.
 
     Args:
-        embed_dim: ``C``.
-        num_heads: ``H``.
+        embed_dim, num_heads: ``C`` and ``H``.
         projection: E and F; several layers may share one projection.
         scale: ``head-dim`` divides scores by ``√D``, ``model-dim`` by ``√C`` as the paper prints.
         compress_first: True mixes the tokens first and applies ``W_k`` and ``W_v`` to ``K`` slots;

@@ -38,9 +38,7 @@ def attention(
     num_heads: int,
     scale: str = "head-dim",
 ) -> Tensor:
-    """Attend from ``query`` ``[T, C]`` to ``source`` ``[n, C]``; return ``[T, C]``.
-
-    This computes equations (2) and (7).
+    """Attend from ``query`` ``[T, C]`` to ``source`` ``[n, C]``, equations (2) and (7).
 
     Args:
         p: weights and biases of the four linear layers by name, such as ``q_proj.weight``.
