@@ -5,12 +5,11 @@ finds its input or leaves its result.
 """
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 from torch import nn
 
-from fairseq_ext.engine.compilers import MODELS, encoder_decoder, linear, norm
+from fairseq_ext.engine.compilers import MODELS, encoder_decoder, joined, linear, norm
 from fairseq_ext.engine.program import NOTHING, Columns
 from fairseq_ext.engine.writer import Writer
 from fairseq_ext.muse.block import ParallelBlock
@@ -54,11 +53,11 @@ def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
 
     Return the columns of each branch's product.
     """
-    if not can_fuse(layer):
-        projections: Any = layer.projections
-        return [linear(getattr(projections, name), x, program) for name in projections.inward]
-    weight, bias, _, _ = fused(layer, program)
-    return program.linear(x, weight, bias).cut([*layer.sizes.rows_in().values()])
+    projections = layer.projections
+    if isinstance(projections, FusedProjections):
+        weight, bias = program.parameters(projections, "_in")
+        return program.linear(x, weight, bias).cut(projections.rows)
+    return joined([getattr(projections, name) for name in projections.inward], x, program)
 
 
 def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: Writer) -> Columns:
@@ -66,42 +65,20 @@ def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: 
 
     ``parts`` are what the branches' last matrices read, in adjacent columns of a register.
     """
-    if not can_fuse(layer):
-        projections: Any = layer.projections
-        for name, part in zip(projections.outward, parts, strict=True):
-            x = linear(getattr(projections, name), part, program, added=x)
-        return x
-    _, _, weight, bias = fused(layer, program)
-    joined = Columns(parts[0].register, 0, sum(part.width for part in parts))
-    return program.linear(joined, weight, bias, added=x)
-
-
-def can_fuse(layer: ParallelBlock) -> bool:
-    """Return whether the matrices of a block's branches are fused, or can be: none is binary."""
-    projections = layer.projections
-    return isinstance(projections, FusedProjections) or all(
-        type(module) is nn.Linear for module in projections.children()
-    )
-
-
-def fused(layer: ParallelBlock, program: Writer) -> tuple[np.ndarray, ...]:
-    """Return ``W_Enc``, its bias, ``W_Dec``, its bias; join the matrices if they are separate."""
     projections = layer.projections
     if isinstance(projections, FusedProjections):
-        names = ("weight_in", "bias_in", "weight_out", "biases_out")
-        *matrices, biases = (program.array(getattr(projections, name)) for name in names)
-        return *matrices, program.derive("total", biases)
-    (first, first_bias), (last, last_bias) = (
-        [[program.array(getattr(getattr(projections, name), kind)) for name in names]
-         for kind in ("weight", "bias")]
-        for names in (projections.inward, projections.outward)
-    )  # fmt: skip
-    return (
-        program.derive("rows", *first),
-        program.derive("rows", *first_bias),
-        program.derive("beside", *last),
-        program.derive("total", *last_bias),
-    )
+        weight, biases = program.array(projections.weight_out), [projections.biases_out]
+    else:
+        layers = [getattr(projections, name) for name in projections.outward]
+        if any(type(last) is not nn.Linear for last in layers):  # some are binary
+            for last, part in zip(layers, parts, strict=True):
+                x = linear(last, part, program, added=x)
+            return x
+        weight = program.derive("beside", *(program.array(last.weight) for last in layers))
+        biases = [last.bias for last in layers]
+    bias = program.derive("total", *(program.array(vector) for vector in biases))
+    joined_parts = Columns(parts[0].register, 0, sum(part.width for part in parts))
+    return program.linear(joined_parts, weight, bias, added=x)
 
 
 def convolution(layer: DynamicConvolution, values: Columns, out: Columns, program: Writer) -> None:
