@@ -234,12 +234,9 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         saved = self.get_incremental_state(incremental_state, "state")
         if saved is None:
             return
-        (hidden, fed), keys = saved
-        sentences = select_sentences(new_order, hidden.size(0) // keys.size(0))
-        state = State(
-            hidden.index_select(0, new_order),
-            None if fed is None else fed.index_select(0, new_order),
-        )
+        state, keys = saved
+        sentences = select_sentences(new_order, state.hidden.size(0) // keys.size(0))
+        state = State._make(None if x is None else x.index_select(0, new_order) for x in state)
         reordered = state, keep_sentences(keys, 0, sentences)
         self.set_incremental_state(incremental_state, "state", reordered)
 
