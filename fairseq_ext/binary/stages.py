@@ -65,7 +65,7 @@ def stage_at(update: int, stages: list[int]) -> int:
     """
     if not stages:
         return 2
-    return sum(update >= end for end in list(accumulate(stages))[:-1])
+    return sum(update >= end for end in accumulate(stages[:-1]))
 
 
 class Stage(nn.Module):
