@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairseq_ext.commands import options
 from fairseq_ext.utils import extras
@@ -155,9 +155,8 @@ def _draw_side(axes: Axes, layers: tuple[Mapping[int, float], ...], sizes: list[
 
     numbers = range(1, len(layers) + 1)
     for size, colour in zip(sizes, cycle(PALETTE), strict=False):
-        line: dict[str, Any] = {"marker": "o", "ms": 5, "lw": 1.8, "color": colour}
         values = [layer.get(size, float("nan")) for layer in layers]
-        axes.plot(numbers, values, label=f"k = {size}", **line)
+        axes.plot(numbers, values, "o-", ms=5, lw=1.8, color=colour, label=f"k = {size}")
     equal = {1 / len(layer) for layer in layers if len(layer) > 1}
     if len(equal) == 1:
         axes.axhline(equal.pop(), color="#777777", lw=1, ls="--", label="equal shares (at first)")
