@@ -313,10 +313,7 @@ def read_table(path: str | Path) -> list[Model]:
 
 
 def _model(row: dict[str, Any], where: str) -> Model:
-    """Read a model from a row of the table; empty cells count as missing.
-
-    ``where`` names file and row in the :class:`DataError` that a bad cell raises.
-    """
+    """Read a model from a row of the table; ``where`` names file and row in messages."""
     if None in row:  # where Python's `csv` puts cells behind the last column
         raise DataError(f"{where}: the row has more cells than the table has columns.")
     cells = {name: value for name, value in row.items() if value not in (None, "")}

@@ -176,11 +176,7 @@ class DynamicConvolution(nn.Module):
         return merged.to(logits.dtype).permute(2, 0, 1).unflatten(0, values.shape[:-1])
 
     def _merge(self, parts: list[Tensor]) -> Tensor:
-        """Add up kernels, each multiplied by its gate's share and padded to K taps.
-
-        ``parts`` has the kernels of each size ``k_i``, ``[H, k_i, positions]``. Return
-        ``[H, K, positions]``.
-        """
+        """Add up kernels ``[H, k_i, positions]``, each times its share and padded to K taps."""
         taps = max(self.kernel_sizes)
         merged: Any = 0
         for weights, share in zip(parts, self.gate_values(), strict=True):
