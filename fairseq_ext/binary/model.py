@@ -85,7 +85,7 @@ class Layers:
         )
 
     def linear(self, product: str, inputs: int, outputs: int, *, bias: bool = True) -> BinaryLinear:
-        """Build a Xavier-initialized linear layer for ``product``, a key of ``switches.LAYERS``."""
+        """Build a Xavier-initialized linear layer for ``product``, one of ``switches.LAYERS``."""
         after = {"ffn": self.switches.ffn, "out": self.switches.output}.get(product)
         layer = BinaryLinear(
             inputs,
