@@ -41,17 +41,17 @@ def layer_options(cfg: Any, selection: switches.Switches, product: str) -> dict[
             ``--binary-weight-bound`` or ``--binary-gradient`` does not go with ternary weights.
     """
     of_weights, of_inputs = cfg.binary_weight_bound, cfg.binary_activation_bound
-    how = {"kind": selection.binarizer, "mask": str(cfg.binary_gradient)}
+    kind, mask = selection.binarizer, str(cfg.binary_gradient)
     fixed = None if of_weights in GRANULARITIES else _bound("--binary-weight-bound", of_weights)
     token = None if of_inputs == "token" else _bound("--binary-activation-bound", of_inputs)
-    weight_binarizer = Binarizer(**how, bound=fixed)
+    weight_binarizer = Binarizer(kind, mask, fixed)
     if selection.ternary:
         if fixed is not None:
             wish = "`channel` or `tensor` with ternary weights, whose level is their mean magnitude"
             raise wrong_value("--binary-weight-bound", wish, of_weights)
-        if how["mask"] != "code" and not selection.activations:
+        if mask != "code" and not selection.activations:
             raise ConfigError(
-                f"`--binary-gradient {how['mask']}` must not be given with ternary weights and "
+                f"`--binary-gradient {mask}` must not be given with ternary weights and "
                 "float activations: it would have no effect."
             )
         weight_binarizer = Binarizer(TERNARY)
@@ -60,7 +60,7 @@ def layer_options(cfg: Any, selection: switches.Switches, product: str) -> dict[
         "inputs": product in selection.activations,
         "granularity": "tensor" if of_weights == "tensor" else "channel",
         "weight_binarizer": weight_binarizer,
-        "input_binarizer": Binarizer(**how, bound=token),
+        "input_binarizer": Binarizer(kind, mask, token),
     }
 
 
