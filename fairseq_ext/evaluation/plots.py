@@ -291,13 +291,13 @@ def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
             f"{len(target)} × {len(source)} tokens; generate without `--remove-bpe`, "
             "`--post-process` and `--replace-unk`."
         )
-    worst = min((sum(row) for row in weights), key=lambda total: -abs(total - 1))
-    if not abs(worst - 1) <= _ROW_SUM_TOLERANCE:
-        raise DataError(
-            f"{name}: attention weights sum to {worst:.3f} instead of 1, so the columns are not "
-            "the printed source words (fairseq's own `lstm` does this to padded sentences); "
-            "generate with `--batch-size 1`."
-        )
+    for total in map(sum, weights):
+        if not abs(total - 1) <= _ROW_SUM_TOLERANCE:  # or NaN
+            raise DataError(
+                f"{name}: attention weights sum to {total:.3f} instead of 1, so the columns are "
+                "not the printed source words (fairseq's own `lstm` does this to padded "
+                "sentences); generate with `--batch-size 1`."
+            )
     unmerged = Alignment(sentence.index, source, target, weights)
     return _merged(unmerged) if merge_bpe else unmerged
 

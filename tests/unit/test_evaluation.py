@@ -532,6 +532,13 @@ def test_alignment_knows_a_start_symbol_that_is_not_printed(generated):
     assert alignment.source == ("<s>", "đông", "</s>")
 
 
+def test_alignment_with_nan_in_a_later_row_is_refused(generated):
+    text = GENERATED.replace("0.25,0.25,0.25,0.25 0,0,0,1", "nan,0.25,0.25,0.25 0,0,0,1")
+    generated.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match="sum to nan instead of 1"):
+        plots.alignment(outputs.read_generated(generated)[1])
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
