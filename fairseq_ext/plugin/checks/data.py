@@ -31,7 +31,8 @@ def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
         if "Could not infer language pair" not in str(error):
             raise
         raise DataError(
-            f"{cfg.data} has no binary data; give the `--destdir` of fairseq-preprocess."
+            f"{cfg.data} has no binary data; give the `--destdir` of fairseq-preprocess, or, to "
+            "translate text with a model, `--source-lang` and `--target-lang`."
         ) from error
     # fairseq ignores one language without the other, and takes both from the folder.
     for name, language in requested.items():
