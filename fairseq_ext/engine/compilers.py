@@ -101,8 +101,8 @@ def compiler_of(
     """Return a table's compiler for the class of a module, or else for its nearest base class.
 
     Raises:
-        ConfigError: the table has neither class, or code outside this package overrides one of the
-            class's ``methods``.
+        ConfigError: the table has none of these classes, or code outside this package overrides one
+            of the ``methods`` of the class in the table.
     """
     for kind in type(module).__mro__:
         if kind in table:
@@ -124,9 +124,9 @@ def require(condition: bool, feature: str) -> None:
 
 
 def require_methods(module: nn.Module, base: type, names: Sequence[str] = METHODS) -> None:
-    """Raise ConfigError if code outside this package overrides some of a module's methods.
+    """Raise ConfigError unless a module's methods ``names`` are those of the class ``base``.
 
-    ``base`` is the class whose methods ``names`` the module must have.
+    Methods from this package are allowed, too.
     """
     for name in names:
         method = _method(module, name)
@@ -152,10 +152,7 @@ def require_no_additions(model: nn.Module) -> None:
 
 
 def _method(module: nn.Module, name: str) -> Any:
-    """Return the function of a module's method ``name``; None if the module has no such method.
-
-    For a ``forward`` that activation checkpointing wraps, return the function inside the wrapper.
-    """
+    # Activation checkpointing wraps `forward`, and keeps the function inside the wrapper.
     if name == "forward" and hasattr(module, "precheckpoint_forward"):
         name = "precheckpoint_forward"
     method = getattr(module, name, None)
@@ -163,7 +160,6 @@ def _method(module: nn.Module, name: str) -> Any:
 
 
 def _package(method: Any) -> str | None:
-    """Return the package that defines a method, such as ``torch``; None if the method is None."""
     return None if method is None else str(method.__module__).partition(".")[0]
 
 
@@ -187,19 +183,19 @@ def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None
 
 
 def linear(layer: nn.Module, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compile a linear layer, float or binary; ``how`` has arguments of :meth:`Writer.linear`."""
+    """Compile a linear layer, float or binary, with further arguments of :meth:`Writer.linear`."""
     return compiler_of(PRODUCTS, layer)(layer, x, program, **how)
 
 
 def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compile torch's linear layer; ``how`` has arguments of :meth:`Writer.linear`."""
+    """Compile torch's linear layer, with further arguments of :meth:`Writer.linear`."""
     return program.linear(x, *program.parameters(layer), **how)
 
 
 def joined(layers: list[Any], x: Columns, program: Writer) -> list[Columns]:
     """Compile linear layers that all read ``x``; return the columns of each layer's result.
 
-    If all are ``nn.Linear``, they become a single product.
+    If all are ``nn.Linear``, the program computes them by a single matrix product.
     """
     if any(compiler_of(PRODUCTS, layer) is not plain_linear for layer in layers):
         return [linear(layer, x, program) for layer in layers]
@@ -306,7 +302,7 @@ def residual(
 ) -> Columns:
     """Compile ``LN(x + Attention(x))``, or ``x + Attention(LN(x))`` for ``normalize_before``.
 
-    ``layer`` is the layer with this attention and this option, ``after`` the layer norm LN.
+    ``attention`` is the self-attention or the source attention of ``layer``, and ``after`` is LN.
     ``source`` is the output of the encoder; NOTHING for self-attention. ``shown`` says whether the
     attention weights are the alignment of the translation.
     """
@@ -436,10 +432,9 @@ def compile_lstm(model: LSTMModel, program: Writer) -> None:
 def lstm_encoder(
     encoder: LSTMEncoder, program: Writer
 ) -> tuple[Columns, list[Columns], list[Columns]]:
-    """Compile the encoder of an LSTM; return states, final hiddens and final cells.
+    """Compile the encoder of an LSTM; return its output, and each layer's last state and cell.
 
-    The states of the last layer have a row for each source token. The final hidden states and cells
-    of each layer have a row for each sentence.
+    The output has a row for each source token, a state or cell one for each sentence.
     """
     require(type(encoder.lstm) is nn.LSTM, f"{type(encoder.lstm).__name__} in an encoder")
     x = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
@@ -515,10 +510,9 @@ def lstm_decoder(
 def lstm_step(
     cell: nn.LSTMCell, x: Columns, states: Columns, initial: list[Columns], program: Writer
 ) -> Columns:
-    """Compile one step of an LSTM layer, ``[h_t; c_t] = LSTM(x, h_{t-1}, c_{t-1})``.
+    """Compile one step of an LSTM layer, ``[h_t; c_t] = LSTM(x, h_{t-1}, c_{t-1})``; return h_t.
 
-    ``[h_t; c_t]`` is written to ``states``; ``h_t`` is returned. ``initial`` are the columns of
-    ``h_0`` and of ``c_0``.
+    ``[h_t; c_t]`` is written to ``states``. ``initial`` are the columns of ``h_0`` and of ``c_0``.
     """
     require(type(cell) is nn.LSTMCell, f"{type(cell).__name__} in a decoder")
     before = [

@@ -123,9 +123,10 @@ class Machine:
         prefixes: Rows | None,
         constraints: Rows | None = None,
     ) -> list[np.ndarray]:
-        """Return the ids of the target tokens among which the search for each sentence chooses.
+        """Return, for each sentence, the ids of the target tokens that its search may choose.
 
-        These are the sentence's tokens of the shortlist, its prefix, its constraints and ``</s>``.
+        These are the tokens that the shortlist has for the sentence, the tokens of its prefix and
+        constraints, and ``</s>``.
         """
         none: Rows = [()] * len(sentences)
         end, size = self.program.symbols.end, self.target_vocabulary
@@ -156,7 +157,7 @@ class Machine:
 
 
 class Worker:
-    """Memory in which one thread at a time runs a Machine; other Python threads go on meanwhile."""
+    """The memory for one thread to run a :class:`Machine`. Translating releases the GIL."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine, self._process = machine, os.getpid()
@@ -214,7 +215,7 @@ class Worker:
     def _together(
         self, sentences: Rows, rules: Rules, numbers: Sequence[int], *rows: Sequence[Any] | None
     ) -> list[list[Hypothesis]]:
-        """Translate by one call of the C code.
+        """Translate sentences by one call of the C code.
 
         ``rows`` are the prefixes, the constraints and the result of :meth:`Machine.lists`, in this
         order; None for each that is not used.
@@ -305,9 +306,9 @@ class Team:
 
 
 def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, size: int) -> None:
-    """Raise DataError for sentences of wrong lengths or with wrong ids: the C code checks nothing.
+    """Raise DataError if a sentence is empty, too long, or has ids outside the source vocabulary.
 
-    ``words`` and ``begins`` come from :func:`joined`; the source vocabulary has ``size`` tokens.
+    ``words`` and ``begins`` come from :func:`joined`; ``size`` is the size of the vocabulary.
     """
     lengths, longest = np.diff(begins), program.longest_source
     if len(lengths) and (lengths.min() < 1 or lengths.max() > longest):
@@ -350,9 +351,9 @@ def check_constraints(constraints: Rows, sentences: Rows, rules: Rules, machine:
 
 
 def joined(lists: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate lists of ids; return all ids in int32, and where each list begins among them.
+    """Concatenate lists of ids; return all ids in int32, and the index at which each list begins.
 
-    The second array has one more entry: the number of all ids.
+    The second array ends with the number of all ids.
     """
     begins = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(numbers) for numbers in lists], out=begins[1:])

@@ -70,7 +70,7 @@ BACKWARDS, CELLS = 1, 2
 
 
 class Shape(NamedTuple):
-    """The shape of a register: ``width`` columns and, in phase SLOTS, ``rows`` slots a sentence."""
+    """The shape of a register: its columns and, in phase SLOTS, the ``rows`` of each sentence."""
 
     width: int
     phase: Phase
@@ -139,7 +139,8 @@ READINGS = ("floats", "largest", "mean", "bound")
 class Reading(NamedTuple):
     """The way in which a product with a binary weight binarizes its inputs.
 
-    With ``floats`` inputs stay as they are. Otherwise an input becomes its sign times a level:
+    If ``how`` is ``floats``, inputs stay as they are. Otherwise an input becomes its sign times a
+    level, divided by ``divisor``. For each ``how``, the level is:
 
     - ``largest``: half of the largest magnitude in the input's row;
     - ``mean``: the mean magnitude of the row;
@@ -148,7 +149,7 @@ class Reading(NamedTuple):
 
     how: str = "floats"  # one of READINGS
     bound: float = 0.0  # used only if `how` is `bound`
-    divisor: float = 1.0  # number by which the level is divided
+    divisor: float = 1.0
 
 
 FLOATS = Reading()
@@ -217,7 +218,7 @@ class Program:
 
     @property
     def source_tables(self) -> set[int]:
-        """The indices of the matrices that have a row for each symbol of the source dictionary."""
+        """The indices in ``matrices`` of the source embeddings, one for each model."""
         return {operation.weights[0] for operation in self.encoder if operation.code is Code.EMBED}
 
     @property

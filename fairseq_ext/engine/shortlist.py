@@ -1,9 +1,9 @@
 """Shortlists of the target tokens that a sentence's translations may have (numpy only).
 
 A shortlist has the most frequent target tokens and, for each source token, the tokens that
-translate it most often. The search for a sentence chooses only among the frequent tokens and those
-of its source tokens. So the output layer and the softmax have some hundreds of tokens instead of
-tens of thousands. The file is UTF-8 text::
+translate it most often. For a sentence, the search chooses only among the frequent tokens and the
+translations of the source tokens: some hundreds of tokens instead of tens of thousands. The file is
+UTF-8 text::
 
     fairseq-ext shortlist 1<TAB>number of source symbols that follow
     the most frequent target symbols, separated by spaces
@@ -54,9 +54,9 @@ class Shortlist:
             )
 
     def of(self, sentence: Sequence[int], extra: Sequence[int], vocabulary: int) -> np.ndarray:
-        """Return a sentence's listed target tokens, and those in ``extra``, as ascending int32 ids.
+        """Return the target tokens that the shortlist has for a sentence, and those in ``extra``.
 
-        ``vocabulary`` is the size of the target vocabulary.
+        The result has ascending ids in int32. ``vocabulary`` is the size of the target vocabulary.
         """
         listed = np.zeros(vocabulary, bool)
         lists = (self.lists[token] for token in set(sentence) if token < len(self.lists))
@@ -122,8 +122,8 @@ def _fault(path: str | Path, place: int, fault: str) -> DataError:
 def coverage(shortlist: Shortlist, source: Side, target: Side) -> tuple[float, float]:
     """Measure a shortlist on some thousand sentence pairs, spread over a parallel text.
 
-    Return the share of target tokens that are listed for their sentence, and the mean number of
-    tokens that are listed for a sentence.
+    Return the share of target tokens that the shortlist has for their source sentence, and the mean
+    number of tokens that it has for a sentence.
     """
     step = max(1, (len(source.begins) - 1) // 1000)
     listed = hits = tokens = count = 0

@@ -81,7 +81,7 @@ class Writer(Program):
         return self._recipes.setdefault(id(array), (array, array))[1]
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
-        """Return the index of a weight in the program, after adding it if it is missing.
+        """Return a weight's index in the program, to which it is added if it is missing.
 
         ``plain`` is as for :class:`Matrix`. The index of None, no weight, is -1.
         """
@@ -117,7 +117,7 @@ class Writer(Program):
         return out
 
     def like(self, place: Columns, width: int | None = None) -> Columns:
-        """Add a register with rows as in ``place`` and ``width`` (None: as many) columns."""
+        """Add a register with the rows of ``place``, and ``width`` columns (None: as ``place``)."""
         shape = self.shapes[place.register]
         return self.register(place.width if width is None else width, shape.phase, shape.rows)
 
@@ -303,7 +303,7 @@ class Writer(Program):
     def recall(
         self, x: Columns, initial: Columns = programs.NOTHING, out: Columns | None = None
     ) -> Columns:
-        """Return ``x`` as the previous step left it; at the first step, ``initial`` or zeros."""
+        """Return ``x`` as it was after the previous step; at first, ``initial`` or zeros."""
         out = self.like(x) if out is None else out
         return self.write(Code.RECALL, out, (x, initial))
 

@@ -1,7 +1,7 @@
-"""Translate batches by beam search in torch, on any device, like the workers of the C engine.
+"""Translate batches by beam search in torch, on any device, as the C engine does on the CPU.
 
-The state of a search is a dictionary of tensors of fixed sizes, in which each step works in place,
-so that CUDA can replay the step as a graph.
+The state of a search is a dictionary of tensors. Their sizes are fixed and each step changes them
+in place, because only then can CUDA record a step as a graph, and replay it.
 """
 
 import functools
@@ -76,7 +76,7 @@ class Sizes(NamedTuple):
 
 
 def rounded(count: int) -> int:
-    """Round a size up to 1, 2, 3, 4, 6, 8, 12, 16, …, so that few sizes need a CUDA graph."""
+    """Round a size up to 1, 2, 3, 4, 6, 8, 12, 16, …, because each size needs a CUDA graph."""
     power = 1 << max(0, count - 1).bit_length()
     return 3 * power // 4 if power > 2 and count <= 3 * power // 4 else power
 
@@ -138,7 +138,7 @@ def empty(state: dict[str, Tensor]) -> None:
 
 
 def fill(state: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
-    """Copy each of ``parts`` to the start of the tensor of its name in ``state``."""
+    """Copy each tensor in ``parts`` to the beginning of the tensor with its name in ``state``."""
     for name, part in parts.items():
         state[name][tuple(map(slice, part.shape))].copy_(part)
 
@@ -284,10 +284,10 @@ class Stage:
 class Executor:
     """A translator of batches, which runs a program in torch on any device.
 
-    ``capture`` turns a step into a function that launches all its work at once. Because capturing
-    is slow, a step is captured only when its sizes are needed for the second time. The search asks
-    only once in ``every`` steps (None: 1 on a CPU, else 4) which sentences are finished, because
-    the answer has to wait for the device.
+    ``capture`` records a step as a CUDA graph (see :func:`captured`). This is slow, so a step is
+    captured only when its sizes are needed for the second time. The search asks only once in
+    ``every`` steps (None: 1 on a CPU, else 4) which sentences are finished, because it must wait
+    for the device's answer.
     """
 
     def __init__(
@@ -316,8 +316,8 @@ class Executor:
     ) -> list[list[Hypothesis]]:
         """Translate by beam search; see :meth:`fairseq_ext.engine.library.Worker.translate`.
 
-        There is no sampling here, and there are no constraints: ``numbers``, ``constraints``
-        and the options of sampling have no effect. The caller must ask for neither.
+        Sampling and constraints are not implemented; callers must refuse them. So ``numbers``
+        and ``constraints``, which are there for the common interface, have no effect.
         """
         if not sentences:
             return []

@@ -121,7 +121,7 @@ def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -
 
 @dataclass
 class Frame:
-    """The tensors that operations read and write, in a run of the encoder or a decoder step."""
+    """A run of the encoder, or one step of the decoder: its tensors, and a method per operation."""
 
     model: Model
     tokens: Tensor  # source tokens [B, S], or the newest token of each hypothesis [B, W]
@@ -147,7 +147,7 @@ class Frame:
         self.read(place).copy_(values)
 
     def weight(self, number: int) -> Any:
-        """Return the weight with the index ``number``, a Tensor or a BinaryWeight; None for -1."""
+        """Return the Tensor or BinaryWeight with the index ``number``; None for the index -1."""
         return None if number < 0 else self.model.weights[number]
 
     def run(self, operations: Sequence[Operation]) -> None:
