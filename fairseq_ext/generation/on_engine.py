@@ -88,7 +88,7 @@ def with_engine(
 ) -> Any:
     """Return a generator that runs ``models`` on the engine, or ``generator`` if the engine cannot.
 
-    In the second case, :func:`log_fallback` logs why. ``numbers`` is one of the values of
+    If it cannot, :func:`log_fallback` logs why. ``numbers`` is one of the values of
     :data:`fairseq_ext.engine.ENGINES`. ``shortlist`` has the tokens that translations may have.
 
     Raises:
@@ -150,10 +150,7 @@ def obstacle(
 
 
 def _followed(generator: SequenceGenerator) -> int:
-    """Return how many next tokens the search compares at most for a hypothesis.
-
-    Beam search compares twice the beam; sampling draws a single token.
-    """
+    """Return how many next tokens the search tries for a hypothesis, as :attr:`Rules.followed`."""
     return 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
 
 

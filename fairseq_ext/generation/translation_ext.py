@@ -80,8 +80,8 @@ class TranslationExtConfig(TranslationConfig):
 class CutDataset(data.TruncateDataset):
     """A dataset of sentences cut to ``truncation_length`` symbols; the last symbol is always kept.
 
-    fairseq's own datasets (strip the end, truncate, append the end) count one symbol too many for
-    every uncut sentence; ``sizes`` of this dataset is exact.
+    fairseq removes ``</s>``, cuts, and appends ``</s>`` by three datasets, which together count one
+    symbol too many for every sentence that is not cut. The ``sizes`` of this dataset are exact.
     """
 
     def __getitem__(self, index: int) -> Tensor:

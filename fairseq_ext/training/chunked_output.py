@@ -23,9 +23,9 @@ WRAPPERS = (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataPa
 
 
 def obstacle(model: nn.Module) -> str | None:
-    """Name what keeps the output layer of ``model`` from being computed in chunks.
+    """Return the reason why the loss cannot compute the output layer of ``model`` in chunks.
 
-    The result is a phrase for messages, such as ``adaptive softmax``, or None if nothing does.
+    The result is a phrase for messages, such as ``adaptive softmax``, or None if the loss can.
     """
     if getattr(model, "find_unused_parameters", False):
         return "--find-unused-parameters"

@@ -91,7 +91,7 @@ def by_onednn(bf16: bool = False) -> Iterator[None]:
 
 
 def mm(product: Product, a: Tensor, b: Tensor) -> Tensor:
-    """Compute ``A B``, by the function ``product`` if it is a large fp32 product, else by torch."""
+    """Compute ``A B``: a large product of fp32 matrices by ``product``, any other by torch."""
     if _is_large(a, b):
         return product(a, b, None)
     return torch.mm(a, b, out=a.new_empty(a.size(0), b.size(1)))  # torch's own kernel

@@ -47,7 +47,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         return state
 
     def share(self) -> tuple[int, int]:
-        """Return the numbers of weights whose state this process keeps, and of all weights."""
+        """Return two numbers of weights: those whose state this process keeps, and all."""
         share, total = (
             sum(weight.numel() for group in groups for weight in group["params"])
             for groups in (self.optim.param_groups, self.param_groups)
