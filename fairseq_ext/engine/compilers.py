@@ -282,30 +282,24 @@ def transformer_layer(
     require_methods(layer, base)
     for name in ("attn_ln", "ffn_layernorm", "w_resid", "c_attn"):  # Shleifer et al. (2021)
         require(getattr(layer, name, None) is None, f"`{name}` in a layer")
-    x = residual(layer, layer.self_attn, layer.self_attn_layer_norm, x, NOTHING, False, program)
+    x = residual(layer, "self_attn", x, NOTHING, False, program)
     if not in_encoder:
         require(not layer.cross_self_attention, "cross-self-attention")
-        require(layer.encoder_attn is not None, "decoder without a source")
-        crossing = layer.encoder_attn, layer.encoder_attn_layer_norm
-        x = residual(layer, *crossing, x, source, shown, program)
+        x = residual(layer, "encoder_attn", x, source, shown, program)
     return feed_forward(layer, layer.final_layer_norm, layer.activation_fn.__name__, x, program)
 
 
 def residual(
-    layer: Any,
-    attention: nn.Module,
-    after: nn.LayerNorm,
-    x: Columns,
-    source: Columns,
-    shown: bool,
-    program: Writer,
+    layer: Any, name: str, x: Columns, source: Columns, shown: bool, program: Writer
 ) -> Columns:
     """Compile ``LN(x + Attention(x))``, or ``x + Attention(LN(x))`` for ``normalize_before``.
 
-    ``attention`` is the self-attention or the source attention of ``layer``, and ``after`` is LN.
-    ``source`` is the output of the encoder; NOTHING for self-attention. ``shown`` says whether the
-    attention weights are the alignment of the translation.
+    ``name`` is the attention's name in the layer: ``self_attn`` or ``encoder_attn``. ``source`` is
+    the output of the encoder; NOTHING for self-attention. ``shown`` says whether the attention
+    weights are the alignment of the translation.
     """
+    attention, after = getattr(layer, name), getattr(layer, f"{name}_layer_norm")
+    require(attention is not None, "decoder without a source")
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
     x = compiler_of(ATTENTIONS, attention)(attention, read, source, x, shown, program)
@@ -369,9 +363,7 @@ def lightconv_layer(
         return feed_forward(layer, layer.layer_norm2, "relu", x, program)
     require_methods(layer, lightconv.LightConvDecoderLayer)
     x = convolution(layer, layer.conv_layer_norm, x, program)
-    require(layer.encoder_attn is not None, "decoder without a source")
-    crossing = layer.encoder_attn, layer.encoder_attn_layer_norm
-    x = residual(layer, *crossing, x, source, shown, program)
+    x = residual(layer, "encoder_attn", x, source, shown, program)
     return feed_forward(layer, layer.final_layer_norm, "relu", x, program)
 
 
