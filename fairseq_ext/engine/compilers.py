@@ -33,11 +33,8 @@ from fairseq_ext.engine.program import NOTHING, Columns, Matrix, Phase, Program,
 from fairseq_ext.engine.writer import Writer
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
-# Compilers of layers take the layer and the Writer, and return the columns of the result. They also
-# take these arguments. Product: the input x and, by keyword, a term to add, an activation and the
-# columns to write to. Attention: the input of the queries, the source (NOTHING for self-attention),
-# a term to add, and whether the weights are the alignment. Layer: the input, the source (NOTHING in
-# the encoder), and whether the weights of the source attention are the alignment.
+# Compilers of layers return the columns of the result. Their arguments are those of plain_linear
+# (Product), of attention (Attention) and of transformer_layer (Layer).
 Product = Callable[..., Columns]
 Attention = Callable[[Any, Columns, Columns, Columns, bool, Writer], Columns]
 Layer = Callable[[Any, Columns, Columns, bool, Writer], Columns]
