@@ -14,10 +14,6 @@ from fairseq_ext.engine.weights import Packed
 from fairseq_ext.utils.errors import ConfigError
 
 NO_AFFIXES: tuple[tuple[int, ...], ...] = ((), (), ())
-SEARCH: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("beam", "max_len_b"), (int,)),
-    **dict.fromkeys(("lenpen", "max_len_a"), (int, float)),
-}
 
 
 class SearchDefaults(TypedDict, total=False):
@@ -33,10 +29,8 @@ class SearchDefaults(TypedDict, total=False):
 class EngineModel:
     """A model that the engine can run.
 
-    Its matrices are in ``weights``; ``program.matrices`` is empty. ``begins`` says whether a source
-    begins with ``<s>``, ``cut`` is the length to which a source is cut (0: never). ``affixes`` are
-    three tuples of token ids: before a source, after its ``</s>``, and at the beginning of every
-    translation.
+    Its matrices are in ``weights``; ``program.matrices`` is empty. ``affixes`` are three tuples of
+    token ids: before a source, after its ``</s>``, and at the beginning of every translation.
     """
 
     program: Program
@@ -99,9 +93,9 @@ def ensemble(models: Sequence[EngineModel]) -> EngineModel:
 
 def is_search(defaults: Any) -> TypeGuard[SearchDefaults]:
     """Return whether ``defaults`` is a dictionary of search options that a model may set."""
+    types = SearchDefaults.__annotations__
     return isinstance(defaults, dict) and all(
-        name in SEARCH and isinstance(value, SEARCH[name]) and type(value) is not bool
-        for name, value in defaults.items()
+        name in types and type(value) in (int, types[name]) for name, value in defaults.items()
     )
 
 
