@@ -17,10 +17,7 @@ Rows = Sequence[Sequence[int]]
 class Rules:
     """The options of a search, with the names and defaults of fairseq-generate's options.
 
-    Four names are not fairseq's. ``length_offset`` is added to lengths in :meth:`score`.
-    ``epsilon`` is the least probability of a sampled token; if all tokens are below it, the most
-    probable one is drawn. ``unordered`` allows constraints to be met in any order. ``listed``
-    restricts the search to the tokens of the machine's shortlist, if it has one.
+    ``length_offset``, ``epsilon``, ``unordered`` and ``listed`` are not options of fairseq.
 
     A sample depends only on the seed, the sentence's number, the step, and the number of the
     hypothesis within its sentence.
