@@ -95,7 +95,7 @@ def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
     program, dtype = model.program, model.dtype
     integer, number = torch.int64, torch.float32
     shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
-        "step": ((1,), integer),
+        "step": ((1,), integer),  # the number of the next step, from 0
         "open": ((b,), torch.bool),  # whether the sentence's search goes on
         "real": ((b, s), torch.bool),  # whether a source token is not a pad
         "limit": ((b,), integer),  # largest length of a translation, without </s>

@@ -158,18 +158,13 @@ class Frame:
 
     # ---- the past, in the decoder ----
 
-    @property
-    def step(self) -> Tensor:
-        """The number of the decoder's step, counted from 0, as a tensor ``[1]``."""
-        return self.state["step"]
-
     def keep(self, name: str, values: Tensor) -> Tensor:
         """Store a step's values, ``[B, W, …]``, in ``state[name]``, ``[B, T, W, …]``.
 
         Return ``state[name]``, with the values of all steps so far.
         """
         past = self.state[name]
-        return past.index_copy_(1, self.step, values.unsqueeze(1).to(past))
+        return past.index_copy_(1, self.state["step"], values.unsqueeze(1).to(past))
 
     @cached_property
     def ancestor_mask(self) -> Tensor:
@@ -180,7 +175,8 @@ class Frame:
         """
         ancestors = self.state["ancestors"]
         rows, times = (torch.arange(n, device=ancestors.device) for n in ancestors.shape[1:])
-        return (ancestors.unsqueeze(3).eq(rows) & times.le(self.step).unsqueeze(1)).flatten(2)
+        past = times.le(self.state["step"]).unsqueeze(1)
+        return (ancestors.unsqueeze(3).eq(rows) & past).flatten(2)
 
     # ---- row by row ----
 
@@ -296,7 +292,7 @@ class Frame:
             x = F.pad(x * self.real.unsqueeze(2), around)
             return x.unfold(1, taps, 1).transpose(2, 3)
         past = self.keep(f"rows {cache}", x)  # [B, T, W, width]
-        steps = self.step + torch.arange(1 - taps, 1, device=x.device)
+        steps = self.state["step"] + torch.arange(1 - taps, 1, device=x.device)
         times = steps.clamp(min=0)
         rows = self.state["ancestors"].index_select(2, times)  # [B, W, taps]
         sentences = torch.arange(len(rows), device=rows.device).view(-1, 1, 1)
@@ -359,12 +355,12 @@ class Frame:
     def recall(self, op: Operation) -> Tensor:
         x, initial = op.inputs
         before = self.state[f"recalled {x.register}"].narrow(-1, x.offset, x.width)
-        parents = self.state["ancestors"].index_select(2, (self.step - 1).clamp(min=0))
+        parents = self.state["ancestors"].index_select(2, (self.state["step"] - 1).clamp(min=0))
         y = before.gather(1, parents.expand(-1, -1, x.width))
         first = (
             torch.zeros_like(y) if initial == programs.NOTHING else self.read(initial).unsqueeze(1)
         )
-        return torch.where(self.step.eq(0), first, y)
+        return torch.where(self.state["step"].eq(0), first, y)
 
 
 def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
