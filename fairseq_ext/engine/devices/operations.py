@@ -251,14 +251,10 @@ class Frame:
         slots = self.model.program.shapes[op.inputs[2].register].rows
         y, weights = self.attention(op, keys, values, None if slots else self.real.unsqueeze(1))
         if weights is not None and op.code is Code.ATTEND_SOURCE and op.ints[1]:
-            self.show(weights)
+            self.shown.append(weights)
         return y
 
     attend_source = attend
-
-    def show(self, weights: Tensor) -> None:
-        if "attention" in self.state:
-            self.shown.append(weights)
 
     def attend_past(self, op: Operation) -> Tensor:
         keys, values = (
@@ -272,7 +268,7 @@ class Frame:
         scores = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1)) @ self.weight(op.weights[0])
         weights = softmax(scores, self.real.unsqueeze(1))
         if op.ints[1]:
-            self.show(weights)
+            self.shown.append(weights)
         return weights.to(values.dtype) @ values
 
     def mix(self, op: Operation) -> Tensor:
@@ -391,7 +387,7 @@ def decode(model: Model, state: dict[str, Tensor]) -> list[Tensor]:
         kind, _, number = name.partition(" ")
         if kind == "recalled":
             tensor.copy_(frame.registers[int(number)])
-    if frame.shown:
+    if "attention" in state:
         frame.keep("attention", torch.stack(frame.shown).sum(0) / len(program.outputs))
     return [
         product(frame.read(x), frame.weight(weight), frame.weight(bias)).float()
