@@ -269,15 +269,11 @@ class Stage:
     """The state of a search in tensors of given sizes, and the step that updates this state."""
 
     def __init__(self, model: Model, rules: Rules, sizes: Sizes) -> None:
-        self.rules, self.sizes, self.symbols = rules, sizes, model.program.symbols
-        self.state = allocate(model, rules.attention and model.program.has_alignment, sizes)
-        self.bytes = sum(tensor.nbytes for tensor in self.state.values())
-        symbols, state = self.symbols, self.state
-
-        def step() -> None:
-            advance(rules, symbols, state, decode(model, state))
-
-        self.run: Step = step
+        symbols, has_attention = model.program.symbols, model.program.has_alignment
+        state = allocate(model, rules.attention and has_attention, sizes)
+        self.rules, self.sizes, self.symbols, self.state = rules, sizes, symbols, state
+        self.bytes = sum(tensor.nbytes for tensor in state.values())
+        self.run: Step = lambda: advance(rules, symbols, state, decode(model, state))
         self.captured = False
 
 
@@ -354,14 +350,13 @@ class Executor:
         return translations
 
     def _stage(self, rules: Rules, sizes: Sizes) -> Stage:
-        key = rules, sizes
-        stage = self._stages.pop(key, None)
+        stage = self._stages.pop((rules, sizes), None)
         if stage is None:
             stage = Stage(self._model, rules, sizes)
         elif not stage.captured:
             empty(stage.state)  # because capturing runs a few steps
             stage.run, stage.captured = self._capture(stage.run, self._model.device), True
-        self._stages[key] = stage  # the most recently used stage is last
+        self._stages[rules, sizes] = stage  # the most recently used stage is last
         while len(self._stages) > 1 and sum(stage.bytes for stage in self._stages.values()) > KEPT:
             del self._stages[next(iter(self._stages))]
         return stage
