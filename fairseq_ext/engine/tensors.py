@@ -133,31 +133,29 @@ class Tensors:
 
     def int8(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
         """Read a weight's int8 matrix and the unit of each row; None if it is not in int8."""
-        if name + INT8 not in self:
-            return None
-        rounded = self.stored(name + INT8)
-        scale = self.stored(name + SCALE) if name + SCALE in self else np.empty(())
-        matches = rounded.dtype == np.int8 and rounded.ndim == 2 and scale.dtype == np.float32
-        if not matches or scale.shape != (len(rounded),):
-            raise DataError(f"{name}.int8 and its scale do not fit together")
-        return rounded, _in_range(name, scale)
+        return self._pair(name, INT8, SCALE) if name + INT8 in self else None
 
     def signs(self, name: str, inputs: int) -> Signs | None:
         """Read a binary or ternary weight ``[N, inputs]``; None if it is not stored as such."""
         ending = next((ending for ending in (BITS, TRITS) if name + ending in self), None)
         if ending is None:
             return None
-        packed = self.stored(name + ending)
-        levels = self.stored(name + LEVELS) if name + LEVELS in self else np.empty(())
-        right = (packed.dtype, levels.dtype, packed.ndim) == (np.uint8, np.float32, 2)
-        if not right or levels.shape != (len(packed),):
-            raise DataError(f"{name}{ending} and its levels do not fit together")
+        packed, levels = self._pair(name, ending, LEVELS)
         if packed.shape[1] != -(-inputs // (8 if ending == BITS else 5)):
             raise DataError(f"{name} has the wrong size")
-        levels = _in_range(name, levels)
         if ending == BITS:
             return Signs(packed, levels, inputs)
         return Signs.packed(unpack_trits(packed, inputs), levels, ternary=True)
+
+    def _pair(self, name: str, ending: str, partner: str) -> tuple[np.ndarray, np.ndarray]:
+        """Read both tensors of a compact weight: a matrix of bytes, and a factor for each row."""
+        matrix = self.stored(name + ending)
+        factors = self.stored(name + partner) if name + partner in self else np.empty(())
+        kind = np.int8 if ending == INT8 else np.uint8
+        stored = matrix.dtype, matrix.ndim, factors.dtype, factors.shape
+        if stored != (kind, 2, np.float32, matrix.shape[:1]):
+            raise DataError(f"{name}{ending} and its {partner[1:]} do not fit together")
+        return matrix, _in_range(name, factors)
 
 
 def pack_trits(signs: np.ndarray) -> np.ndarray:
