@@ -137,19 +137,16 @@ def _pack_signs(matrix: Signs, numbers: str, pool: Pool) -> Packed:
 
 def _padded(bits: np.ndarray, inputs: int) -> np.ndarray:
     """Pad rows of K bits, ``[N, K / 8]``, with zeros to a multiple of 64 bits; ``inputs`` is K."""
-    size, rest = divmod(inputs, 8)
-    padded = np.zeros((len(bits), -(-inputs // 64) * 8), np.uint8)
-    padded[:, : -(-inputs // 8)] = bits[:, : -(-inputs // 8)]
-    if rest:
-        padded[:, size] &= (1 << rest) - 1
+    size = -(-inputs // 8)
+    padded = np.pad(bits[:, :size], ((0, 0), (0, -size % 8)))
+    if rest := inputs % 8:
+        padded[:, size - 1] &= (1 << rest) - 1
     return padded
 
 
 def _filled(values: np.ndarray) -> np.ndarray:
     """Pad a vector of one number per output with zeros to a multiple of 64, the panel's size."""
-    padded = np.zeros(-(-len(values) // PANEL) * PANEL, values.dtype)
-    padded[: len(values)] = values
-    return padded
+    return np.pad(values, (0, -len(values) % PANEL))
 
 
 def to_bf16(values: np.ndarray) -> np.ndarray:
