@@ -126,7 +126,7 @@ class _Verifier:
         for layer in program.outputs:
             self.read(layer.result, Phase.HYPOTHESES)
             self.product(layer.weight, layer.result.width, vocabulary)
-            self.vector(layer.bias, vocabulary, optional=True)
+            self.bias(layer.bias, vocabulary)
         are_tokens = all(0 <= symbol < vocabulary for symbol in program.symbols)
         _require(are_tokens, "a special symbol is outside of the target vocabulary")
         counted = sorted(self.caches) == list(range(len(self.caches)))
@@ -231,9 +231,9 @@ class _Verifier:
         _require(fits, "its vector or table has the wrong size or kind")
         return weight.values.reshape(-1, columns)
 
-    def vector(self, number: int, size: int, *, optional: bool = False) -> None:
-        """Check a gain or bias of at least ``size`` numbers; ``optional`` ones may be -1 (none)."""
-        if number != -1 or not optional:
+    def bias(self, number: int, size: int) -> None:
+        """Check a bias of at least ``size`` numbers; the index -1 stands for no bias."""
+        if number != -1:
             self.plain(number, size)
 
     def divides(self, parts: int, *widths: int) -> None:
@@ -277,7 +277,7 @@ class _Verifier:
         (x, added), (weight, bias), (activation,) = op.inputs, op.weights, op.ints
         self.beside(x, op.out)
         self.product(weight, x.width, op.out.width)
-        self.vector(bias, op.out.width, optional=True)
+        self.bias(bias, op.out.width)
         _require(activation in programs.ACTIVATIONS.values(), "its activation is unknown")
         if added != programs.NOTHING:
             self.beside(added, op.out, op.out.width)
@@ -286,7 +286,7 @@ class _Verifier:
 
     def check_norm(self, op: Operation) -> None:
         for number in op.weights:
-            self.vector(number, op.out.width // op.ints[0])
+            self.plain(number, op.out.width // op.ints[0])
         _require(op.reals[0] >= 0, "its epsilon is negative")
 
     def check_activate(self, op: Operation) -> None:
@@ -342,7 +342,7 @@ class _Verifier:
     def check_filter(self, op: Operation) -> None:
         heads, _, count = op.ints
         _require(count >= 1, "its kernels have no taps")
-        self.vector(op.weights[0], heads * count)
+        self.plain(op.weights[0], heads * count)
 
     def check_recur(self, op: Operation) -> None:
         (how,) = op.ints
@@ -353,7 +353,7 @@ class _Verifier:
         self.read(op.inputs[0], Phase.TOKENS, width=gates * width)
         self.beside(op.inputs[0], op.out)
         self.product(op.weights[0], width, gates * width)
-        self.vector(op.weights[1], gates * width, optional=True)
+        self.bias(op.weights[1], gates * width)
 
     def check_pick(self, op: Operation) -> None:
         self.read(op.inputs[0], Phase.TOKENS, width=op.out.width)
@@ -378,4 +378,4 @@ class _Verifier:
         self.beside(query, op.out)
         self.read(keys, Phase.TOKENS, width=query.width)
         self.read(values, Phase.TOKENS, width=op.out.width)
-        self.vector(op.weights[0], query.width)
+        self.plain(op.weights[0], query.width)
