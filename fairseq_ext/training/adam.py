@@ -43,13 +43,29 @@ def step(optimizer: Optimizer) -> None:
         CheckpointError: the state, which comes from a checkpoint, does not fit the parameters.
     """
     for group in optimizer.param_groups:
+        beta1, beta2 = group["betas"]
         together: dict[tuple[int, torch.device], list[Tensor]] = defaultdict(list)
         for weight in group["params"]:
             if weight.grad is not None:
                 number = _advance(optimizer.state[weight], weight)
                 together[number, weight.device].append(weight)
-        for (number, _), weights in together.items():
-            _update(weights, [optimizer.state[weight] for weight in weights], number, group)
+        for (number, device), weights in together.items():
+            states = [optimizer.state[weight] for weight in weights]
+            torch._fused_adamw_(
+                [weight.data for weight in weights],
+                [weight.grad.data for weight in weights if weight.grad is not None],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [],
+                [torch.tensor(float(number), device=device)] * len(weights),
+                lr=group["lr"],
+                beta1=beta1,
+                beta2=beta2,
+                weight_decay=group["weight_decay"],
+                eps=group["eps"] / math.sqrt(1 - beta2**number),
+                amsgrad=False,
+                maximize=False,
+            )
 
 
 def _advance(state: dict[str, Any], weight: Tensor) -> int:
@@ -73,8 +89,7 @@ def _fitted(moment: Any, weight: Tensor) -> Tensor:
     if not isinstance(moment, Tensor) or moment.shape != weight.shape:
         shape = list(moment.shape) if isinstance(moment, Tensor) else moment
         raise _unfit(f"{shape!r:.40} as a moment of a weight of {list(weight.shape)}")
-    if moment.dtype != weight.dtype or moment.device != weight.device:
-        moment = moment.to(weight)  # as fairseq does
+    moment = moment.to(weight)  # as fairseq does
     if moment.stride() != weight.stride():
         moment = torch.empty_like(weight).copy_(moment)
     return moment
@@ -84,26 +99,4 @@ def _unfit(content: str) -> CheckpointError:
     return CheckpointError(
         f"The optimizer state does not fit the model: it has {content}. Go on without it: "
         "`--reset-optimizer`."
-    )
-
-
-def _update(
-    weights: list[Tensor], states: list[dict[str, Any]], number: int, group: dict[str, Any]
-) -> None:
-    beta1, beta2 = group["betas"]
-    count = torch.tensor(float(number), device=weights[0].device)
-    torch._fused_adamw_(
-        [weight.data for weight in weights],
-        [weight.grad.data for weight in weights if weight.grad is not None],
-        [state["exp_avg"] for state in states],
-        [state["exp_avg_sq"] for state in states],
-        [],
-        [count] * len(weights),
-        lr=group["lr"],
-        beta1=beta1,
-        beta2=beta2,
-        weight_decay=group["weight_decay"],
-        eps=group["eps"] / math.sqrt(1 - beta2**number),
-        amsgrad=False,
-        maximize=False,
     )
