@@ -359,11 +359,11 @@ class Executor:
         self._stages[rules, sizes] = stage  # the most recently used stage is last
         while len(self._stages) > 1 and sum(stage.bytes for stage in self._stages.values()) > KEPT:
             del self._stages[next(iter(self._stages))]
+        empty(stage.state)
         return stage
 
     def _moved(self, stage: Stage, sizes: Sizes, rows: Sequence[int]) -> Stage:
         destination = self._stage(stage.rules, sizes)
-        empty(destination.state)
         sentences = torch.tensor(rows, device=self._model.device)
         for name, tensor in stage.state.items():
             kept = tensor if name == "step" else tensor.index_select(0, sentences)
@@ -392,7 +392,6 @@ class Executor:
         }
         for number, register in encode(self._model, words, real).items():
             initial[f"source {number}"] = register
-        empty(state)
         fill(state, {name: part for name, part in initial.items() if name in state})
         tokens = torch.full((sizes.sentences, rules.beam), program.symbols.begin, device=device)
         totals = torch.full(tokens.shape, NEVER, device=device)
