@@ -38,6 +38,7 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError
 Product = Callable[..., Columns]
 Attention = Callable[[Any, Columns, Columns, Columns, bool, Writer], Columns]
 Layer = Callable[[Any, Columns, Columns, bool, Writer], Columns]
+Encoded = tuple[Columns, list[Columns], list[Columns]]  # what lstm_encoder returns
 Compiler = Callable[[Any, Writer], None]
 MODELS: dict[type, Compiler] = {}
 PRODUCTS: dict[type, Product] = {}
@@ -414,13 +415,10 @@ def compile_lstm(model: LSTMModel, program: Writer) -> None:
     """Compile fairseq's LSTM: an encoder of one or two directions, a decoder with input feeding."""
     require_methods(model.encoder, LSTMEncoder)
     require_methods(model.decoder, LSTMDecoder)
-    source, hiddens, cells = lstm_encoder(model.encoder, program)
-    lstm_decoder(model.decoder, source, hiddens, cells, program)
+    lstm_decoder(model.decoder, lstm_encoder(model.encoder, program), program)
 
 
-def lstm_encoder(
-    encoder: LSTMEncoder, program: Writer
-) -> tuple[Columns, list[Columns], list[Columns]]:
+def lstm_encoder(encoder: LSTMEncoder, program: Writer) -> Encoded:
     """Compile the encoder of an LSTM; return its output, and each layer's last state and cell.
 
     The output has a row for each source token, a state or cell one for each sentence.
@@ -449,17 +447,12 @@ def lstm_encoder(
     return x, final_hiddens, final_cells
 
 
-def lstm_decoder(
-    decoder: LSTMDecoder,
-    source: Columns,
-    hiddens: list[Columns],
-    cells: list[Columns],
-    program: Writer,
-) -> None:
+def lstm_decoder(decoder: LSTMDecoder, encoded: Encoded, program: Writer) -> None:
     """Compile a step of the LSTM's decoder: all layers, attention, output layer.
 
-    ``source``, ``hiddens`` and ``cells`` are the results of :func:`lstm_encoder`.
+    ``encoded`` is the result of :func:`lstm_encoder`.
     """
+    source, hiddens, cells = encoded
     require(not decoder.residuals, "residual connection of an LSTM")
     require(decoder.adaptive_softmax is None, "adaptive softmax")
     if decoder.encoder_hidden_proj is not None:
