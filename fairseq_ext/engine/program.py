@@ -252,10 +252,7 @@ def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) ->
 
 
 def _append(ensemble: Program, model: Program, first_weight: int) -> None:
-    """Add a model to an ensemble, in which the model's weights have indices from ``first_weight``.
-
-    All indices in the model's program change accordingly.
-    """
+    """Add a model to an ensemble, where its weights have indices from ``first_weight`` on."""
     registers, caches = len(ensemble.shapes), ensemble.caches
 
     def place(old: Columns) -> Columns:

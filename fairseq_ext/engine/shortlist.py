@@ -104,10 +104,7 @@ def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shor
 
 
 def _numbers(path: str | Path, place: int, line: str, vocabulary: Mapping[str, int]) -> np.ndarray:
-    """Return the ids of a line's target symbols; raise DataError for an unknown or missing symbol.
-
-    ``place`` is the number of the line, for messages; ``vocabulary`` has the ids by symbol.
-    """
+    """Return the ids of a line's target symbols; DataError for an unknown or missing symbol."""
     symbols = line.split(" ")
     for symbol in symbols:
         if symbol not in vocabulary:

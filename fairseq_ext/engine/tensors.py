@@ -173,11 +173,7 @@ def unpack_trits(packed: np.ndarray, inputs: int) -> np.ndarray:
 
 
 def _in_range(name: str, values: np.ndarray) -> np.ndarray:
-    """Return the ``values`` of the weight ``name``.
-
-    Raises:
-        DataError: a value is not finite, or its magnitude is above :data:`LARGEST`.
-    """
+    """Return a weight's ``values``; raise DataError if one is not finite or above LARGEST."""
     if values.size and not (values.min() >= -LARGEST and values.max() <= LARGEST):
         raise DataError(f"the weight `{name:.60}` has numbers that are not finite or above 1e18")
     return values

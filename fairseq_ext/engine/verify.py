@@ -107,7 +107,6 @@ class _Verifier:
         self.decoding = False
 
     def run(self) -> None:
-        """Check sizes, encoder, decoder, output layers, special symbols and caches."""
         self._check_sizes()
         program = self.program
         for self.decoding, operations in ((False, program.encoder), (True, program.decoder)):
@@ -141,7 +140,6 @@ class _Verifier:
         return self.weights[layers[0].weight].outputs
 
     def _check_sizes(self) -> None:
-        """Check the program's lengths, registers and counts, before any single operation."""
         program = self.program
         for name in ("longest_source", "longest_target"):
             _require(1 <= getattr(program, name) < 1 << 31, f"its `{name}` is out of range")

@@ -38,15 +38,14 @@ logger = logging.getLogger(__name__)
 def log_fallback(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
     """Log the ``reason`` why fairseq's generator translates instead of the engine.
 
-    The message is a warning unless ``numbers``, one of the values of
-    :data:`~fairseq_ext.engine.ENGINES`, is the default ``fp32``.
+    The message is a warning if users chose the format ``numbers`` themselves. With the default
+    ``fp32`` they lose only time.
 
     Raises:
         ConfigError: there is a ``shortlist``, which only the engine can use.
     """
     if shortlist is not None:
         raise ConfigError(f"`--shortlist` is for the engine alone, but {reason}")
-    # With the default fp32, users lose only time. They have chosen every other format themselves.
     level = logging.INFO if numbers == "fp32" else logging.WARNING
     logger.log(level, "fairseq's generator translates instead of the engine: %s", reason)
 

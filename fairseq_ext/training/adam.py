@@ -81,11 +81,7 @@ def _advance(state: dict[str, Any], weight: Tensor) -> int:
 
 
 def _fitted(moment: Any, weight: Tensor) -> Tensor:
-    """Convert a moment to its weight's type, device and strides; torch's step does not check them.
-
-    Raises:
-        CheckpointError: the moment is not a tensor of the weight's shape.
-    """
+    """Convert a moment to its weight's type, device and strides, which torch does not check."""
     if not isinstance(moment, Tensor) or moment.shape != weight.shape:
         shape = list(moment.shape) if isinstance(moment, Tensor) else moment
         raise _unfit(f"{shape!r:.40} as a moment of a weight of {list(weight.shape)}")
