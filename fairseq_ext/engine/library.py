@@ -129,10 +129,10 @@ class Machine:
         constraints, and ``</s>``.
         """
         none: Rows = [()] * len(sentences)
-        end, size = self.program.symbols.end, self.target_vocabulary
+        end = self.program.symbols.end
         rows = zip(sentences, prefixes or none, constraints or none, strict=True)
         return [
-            shortlist.of(sentence, [*prefix, *filter(None, required), end], size)
+            shortlist.of(sentence, [*prefix, *filter(None, required), end])
             for sentence, prefix, required in rows
         ]
 

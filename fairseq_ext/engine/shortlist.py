@@ -53,16 +53,14 @@ class Shortlist:
                 "make it with a larger `--frequent`, or lower `--beam`."
             )
 
-    def of(self, sentence: Sequence[int], extra: Sequence[int], vocabulary: int) -> np.ndarray:
+    def of(self, sentence: Sequence[int], extra: Sequence[int]) -> np.ndarray:
         """Return the target tokens that the shortlist has for a sentence, and those in ``extra``.
 
-        The result has ascending ids in int32. ``vocabulary`` is the size of the target vocabulary.
+        The result has ascending ids in int32.
         """
-        listed = np.zeros(vocabulary, bool)
         lists = (self.lists[token] for token in set(sentence) if token < len(self.lists))
-        for tokens in (self.frequent, extra, *lists):
-            listed[np.asarray(tokens, np.int64)] = True
-        return np.flatnonzero(listed).astype(np.int32)
+        tokens = np.concatenate([self.frequent, extra, *lists], dtype=np.int32, casting="unsafe")
+        return np.unique(tokens)
 
 
 def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequence[str]]) -> None:
@@ -126,7 +124,7 @@ def coverage(shortlist: Shortlist, source: Side, target: Side) -> tuple[float, f
     listed = hits = tokens = count = 0
     for place in range(0, len(source.begins) - 1, step):
         (words, _), (expected, _) = source.words(place, place + 1), target.words(place, place + 1)
-        listed_tokens = shortlist.of(words.tolist(), (), target.vocabulary)
+        listed_tokens = shortlist.of(words.tolist(), ())
         hits, tokens = hits + np.isin(expected, listed_tokens).sum(), tokens + len(expected)
         listed, count = listed + len(listed_tokens), count + 1
     return hits / max(1, tokens), listed / count

@@ -126,7 +126,7 @@ def test_probabilities_are_those_of_the_listed_tokens(numbers: str, path: str) -
     unlisted = Machine(program, numbers, path).worker()
     listed = Machine(program, numbers, path, shortlist=lists).worker()
     sentence = SENTENCES[0]
-    tokens = lists.of(sentence, [engine.END], engine.SIZE).tolist()
+    tokens = lists.of(sentence, [engine.END]).tolist()
     prefixes = [[token] for token in tokens if token not in (engine.END, 3)]
 
     def firsts(worker: library.Worker, forced: list[list[int]]) -> np.ndarray:

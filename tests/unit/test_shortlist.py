@@ -112,8 +112,8 @@ def test_files_keep_a_shortlist(tmp_path: Path) -> None:
     shortlist.write(path, ["the", "a"], {"haus": ["house", "the"], "buch": ["book"]})
     assert path.read_text() == TEXT
     reread = shortlist.read(path, SOURCE, TARGET)
-    assert reread.of([5, END], [END], len(TARGET)).tolist() == [2, 4, 5, 7]
-    assert reread.of([4, 6, 99], [], len(TARGET)).tolist() == [4, 6, 7]
+    assert reread.of([5, END], [END]).tolist() == [2, 4, 5, 7]
+    assert reread.of([4, 6, 99], []).tolist() == [4, 6, 7]
     source, target = side([[5, 6], [4]], 8), side([[4, 5, 6], [5, 7]], 8)
     assert shortlist.coverage(reread, source, target) == (4 / 5, 3)
 
