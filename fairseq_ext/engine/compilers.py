@@ -386,7 +386,7 @@ def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) ->
 
 
 def lightweight(layer: LightweightConv1dTBC, values: Columns, program: Writer) -> Columns:
-    """Compile a lightweight convolution: one kernel per head (Wu et al. 2019, equation 3)."""
+    """Compile a lightweight convolution: each head has one kernel (Wu et al. 2019, eq. 3)."""
     require_methods(layer, LightweightConv1dTBC)
     require(layer.bias is None, "bias of a convolution")
     kernels = program.array(layer.weight)
@@ -396,7 +396,7 @@ def lightweight(layer: LightweightConv1dTBC, values: Columns, program: Writer) -
 
 
 def dynamic(layer: Any, values: Columns, program: Writer) -> Columns:
-    """Compile a dynamic convolution: a kernel from each token (Wu et al. 2019, equation 4)."""
+    """Compile a dynamic convolution: each token predicts its kernel (Wu et al. 2019, eq. 4)."""
     require_methods(layer, DYNAMIC_CONVOLUTION)
     require(layer.weight_softmax, "dynamic convolution without `--weight-softmax`")
     has_bias = getattr(layer, "has_conv_bias", layer.conv_bias is not None)

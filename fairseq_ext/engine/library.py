@@ -53,7 +53,7 @@ def library() -> Any:
 
 @functools.cache
 def available_paths() -> tuple[str, ...]:
-    """Return those of :data:`PATHS` that the processor can run; () without the C library."""
+    """Return the :data:`PATHS` that the processor can run; none if the C library is missing."""
     machine = library()
     return () if machine is None else PATHS[: machine.engine_best_path() + 1]
 

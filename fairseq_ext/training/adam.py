@@ -21,7 +21,7 @@ from fairseq_ext.utils.errors import CheckpointError
 
 
 def can_fuse(optimizer: Optimizer) -> bool:
-    """Return whether :func:`step` can replace the step of fairseq's Adam, ``optimizer``.
+    """Return whether :func:`step` can replace the step of ``optimizer``, which is fairseq's Adam.
 
     It can if all weights are fp32, all gradients dense, and AMSGrad is off.
     """
