@@ -2,8 +2,8 @@
 
 torch multiplies fp32 matrices with MKL, which uses AVX-512 on Intel's processors only. oneDNN, also
 part of torch, uses it on all processors. On AMD's processors of family 26 (Zen 5), a matrix product
-of training takes half the time. Those of family 25 (Zen 4) have vector units of 256 bits, so AVX-512
-gains nothing. Sums are rounded in another order, as with any other library.
+of training takes half the time. On those of family 25 (Zen 4), whose vector units have 256 bits,
+AVX-512 gains nothing. Sums are rounded in another order, as with any other library.
 
 On request both factors and the result of a large product are rounded to bf16 (8 bits of mantissa),
 and the result is returned in fp32. oneDNN sums in fp32. A processor with instructions for bf16
@@ -31,8 +31,8 @@ TIMED = (256, 128, 512)
 """M, K and N of the product that is timed: tokens, and a feed-forward layer of 128 channels."""
 
 LEAST = 8_000_000
-"""Fewest multiplications in a product that oneDNN computes. It compiles code for each new number of
-rows, which takes some 0.4 ms, as long as it gains in half a dozen products of this size."""
+"""Fewest multiplications in a product that oneDNN computes. Compiling code for a new number of rows
+takes it some 0.4 ms, which half a dozen products of this size make up for."""
 
 FULL_WIDTH = 26
 """The first family of AMD's processors whose vector units have all 512 bits of AVX-512."""
