@@ -301,8 +301,8 @@ BAD_DATA = {
     ),
     "text-alone": (
         lambda data: [path.unlink() for path in data.glob("*.*-*.*")],
-        "data has no binary data; give the `--destdir` of fairseq-preprocess, or, to translate text "
-        "with a model, `--source-lang` and `--target-lang`.",
+        "data has no binary data; give the `--destdir` of fairseq-preprocess, or, to translate "
+        "text with a model, `--source-lang` and `--target-lang`.",
     ),
     "missing-target": (
         lambda data: [path.unlink() for path in data.glob("train.src-tgt.tgt.*")],
