@@ -61,7 +61,7 @@ def measure(path: str | Path, texts: Sequence[str], beam: int) -> Latency:
     processor, joules = time.process_time() - began, energy_since(before)
     median, slow = np.percentile(seconds, [50, 99]) * 1000
     counts = None
-    if bundle.is_bundle(path) and bundle.has_program(path):
+    if bundle.has_program(path):
         program = program_file.read(path)
         counts = multiply_adds(program.program, program.weights)["target token"]
     energy = joules and joules / len(texts)

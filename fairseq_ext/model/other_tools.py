@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fairseq_ext.checkpoints import bundle, layout
+from fairseq_ext.checkpoints.size import BOOKKEEPING
 from fairseq_ext.engine import compilers
 from fairseq_ext.generation.translation_ext import Affixes
 from fairseq_ext.model import trained
@@ -266,7 +267,7 @@ def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     longest = max(stock.longest)
     for name, tensor in stock.model.state_dict().items():
-        if name.endswith(("version", "_float_tensor")):
+        if name.endswith(BOOKKEEPING):
             continue
         if name.endswith("embed_positions.weight"):
             learned = tensor[2:]  # fairseq's positions begin after the padding's index, 1
