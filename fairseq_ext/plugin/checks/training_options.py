@@ -262,16 +262,12 @@ def _bleu_search(values: dict[str, Any]) -> Iterator[str]:
 def _metric(cfg: Any) -> Iterator[str]:
     """Yield errors about the name or the direction of ``--best-checkpoint-metric``."""
     metric, names = cfg.checkpoint.best_checkpoint_metric, (*LOWER_IS_BETTER, *HIGHER_IS_BETTER)
-    maximize = cfg.checkpoint.maximize_best_checkpoint_metric
-    if metric in HIGHER_IS_BETTER and not maximize:
+    maximize = metric in HIGHER_IS_BETTER
+    if metric in names and maximize != cfg.checkpoint.maximize_best_checkpoint_metric:
+        relation, best = ("must have", "highest") if maximize else ("does not go with", "lowest")
         yield (
-            f"`--best-checkpoint-metric {metric}` must have `--maximize-best-checkpoint-metric`: "
-            "the highest value is the best one."
-        )
-    if metric in LOWER_IS_BETTER and maximize:
-        yield (
-            f"`--best-checkpoint-metric {metric}` does not go with "
-            "`--maximize-best-checkpoint-metric`: the lowest value is the best one."
+            f"`--best-checkpoint-metric {metric}` {relation} `--maximize-best-checkpoint-metric`: "
+            f"the {best} value is the best one."
         )
     special = METRICS.get(getattr(cfg.criterion, "_name", None) or "", (metric,))
     if metric not in (*names, *special):
