@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @around("fairseq.checkpoint_utils:_upgrade_state_dict", patch="weights alone")
 def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, Any]:
-    """Add the state of update 0 to a checkpoint that has only weights.
+    """Complete a checkpoint that has only weights with the state of a training before it starts.
 
     Problem: Training cannot start from a checkpoint that has only weights (`{'model': …}`): it
     ends in `KeyError: 'best_loss'`.

@@ -207,10 +207,7 @@ def leave_quietly() -> None:
 
 
 def _end(cfg: Any, number: signal.Signals) -> NoReturn:
-    """Print how to continue, and end this process and its children.
-
-    This process ends by the signal ``number``, as shells expect.
-    """
+    """Print how to continue; end the child processes, and this one by the signal ``number``."""
     for handled in SIGNALS:
         signal.signal(handled, signal.SIG_DFL)  # a second Ctrl-C ends the process at once
     with contextlib.suppress(Exception):  # the process is already ending with another error
