@@ -1,9 +1,11 @@
 """The engine's products with every instruction set of this machine, against numpy in float64."""
 
+import atexit
 import ctypes
 import functools
 import os
 import re
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -35,19 +37,21 @@ SIZES = [
 ]
 
 
-def compile_emulated(file: Path) -> None:
-    """Compile the engine with AMX's instructions in plain C."""
+@functools.cache
+def emulation() -> Path:
+    """Compile the engine with AMX's instructions in plain C, once for all tests."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    file = Path(folder, "engine.so")
     flags = ("-std=gnu11", "-O1", "-ffp-contract=off", "-fPIC", "-shared")
-    emulation = ("-include", TESTS / "amx_emulation.h")
-    run(os.environ.get("CC", "cc"), *flags, *emulation, "-o", file, *KERNELS, "-lm")
+    instructions = ("-include", TESTS / "amx_emulation.h")
+    run(os.environ.get("CC", "cc"), *flags, *instructions, "-o", file, *KERNELS, "-lm")
+    return file
 
 
 @functools.cache
 def emulated() -> ctypes.CDLL:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "emulated.so")
-        compile_emulated(file)
-        machine = ctypes.CDLL(str(file))
+    machine = ctypes.CDLL(str(emulation()))
     assert library.PATHS[machine.engine_best_path()] == "amx"
     machine.engine_product.argtypes = library.library().engine_product.argtypes
     return machine
@@ -93,10 +97,9 @@ def rounded(weight: np.ndarray, numbers: str) -> np.ndarray:
 
 def test_int8_products_without_python(tmp_path: Path):
     """In the program for emulators of other processors."""
-    library_path, program = tmp_path / "engine.so", tmp_path / "engine_products"
-    compile_emulated(library_path)
+    program = tmp_path / "engine_products"
     headers = ("-std=gnu11", "-O1", "-I", KERNELS[0].parent)
-    sources = (TESTS / "engine_products.c", library_path, "-lm")
+    sources = (TESTS / "engine_products.c", emulation(), "-lm")
     run(os.environ.get("CC", "cc"), *headers, "-o", program, *sources)
     output = run(program).stdout
     assert re.search(r", [1-9]\d\d products, 0 wrong", output)
