@@ -108,23 +108,24 @@ def test_int8_products_without_python(tmp_path: Path):
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("numbers", NUMBERS)
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), SIZES)
-def test_product(path: str, numbers: str, rows: int, inputs: int, outputs: int):
-    draw = np.random.default_rng(rows)
-    x = draw.standard_normal((rows, inputs)).astype(np.float32)
-    weight = draw.standard_normal((outputs, inputs)).astype(np.float32)
-    bias = draw.standard_normal(outputs).astype(np.float32)
-    used = x.astype(np.float64)
-    if numbers == "int8":  # each row in units of its largest number / 127
-        unit = np.abs(x).max(1, keepdims=True) / np.float32(127)
-        used = np.rint(x * (np.float32(1) / unit)).clip(-127, 127) * unit
-    elif numbers == "bf16" and path in ("avx512-bf16", "amx"):
-        used = rounded(x, numbers).astype(np.float64)
-    expected = used @ rounded(weight, numbers).astype(np.float64).T + bias
-    close = {"rtol": 1e-4, "atol": 2e-4 if numbers != "int8" else 0.02}
-    np.testing.assert_allclose(product(path, numbers, x, weight, bias), expected, **close)
-    without = product(path, numbers, x, weight, None)
-    np.testing.assert_allclose(without + bias, expected, **close)
+def test_product(path: str, numbers: str):
+    for rows, inputs, outputs in SIZES:
+        case = f"{rows} × {inputs} → {outputs}"
+        draw = np.random.default_rng(rows)
+        x = draw.standard_normal((rows, inputs)).astype(np.float32)
+        weight = draw.standard_normal((outputs, inputs)).astype(np.float32)
+        bias = draw.standard_normal(outputs).astype(np.float32)
+        used = x.astype(np.float64)
+        if numbers == "int8":  # each row in units of its largest number / 127
+            unit = np.abs(x).max(1, keepdims=True) / np.float32(127)
+            used = np.rint(x * (np.float32(1) / unit)).clip(-127, 127) * unit
+        elif numbers == "bf16" and path in ("avx512-bf16", "amx"):
+            used = rounded(x, numbers).astype(np.float64)
+        expected = used @ rounded(weight, numbers).astype(np.float64).T + bias
+        close = {"rtol": 1e-4, "atol": 2e-4 if numbers != "int8" else 0.02, "err_msg": case}
+        np.testing.assert_allclose(product(path, numbers, x, weight, bias), expected, **close)
+        without = product(path, numbers, x, weight, None)
+        np.testing.assert_allclose(without + bias, expected, **close)
 
 
 def bits_of(weight: np.ndarray, reading: Reading = FLOATS) -> Signs:
@@ -147,52 +148,53 @@ def signed(
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("values", SIGNS)
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), SIZES)
-def test_product_with_signs(path, numbers, values, rows, inputs, outputs):
-    draw = np.random.default_rng(rows)
-    x = draw.standard_normal((rows, inputs)).astype(np.float32)
-    weight = signed(draw, outputs, inputs, values)
-    bias = draw.standard_normal(outputs).astype(np.float32)
-    product_of_bits = packed_product(path, pack(bits_of(weight), numbers), x, bias)
-    if numbers == "int8":  # what int8 makes of the same numbers, whose units hold them exactly
-        expected = product(path, numbers, x, weight, bias)
-    else:
-        expected = x.astype(np.float64) @ weight.T.astype(np.float64) + bias
-    np.testing.assert_allclose(product_of_bits, expected, rtol=1e-4, atol=2e-4)
+def test_product_with_signs(path, numbers, values):
+    for rows, inputs, outputs in SIZES:
+        case = f"{rows} × {inputs} → {outputs}"
+        draw = np.random.default_rng(rows)
+        x = draw.standard_normal((rows, inputs)).astype(np.float32)
+        weight = signed(draw, outputs, inputs, values)
+        bias = draw.standard_normal(outputs).astype(np.float32)
+        product_of_bits = packed_product(path, pack(bits_of(weight), numbers), x, bias)
+        if numbers == "int8":  # what int8 makes of the same numbers, whose units hold them exactly
+            expected = product(path, numbers, x, weight, bias)
+        else:
+            expected = x.astype(np.float64) @ weight.T.astype(np.float64) + bias
+        np.testing.assert_allclose(product_of_bits, expected, rtol=1e-4, atol=2e-4, err_msg=case)
 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("values", SIGNS)
 @pytest.mark.parametrize("how", READINGS[1:])
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), SIZES)
-def test_product_of_signs(path, numbers, values, how, rows, inputs, outputs):
+def test_product_of_signs(path, numbers, values, how):
     """To the last bit what a binary layer computes, but for a mean, which torch sums otherwise."""
-    draw = np.random.default_rng(rows)
-    x = draw.standard_normal((rows, inputs)).astype(np.float32)
-    x[0, : inputs // 2] = 0
-    weight = signed(draw, outputs, inputs, values)
-    bias = draw.standard_normal(outputs).astype(np.float32)
-    binarizer = (
-        Binarizer("xnor") if how == "mean" else Binarizer(bound=3.0 if how == "bound" else None)
-    )
-    layer = BinaryLinear(inputs, outputs, inputs=True, scale=7.0, input_binarizer=binarizer)
-    latent = 2 * weight  # levels are half of the largest weight
-    if bits_of(weight).plus is not None:  # small ones may have no zeros
-        layer.weight_binarizer = Binarizer("ternary")
-        about = {"binarizer": "ternary", "granularity": "channel"}
-        latent = latent_weights(bits_of(weight), about)
-    with torch.no_grad():
-        layer.weight.copy_(torch.from_numpy(latent))
-        layer.bias.copy_(torch.from_numpy(bias))
-        expected = layer(torch.from_numpy(x)).numpy()
-    product_of_bits = packed_product(
-        path, pack(bits_of(weight, Reading(how, 3.0, 7.0)), numbers), x, bias
-    )
-    if how == "mean":
-        np.testing.assert_allclose(product_of_bits, expected, rtol=1e-5, atol=1e-5)
-    else:
-        np.testing.assert_array_equal(product_of_bits, expected)
+    for rows, inputs, outputs in SIZES:
+        case = f"{rows} × {inputs} → {outputs}"
+        draw = np.random.default_rng(rows)
+        x = draw.standard_normal((rows, inputs)).astype(np.float32)
+        x[0, : inputs // 2] = 0
+        weight = signed(draw, outputs, inputs, values)
+        bias = draw.standard_normal(outputs).astype(np.float32)
+        binarizer = (
+            Binarizer("xnor") if how == "mean" else Binarizer(bound=3.0 if how == "bound" else None)
+        )
+        layer = BinaryLinear(inputs, outputs, inputs=True, scale=7.0, input_binarizer=binarizer)
+        latent = 2 * weight  # levels are half of the largest weight
+        if bits_of(weight).plus is not None:  # small ones may have no zeros
+            layer.weight_binarizer = Binarizer("ternary")
+            about = {"binarizer": "ternary", "granularity": "channel"}
+            latent = latent_weights(bits_of(weight), about)
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(latent))
+            layer.bias.copy_(torch.from_numpy(bias))
+            expected = layer(torch.from_numpy(x)).numpy()
+        product_of_bits = packed_product(
+            path, pack(bits_of(weight, Reading(how, 3.0, 7.0)), numbers), x, bias
+        )
+        tolerance = 1e-5 if how == "mean" else 0
+        close = {"rtol": tolerance, "atol": tolerance, "err_msg": case}
+        np.testing.assert_allclose(product_of_bits, expected, **close)
 
 
 @pytest.mark.parametrize("numbers", NUMBERS)
