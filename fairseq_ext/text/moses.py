@@ -103,12 +103,11 @@ HYPHEN = regex.compile(r"([\p{Alnum}\p{M}])-(?=\p{Alnum})")
 DOTS = regex.compile(r"\.{2,}")
 DOT = "\0"  # stands for each of several full stops in a row; no line has this character
 LAST_QUOTE = regex.compile(r"\.' ?$")
-ESCAPES = {
-    **{"&": "&amp;", "|": "&#124;", "<": "&lt;", ">": "&gt;"},
-    **{"'": "&apos;", '"': "&quot;", "[": "&#91;", "]": "&#93;"},
-}
-UNESCAPES = {entity: sign for sign, entity in ESCAPES.items() if sign != "&"}
-UNESCAPES |= {"&bar;": "|", "&bra;": "[", "&ket;": "]", "&amp;": "&"}  # `&amp;` must be last
+ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;", "'": "&apos;", '"': "&quot;"}
+ENTITIES |= {"[": "&#91;", "]": "&#93;", "&": "&amp;"}
+ESCAPES = str.maketrans(ENTITIES)
+UNESCAPES = {"&bar;": "|", "&bra;": "[", "&ket;": "]"}
+UNESCAPES |= {entity: sign for sign, entity in ENTITIES.items()}  # `&amp;` must be last
 
 
 def needed(pattern: str, replacement: str) -> str:
@@ -180,10 +179,7 @@ class Tokenizer:
                 text = pattern.sub(replacement, text)
         text = " ".join(self._full_stops_apart(text.split(" ")))
         text = " ".join(LAST_QUOTE.sub(" . '", text).split()).replace(DOT, ".")
-        if escape:
-            for sign, entity in ESCAPES.items():
-                text = text.replace(sign, entity)
-        return text
+        return text.translate(ESCAPES) if escape else text
 
     def _full_stops_apart(self, words: list[str]) -> Iterator[str]:
         """Yield the words; a full stop at a word's end is split off, except in abbreviations."""
