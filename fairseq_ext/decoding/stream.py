@@ -32,6 +32,10 @@ class TextCodec(NamedTuple):
 
         return self._replace(encode=encode)
 
+    def ranked(self, candidates: Sequence[Candidate]) -> "Ranked":
+        """Return the translations of a sentence with their texts."""
+        return Ranked([self.decode(candidate.tokens) for candidate in candidates], candidates)
+
 
 class Ranked(NamedTuple):
     """The translations of a sentence, best first, as text and as tokens; empty if skipped."""
@@ -119,8 +123,7 @@ def translations(
         numbers = [before + line_numbers[place] - 1 for place in tokens]
         results = translator.translate(list(tokens.values()), numbers, search)
         by_place = dict(zip(tokens, results, strict=True))
-        ranked = [by_place.get(place, []) for place in range(len(sentences))]
-        return [Ranked([codec.decode(best.tokens) for best in row], row) for row in ranked]
+        return [codec.ranked(by_place.get(place, [])) for place in range(len(sentences))]
 
     lines = iter(lines)
     while block := list(islice(lines, buffer)):

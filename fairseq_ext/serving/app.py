@@ -199,7 +199,7 @@ class Service:
             next(results)[:ranks] if sentence.tokens.strip() else [] for sentence in encoded
         ]
         return await asyncio.get_running_loop().run_in_executor(
-            self._text_thread, model.decode, candidates
+            self._text_thread, lambda: [*map(model.codec.ranked, candidates)]
         )
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fairseq_ext.decoding.loading import open_model
-from fairseq_ext.decoding.search import Candidate, Search, Translates
-from fairseq_ext.decoding.stream import Ranked, TextCodec
+from fairseq_ext.decoding.search import Search, Translates
+from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.engine.engine_model import SearchDefaults
 from fairseq_ext.serving.batching import Sentence
 from fairseq_ext.serving.requests import AUTO, Refusal
@@ -31,12 +31,6 @@ class Served:
     def encode(self, sentences: Sequence[str]) -> list[Sentence]:
         tokens = [self.codec.encode(sentence) for sentence in sentences]
         return list(map(Sentence, tokens, self.translator.lengths(tokens)))
-
-    def decode(self, candidates: Sequence[Sequence[Candidate]]) -> list[Ranked]:
-        return [
-            Ranked([self.codec.decode(candidate.tokens) for candidate in row], row)
-            for row in candidates
-        ]
 
 
 class Pairs:
