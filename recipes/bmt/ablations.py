@@ -113,16 +113,11 @@ def plot_outputs(folders: dict[str, Path], models: list[Model], output: Path) ->
 
 def rows(models: list[Model], heading: str) -> list[tuple[str, ...]]:
     """Return a table with a row for each model; ``heading`` is the first cell of its first row."""
-    return [
-        (heading, "updates", "training loss", "validation loss", "BLEU"),
-        *(
-            (
-                *(model.name, f"{model.updates:,}"),
-                *(f"{model.train_loss:.3f}", f"{model.valid_loss:.3f}", f"{model.bleu:.2f}"),
-            )
-            for model in models
-        ),
-    ]
+    table = [(heading, "updates", "training loss", "validation loss", "BLEU")]
+    for model in models:
+        losses = (f"{model.train_loss:.3f}", f"{model.valid_loss:.3f}")
+        table.append((model.name, f"{model.updates:,}", *losses, f"{model.bleu:.2f}"))
+    return table
 
 
 def with_switches(table: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
