@@ -77,9 +77,8 @@ def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]
 
 def segments(args: TranslationOptions) -> Iterator[Segment]:
     """Yield all segments of the files that the options name; refuse contradictory options."""
-    if bool(args.files) == bool(args.source or args.target) or bool(args.source) != bool(
-        args.target
-    ):
+    sides = (args.source, args.target)
+    if bool(args.files) == any(sides) or any(sides) != all(sides):
         raise ConfigError("give FILE…, or `--source` and `--target`, but not both.")
     if args.source is None or args.target is None:
         for name, path in files(args.files, args.format):
