@@ -213,7 +213,7 @@ CORPORA = {
         test=(_newstest2014("deen", "en-de"),),
         rules=("length=1:80", "ratio=9", "token=1000"),
         merges=32_000,
-        dictionary=(*("--joined-dictionary", "--nwordssrc", "32768", "--nwordstgt", "32768"),),
+        dictionary=("--joined-dictionary", "--nwordssrc", "32768", "--nwordstgt", "32768"),
         exact={"valid": 3_000, "test": 3_003},
         licence=WMT_LICENCE,
     ),
@@ -255,7 +255,7 @@ CORPORA = {
         # 255 pieces and </s> fill the 256 positions of the authors' code.
         piece_rules=("length=1:255", "token=1000"),
         merges=32_000,
-        dictionary=(*("--joined-dictionary", "--nwordssrc", "32000", "--nwordstgt", "32000"),),
+        dictionary=("--joined-dictionary", "--nwordssrc", "32000", "--nwordstgt", "32000"),
         exact={"valid": 3_000, "test": 3_003},
         licence=WMT_LICENCE,
     ),

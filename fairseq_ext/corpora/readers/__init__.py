@@ -25,8 +25,8 @@ LONGEST = 100_000
 class Segment:
     """A text and its translation as they are in a file, with the file's mark-up."""
 
-    source: str  # in the source language
-    target: str  # its translation
+    source: str
+    target: str
     document: str = ""  # name of the article or other unit that the segment belongs to
     fault: str = ""  # why, as the file says, the translation is unusable (unfinished …), or ""
 
