@@ -45,6 +45,7 @@ def decode(
     ``annotations`` and ``initial`` are the columns from :func:`encode`.
     """
     recurrence = decoder.recurrence
+    input_weight = program.array(recurrence.gru.weight_ih_l0)
     width, channels = recurrence.gru.hidden_size, annotations.width
     table = program.array(decoder.embed_tokens.weight)
     features = program.register(width + channels + recurrence.embed_dim, Phase.HYPOTHESES)
@@ -59,7 +60,7 @@ def decode(
     program.embed(Phase.HYPOTHESES, table, 1.0, out=word)
     if recurrence.combine is not None:  # Luong's order
         read = inputs if recurrence.input_feeding else word
-        advance(recurrence.gru, read, before, state, program)
+        advance(recurrence.gru, input_weight, read, before, state, program)
         attend(recurrence.attention, state, annotations, context, program)
         weight, bias = program.parameters(recurrence.combine)
         turned = rotated(weight, channels, program)  # reads [s; c] instead of [c; s]
@@ -69,11 +70,10 @@ def decode(
         return
     attend(recurrence.attention, before, annotations, context, program)
     read = word
-    swapped: np.ndarray | None = None
     if recurrence.input_feeding:
         read = Columns(features.register, width, channels + word.width)  # [c; y]
-        swapped = rotated(program.array(recurrence.gru.weight_ih_l0), word.width, program)
-    advance(recurrence.gru, read, before, state, program, swapped)
+        input_weight = rotated(input_weight, word.width, program)  # reads [c; y] instead of [y; c]
+    advance(recurrence.gru, input_weight, read, before, state, program)
     output(decoder, features, program)
 
 
@@ -90,19 +90,19 @@ def split_columns(weight: np.ndarray, first: int, program: Writer) -> list[np.nd
 
 def advance(
     gru: nn.GRU,
+    input_weight: np.ndarray,
     read: Columns,
     before: Columns,
     state: Columns,
     program: Writer,
-    swapped: np.ndarray | None = None,
 ) -> None:
     """Compile a GRU step ``s_t = GRU(read, s_{t-1})``, which is written to the columns ``state``.
 
-    ``before`` are the columns of ``s_{t-1}``. ``swapped`` is the GRU's input matrix with columns in
-    the order of ``read``; None if the matrix has this order already.
+    ``input_weight`` is the GRU's input matrix, with columns in the order of ``read``. ``before``
+    are the columns of ``s_{t-1}``.
     """
-    weight, bias = program.parameters(gru, "_ih_l0")
-    inputs = program.linear(read, weight if swapped is None else swapped, bias)
+    _, bias = program.parameters(gru, "_ih_l0")
+    inputs = program.linear(read, input_weight, bias)
     hiddens = program.linear(before, *program.parameters(gru, "_hh_l0"))
     program.gru(inputs, hiddens, before, state)
 
