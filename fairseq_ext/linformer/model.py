@@ -137,9 +137,10 @@ def replace_attentions(
             getattr(cfg, f"{side}_embed_dim"),
             getattr(cfg, f"{side}_attention_heads"),
             projection,
-            dropout=cfg.attention_dropout,
             scale=str(cfg.linformer_scale),
         )
+        # `--retain-dropout-modules` finds dropout modules by this name.
+        source_attention.dropout = FairseqDropout(cfg.attention_dropout, SourceAttention.__name__)
         setattr(layer, name, source_attention)
 
 
@@ -153,10 +154,6 @@ class SourceAttention(attention.LinformerAttention):
 
     get_incremental_state: Callable[..., Any]  # these two come from the decorator
     set_incremental_state: Callable[..., Any]
-
-    def __init__(self, *sizes: Any, dropout: float = 0.0, **options: Any) -> None:
-        super().__init__(*sizes, **options)
-        self.dropout = FairseqDropout(dropout, module_name=type(self).__name__)
 
     def forward(  # type: ignore[override]
         self,
