@@ -49,10 +49,9 @@ def attention_weights(queries: Tensor, keys: Tensor, mask: Tensor | None) -> Ten
     The mask, added to the scores, is broadcast to ``[N, M, S]``; None adds nothing. The softmax is
     computed at least in fp32, and the result has the type of the scores.
     """
-    absent = 1 if mask is not None else 0
-    added = mask if mask is not None else queries.new_zeros(1)
+    added, beta = (queries.new_zeros(1), 0) if mask is None else (mask, 1)
     scale = queries.size(-1) ** -0.5
-    scores = torch.baddbmm(added, queries, keys.transpose(1, 2), beta=absent, alpha=scale)
+    scores = torch.baddbmm(added, queries, keys.transpose(1, 2), beta=beta, alpha=scale)
     precise = torch.promote_types(scores.dtype, torch.float32)
     return torch.softmax(scores, dim=-1, dtype=precise).to(scores.dtype)
 
