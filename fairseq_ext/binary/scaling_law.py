@@ -110,7 +110,7 @@ def fit_law(
     losses: Sequence[float],
     base: tuple[float, float],
     *,
-    what: str = "the table",
+    label: str = "the table",
     resamples: int = 500,
     seed: int = 1,
 ) -> Fit:
@@ -118,7 +118,7 @@ def fit_law(
 
     ``encoder`` and ``decoder`` are the models' numbers of parameters without embeddings, ``losses``
     their losses per token, ``[n]`` each. ``base`` is (N̄e, N̄d). A baseline that is listed twice
-    counts twice. ``what`` names the models in messages. There are ``resamples`` bootstrap refits.
+    counts twice. ``label`` names the models in messages. There are ``resamples`` bootstrap refits.
 
     Raises:
         DataError: there are fewer than :data:`FEWEST_SIZES` different sizes, or several laws fit
@@ -130,7 +130,7 @@ def fit_law(
     if sizes < FEWEST_SIZES:
         raise DataError(
             f"The law has four constants and needs at least {FEWEST_SIZES} different sizes, but "
-            f"{what} has {sizes}."
+            f"{label} has {sizes}."
         )
     searches = [_search(x, y, target, start) for start in _starts(x, y, target)]
     theta = min(searches, key=attrgetter("cost")).x
@@ -139,7 +139,7 @@ def fit_law(
     scaled = jacobian / np.where(lengths > 0, lengths, 1)
     if np.linalg.matrix_rank(scaled, tol=_TOLERANCE) < len(PARAMETERS):
         raise DataError(
-            f"The losses of {what} do not determine the four constants of the law. They must fall "
+            f"The losses of {label} do not determine the four constants of the law. They must fall "
             "with size like a power law, and there must be models that scale the encoder alone "
             "and models that scale the decoder alone."
         )
@@ -378,7 +378,7 @@ def fit_groups(
             [model.decoder_parameters for model in group_models],
             [model.loss for model in group_models],
             base,
-            what=f"`{label}`" if label else "the table",
+            label=f"`{label}`" if label else "the table",
             resamples=resamples,
             seed=seed,
         )

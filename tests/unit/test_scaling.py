@@ -141,13 +141,13 @@ def test_an_exponent_of_zero_is_reported_as_a_bound() -> None:
 )
 def test_refuses_designs_that_determine_nothing(design, message) -> None:
     with pytest.raises(DataError, match=message):
-        fitted(LAW(*sizes(design)), design, what="`x`")
+        fitted(LAW(*sizes(design)), design, label="`x`")
 
 
 def test_refuses_losses_that_are_no_power_law() -> None:
     for losses in (np.full(len(DESIGN), 1.5), 2 - LAW(*sizes())):  # larger models are worse
         with pytest.raises(DataError, match="losses of `x` do not determine"):
-            fitted(losses, what="`x`")
+            fitted(losses, label="`x`")
 
 
 HEADING = ("name", "encoder_parameters", "decoder_parameters", "loss", "family", "dataset")
