@@ -32,14 +32,15 @@ whose group is the number by which they are sorted."""
 
 
 def select(folder: str | Path, kind: str, count: int) -> list[Path]:
-    """Return the ``count`` newest or best checkpoints in a run's folder, the best or newest last.
+    """Return the paths of a run's ``count`` newest or ``count`` best checkpoints.
 
-    ``kind`` is ``last_epochs``, ``last_updates`` or ``best``. For ``best``, the run's
+    The last path is the newest or best. ``folder`` is the run's ``--save-dir``. ``kind`` is
+    ``last_epochs``, ``last_updates`` or ``best``. For ``best``, the run's option
     ``--maximize-best-checkpoint-metric`` decides whether higher is better.
 
     Raises:
-        CheckpointError: ``folder`` is not a folder, has fewer checkpoints of this kind, or has
-            best checkpoints by more than one metric.
+        CheckpointError: ``folder`` is not a folder, has fewer than ``count`` checkpoints of this
+            kind, or has best checkpoints by more than one metric.
         ConfigError: ``count`` is below 1.
     """
     shape, pattern = KINDS[kind]
@@ -75,17 +76,19 @@ def average_checkpoints(
 ) -> dict[str, Any]:
     """Average the weights of checkpoints of one model, and return the result as a checkpoint.
 
-    Every floating-point entry becomes the mean over all checkpoints, summed in float64 and rounded
-    once to its own type; tied embeddings stay tied if every checkpoint ties them. Everything else
-    is taken from the last checkpoint, without the optimizer's state and ``--store-ema``'s weights.
+    Every floating-point weight becomes the mean over all checkpoints, summed in float64 and rounded
+    once to the weight's own type. Tied embeddings stay tied if every checkpoint ties them. The
+    state of the optimizer and the weights of ``--store-ema`` are left out. Everything else is
+    taken from the last checkpoint.
 
     Args:
         paths: checkpoints of one model, oldest first.
         load: function that reads a checkpoint.
 
     Raises:
-        CheckpointError: the checkpoints differ in architecture, names, shapes, dictionaries or
-            the stage of a binarized training; a weight is not finite; or a file cannot be read.
+        CheckpointError: the checkpoints differ in architecture, in names or shapes of weights, in
+            dictionaries, or in the stage of a binarized training; a weight is not finite; or a
+            file cannot be read.
         ConfigError: ``paths`` is empty.
     """
     if not paths:
@@ -141,7 +144,10 @@ def _is_averaged(weight: Tensor) -> bool:
 
 
 def _facts(checkpoint: Mapping[str, Any]) -> dict[str, str]:
-    """Return all that averaged checkpoints must have in common, as phrases for an error message."""
+    """Return properties in which averaged checkpoints must agree, by name.
+
+    Names and values are phrases for an error message, such as "the architecture" and "gru".
+    """
     facts = {"the architecture": layout.architecture(checkpoint)}
     for name, weight in checkpoint["model"].items():
         shape = "×".join(map(str, weight.shape)) or "a single number"

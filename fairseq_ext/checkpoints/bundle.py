@@ -2,23 +2,25 @@
 
 ==========================  ======================================================================
 ``bundle.json``             format, version, languages, architecture, number format of the weights,
-                            the search's defaults, the bundle's origin, and SHA-256 of the files
-                            that are used
+                            default options of the search, origin (version of fairseq-ext, number of
+                            updates), and SHA-256 of each file that is used
 ``config.json``             options of model and task, as JSON; which weights are tied
 ``model.safetensors``       weights, by their names in the state dict; see
                             :mod:`fairseq_ext.engine.tensors`
 ``program.json``            what the engine computes from the weights, without torch
                             (:mod:`fairseq_ext.model.program_file`); left out if the engine
                             cannot run the model
-``dict.LANGUAGE.txt``       dictionaries, so the folder is also the DATA of fairseq's commands
+``dict.LANGUAGE.txt``       two dictionaries; the folder can be the DATA of fairseq's commands
 ``text.json``               how text becomes tokens, with the files that it names
-``shortlist.txt``           if asked for: the target tokens that a sentence's translations may have
+``shortlist.txt``           optional: the target tokens that a sentence's translations may have
+                            (:mod:`fairseq_ext.engine.shortlist`)
 ``README.md``               the model card
 ==========================  ======================================================================
 
-Weights are stored in fp32 or bf16, or their matrices in int8. Binary weights may take one bit each,
-and ternary weights 1.6 bits. The folder may be packed into an archive (:func:`archive`), which is
-accepted wherever the folder is. Nothing in a bundle is unpickled or evaluated.
+Weights are stored in fp32, in bf16, or with matrices in int8 and all others in fp32. Binary weights
+may take one bit each, and ternary weights 1.6 bits. The folder may be packed into an archive
+(:func:`archive`), which is accepted wherever the folder is. Nothing in a bundle is unpickled or
+evaluated.
 """
 
 import re
@@ -83,9 +85,9 @@ class Bundle:
     updates: int | None = None
 
     def check(self) -> None:
-        """Check the checksum of every file in ``files``.
+        """Check that every file in ``files`` exists and has its checksum.
 
-        Dictionaries, ``text.json``, program and shortlist must be in ``files`` if they exist.
+        If a dictionary, ``text.json``, program or shortlist exists, ``files`` must list it.
 
         Raises:
             CheckpointError: a checksum is wrong, or a file is missing or unlisted.
@@ -108,7 +110,7 @@ class Bundle:
 
 
 def suffix(path: str | Path) -> str:
-    """Return the ending of an archived bundle's name, ``.zip`` or ``.tar.zst``; "" for others."""
+    """Return the ending of an archived bundle's name, ``.zip`` or ``.tar.zst``; else ""."""
     return next((ending for ending in SUFFIXES if Path(path).name.endswith(ending)), "")
 
 
@@ -130,7 +132,11 @@ def _folder(path: str | Path) -> Path | None:
 
 
 def _checked(folder: Path) -> Path:
-    """Check an unpacked archive, which must hold a single bundle; return the bundle's folder."""
+    """Return the bundle's folder in the folder of an unpacked archive, after all its checks.
+
+    Raises:
+        CheckpointError: there is no bundle, other files are beside it, or it is damaged.
+    """
     entries = [*folder.iterdir()]
     if len(entries) != 1 or not (entries[0] / MANIFEST).is_file():
         raise CheckpointError(f"it has no folder with {MANIFEST}, so it is not a bundle.")
@@ -147,7 +153,7 @@ def _has_manifest(path: Path) -> bool:
 
 
 def home(path: str | Path) -> Path:
-    """Return the folder of a model's files: the bundle's, or the one that has the checkpoint."""
+    """Return a bundle's folder, or the folder in which a checkpoint is."""
     return _folder(path) or Path(path).parent
 
 
@@ -163,7 +169,7 @@ def has_program(path: str | Path) -> bool:
 
 
 def read(path: str | Path) -> Bundle:
-    """Read a bundle's ``bundle.json``, without the files that :meth:`Bundle.check` checks.
+    """Read and check only a bundle's ``bundle.json``; :meth:`Bundle.check` checks other files.
 
     Raises:
         CheckpointError: ``bundle.json`` cannot be read, or has another version or a wrong value.
@@ -202,7 +208,7 @@ def read(path: str | Path) -> Bundle:
 
 @contextmanager
 def unchanged(path: str | Path) -> Iterator[Bundle]:
-    """Yield the bundle at a path; after the ``with`` block check that its files are unchanged.
+    """Yield the bundle at a path; at the end of the ``with`` block, check its files for changes.
 
     Raises:
         CheckpointError: a file has changed by the end of the block.
@@ -217,9 +223,10 @@ def unchanged(path: str | Path) -> Iterator[Bundle]:
 
 
 def require_kind(path: Path) -> None:
-    """Refuse the path of a new bundle if it has an unknown ending, such as ``.tar``.
+    """Raise ConfigError if a new bundle's path has an unknown ending, such as ``.tar``.
 
-    A path without an ending is a folder; so are ``m.2`` and ``m.v2``, which end in a version.
+    A path without an ending stands for a folder. So do ``m.2`` and ``m.v2``, which end in a
+    version.
     """
     if not suffix(path) and re.fullmatch(r"\.(?!v?\d+$)\w+", path.suffix):
         raise ConfigError(
@@ -263,7 +270,11 @@ def archive(folder: Path, path: Path) -> None:
 
 
 def configuration(manifest: Bundle) -> dict[str, Any]:
-    """Read a bundle's ``config.json``, check it, and return its content."""
+    """Read a bundle's ``config.json``, and return its content.
+
+    Raises:
+        CheckpointError: the file cannot be read, or its entry ``binary`` has wrong values.
+    """
     path = manifest.folder / CONFIG
     content = _json(path)
     binary = content.get("binary", {})
@@ -273,7 +284,7 @@ def configuration(manifest: Bundle) -> dict[str, Any]:
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """Read a bundle as a checkpoint of fairseq at update 0, with its weights in fp32.
+    """Read a bundle; return it as a checkpoint of fairseq at update 0, with weights in fp32.
 
     Raises:
         CheckpointError: a file is damaged, or has changed while it was read.
@@ -299,10 +310,10 @@ def load(path: str | Path) -> dict[str, Any]:
 
 
 def _weights(path: Path, binary: Any) -> dict[str, Any]:
-    """Read the state dict in fp32; binary and ternary weights become :func:`latent_weights`.
+    """Read the file of weights ``path``; return the model's state dict in fp32.
 
-    ``path`` is the file of weights. ``binary`` is the entry ``binary`` of ``config.json``; None if
-    the bundle has no such weights.
+    Binary and ternary weights become :func:`latent_weights`. ``binary`` is the entry ``binary`` of
+    ``config.json``; None if the bundle has no such weights.
     """
     import torch
 
@@ -322,10 +333,12 @@ def _weights(path: Path, binary: Any) -> dict[str, Any]:
 
 
 def latent_weights(weight: Signs, binary: dict[str, Any]) -> np.ndarray:
-    """Return latent weights ``[N, K]`` in fp32 that binarize to the signs and levels of ``weight``.
+    """Return latent weights that binarize to ``weight``: ``[N, K]`` in fp32, like ``weight``.
 
-    ``binary`` is the entry ``binary`` of ``config.json``: it names the model's ``binarizer`` and,
-    for ternary weights, the ``granularity`` of their levels.
+    Latent weights are the real numbers that training updates and the model binarizes. ``binary``
+    is the entry ``binary`` of ``config.json``. Its ``binarizer`` names the model's method. Its
+    ``granularity``, used for ternary weights, says whether each row has its own level (``channel``)
+    or all rows share one (``tensor``).
     """
     signs, levels = weight.array(), weight.levels
     if binary["binarizer"] != TERNARY:

@@ -2,9 +2,10 @@
 
 A checkpoint is a dictionary:
 
-- ``model``: the state of the model, tensors by name;
-- ``cfg``: the options of the run, a dictionary for each part (``model``, ``task`` …), whose
-  ``_name`` is registered with fairseq; older checkpoints have one flat ``args`` instead;
+- ``model``: the weights and buffers of the model, by name;
+- ``cfg``: the options of the run, with a dictionary for each part (``model``, ``task`` …). The
+  part's ``_name`` is the name by which fairseq's registries know it. Older checkpoints have the
+  options of all parts in a Namespace ``args`` instead;
 - ``extra_state``: the position in the data (``train_iterator``), meters, the best loss, and our
   additions :data:`DICTIONARIES`, :data:`EARLY_STOPPING` and :data:`AVERAGED`;
 - ``optimizer_history``, ``last_optimizer_state``, ``task_state``, ``criterion``: training state.
@@ -61,10 +62,10 @@ def architecture(checkpoint: Mapping[str, Any]) -> str:
 def with_options(
     checkpoint: Mapping[str, Any], task: Mapping[str, Any], model: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a checkpoint with its task replaced and some options of the model changed.
+    """Return a checkpoint with another task and some other options of the model.
 
-    ``task`` has all options of the task, with its name as ``_name``; ``model`` may have a new
-    architecture as ``arch``.
+    ``task`` must have all options of the new task, and its name as ``_name``. ``model`` has only
+    the options to change; its ``arch``, if any, replaces the architecture.
     """
     args = checkpoint.get("args")
     if args:
@@ -86,7 +87,7 @@ def extra_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def position(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the run's position in the data: ``epoch`` and ``iterations_in_epoch``, or {}."""
+    """Return the run's position in the data, such as ``epoch``; {} if the checkpoint has none."""
     return extra_state(checkpoint).get("train_iterator") or {}
 
 
@@ -108,7 +109,7 @@ FOR_THE_HUB = {
 
 
 def before_training() -> dict[str, Any]:
-    """Make a checkpoint's training state at update 0: all entries but weights and options."""
+    """Return a checkpoint's entries at update 0, without weights and options."""
     start = {
         "criterion_name": "none",
         "optimizer_name": "none",
@@ -145,10 +146,10 @@ def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ties(state: Mapping[str, Any]) -> dict[str, str]:
-    """Map each tied tensor's name to the name of the first tensor with equal memory and layout.
+    """Map the name of each tied tensor to the name of the first tensor that it is tied to.
 
-    The first tensors themselves are left out, and so are tensors without elements, which all have
-    the address 0.
+    Tensors are tied if they have the same address, type, shape and strides. The first tensor of
+    each group has no entry. Tensors without elements have none either: their address is always 0.
     """
     first: dict[tuple[Any, ...], str] = {}
     tied: dict[str, str] = {}

@@ -1,20 +1,22 @@
 """Use trained models in the form in which fairseq's authors publish them.
 
-An archive or folder has ``model.pt`` or ``model1.pt`` … (an ensemble), dictionaries and the files
-of the subwords, but does not say how text becomes tokens. So :func:`prepare` makes another folder,
-in the user's cache, that looks like a run's folder. It has links to the checkpoints, copies of the
-dictionaries, a ``text.json``, and a file :data:`MARK` with options that replace the checkpoint's.
-Nothing in the published folder is run, and nothing is written into it.
+A published archive or folder has ``model.pt`` or ``model1.pt`` … (an ensemble), dictionaries and
+the files of the subwords, but does not say how text becomes tokens. So :func:`prepare` makes
+another folder, in the user's cache, that looks like a ``--save-dir``. It has links to the
+checkpoints, copies of the dictionaries, a ``text.json``, and a file :data:`MARK` with options that
+replace those in the checkpoints. Nothing in the published folder is run, and nothing is written
+into it.
 
-Three tasks of fairseq tell a model its languages in three ways. :func:`prepare` turns each way into
-options of the task ``translation_ext``, so that translation, training, bundles and the engine need
-to know no other task:
+Multilingual models have one of three tasks of fairseq, each of which tells the model its languages
+in its own way. :func:`prepare` replaces these tasks by ``translation_ext``, so that translation,
+training, bundles and the engine need to know no other task. These options then name the languages,
+here for English to German or Romanian:
 
 ==================================  ================================================================
-``translation_multi_simple_epoch``  ``--source-prefix __en__`` (or the target's token, with
-                                    ``--encoder-langtok tgt``), ``--target-prefix __de__``
+``translation_multi_simple_epoch``  ``--source-prefix __en__``, ``--target-prefix __de__``; both are
+                                    ``__de__`` if the model has ``--encoder-langtok tgt``
 ``translation_from_pretrained_bart``  ``--source-suffix [en_XX]``, ``--target-suffix [ro_RO]``
-``multilingual_translation``        none: the pair has an encoder and a decoder of its own
+``multilingual_translation``        none: only the weights for this pair of languages are kept
 ==================================  ================================================================
 """
 
@@ -80,7 +82,7 @@ logger = logging.getLogger(__name__)
 def hub_models() -> dict[str, dict[str, str]]:
     """Return the translation models that fairseq's authors publish, by name.
 
-    Each has a URL as ``path`` and, with some exceptions, names of its ``tokenizer`` and ``bpe``.
+    Each has the URL of its archive as ``path``. Most also name their ``tokenizer`` and ``bpe``.
     """
     # Otherwise the import would advise users to install a package for speech.
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
@@ -100,15 +102,16 @@ def is_prepared(path: str | Path) -> bool:
 
 
 def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """Make a ``--save-dir`` for a published model; return the links in it to the checkpoints.
+    """Make a folder like a ``--save-dir`` for a published model; return its checkpoints.
 
-    ``path`` is an archive, a folder, a checkpoint in a folder, or a name in :func:`hub_models`. For
-    anything else, the result is []. A multilingual model needs languages; None stands for the
-    languages of its training.
+    The checkpoints in the folder are links. ``path`` is an archive, a folder, a checkpoint in a
+    folder, or a name in :func:`hub_models`. If it is not a published model, the result is [].
+    ``src`` and ``tgt`` choose the languages of a multilingual model; None stands for the source
+    or target language in its options.
 
     Raises:
         CheckpointError: a file is damaged, or the model is of a kind that is not supported.
-        ConfigError: the model lacks a language, or files for it.
+        ConfigError: the model does not translate these languages, or lacks a file for them.
         EnvironmentProblem: the cache cannot be written to.
     """
     try:
@@ -129,10 +132,11 @@ def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[
 def downloaded(path: Path) -> Path:
     """Download the archive of a model named in :func:`hub_models`; return its path in the cache.
 
-    Any other ``path`` is returned unchanged. :data:`MIRROR` names another source of archives.
+    Any other ``path`` is returned unchanged. The environment variable :data:`MIRROR` can name
+    another server or a folder with the archives.
 
     Raises:
-        CheckpointError: the path looks like the name of a model, but no published model has it.
+        CheckpointError: ``path`` looks like such a name, but no published model has this name.
     """
     name = str(path)
     kind = name.partition(".")[0]
@@ -156,8 +160,9 @@ def downloaded(path: Path) -> Path:
 def _ensemble(folder: Path, path: Path) -> list[Path]:
     """Return the checkpoints of the published model in ``folder``; [] if there is no such model.
 
-    If ``path`` is a checkpoint in ``folder``, return only ``path``; else the models of the
-    ensemble, or the only checkpoint.
+    If ``path`` is a checkpoint in ``folder``, return only ``path``. Otherwise return all
+    checkpoints with names such as ``model1.pt``; or, if there are none, the folder's only
+    checkpoint.
     """
     if not folder.is_dir() or (folder / "bundle.json").exists() or not _dictionaries(folder):
         return []
@@ -171,7 +176,7 @@ def _ensemble(folder: Path, path: Path) -> list[Path]:
 
 
 def _dictionaries(folder: Path) -> dict[str, Path]:
-    """Return the dictionaries of a folder by language; "" stands for all languages."""
+    """Return the dictionaries of a folder by language; if all languages share one, by ""."""
     named = {match[1]: path for path in sorted(folder.glob("dict.*.txt"))
              if (match := _DICTIONARY.fullmatch(path.name))}  # fmt: skip
     shared = [folder / name for name in ("dict.txt", "dictionary.txt")]
@@ -180,7 +185,11 @@ def _dictionaries(folder: Path) -> dict[str, Path]:
 
 
 def _model_in(folder: Path) -> Path:
-    """Return the folder of the published model in ``folder``, an unpacked archive, or refuse it."""
+    """Return the published model's folder in the unpacked archive ``folder``.
+
+    Raises:
+        CheckpointError: there is no such folder.
+    """
     for candidate in (folder, *sorted(filter(Path.is_dir, folder.iterdir()))):
         if _ensemble(candidate, candidate):
             return candidate
@@ -192,8 +201,9 @@ def _prepared(
 ) -> list[Path]:
     """Make a model's folder in the cache unless it exists; return the links to its checkpoints.
 
-    ``folder`` has the published files, ``ensemble`` their checkpoints; ``path`` is the argument of
-    :func:`prepare`. ``languages`` are source and target; None for the language of the training.
+    ``folder`` has the published files, and ``ensemble`` has their checkpoints. ``path`` is the
+    argument of :func:`prepare`. ``languages`` are source and target; None stands for the language
+    in the model's options.
     """
     content = [(entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
                for entry in sorted(folder.iterdir()) if entry.is_file()]  # fmt: skip
@@ -270,7 +280,7 @@ def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline,
 
 
 def _name(path: Path) -> str | None:
-    """Return the name in :func:`hub_models` after which a folder or archive is named, or None."""
+    """Return the model in :func:`hub_models` that a folder or archive is named after, or None."""
     for name, entry in hub_models().items():
         archive = entry["path"].rpartition("/")[2]
         stem = next(archive.removesuffix(end) for end in ARCHIVES if archive.endswith(end))
@@ -294,7 +304,10 @@ def _subwords(folder: Path) -> tuple[str, list[Path]]:
 
 
 def adapted(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """Copy a checkpoint, with the changes that :func:`prepare` recorded in its folder, if any."""
+    """Copy a checkpoint, and apply the changes that :func:`prepare` recorded in its folder.
+
+    If :func:`prepare` has not made the folder of ``path``, nothing is changed.
+    """
     changed = dict(checkpoint)
     if not is_prepared(path):
         return changed
@@ -340,12 +353,13 @@ def plan_pair(
         folder: the model's folder, with the lists of languages that ``settings`` name.
         settings: options of the model's task.
         with_dictionary: the languages that have their own dictionary, and "" if all share one.
-        languages: source and target; None for the language of the training.
+        languages: source and target; None for the language in ``settings``.
 
     Returns:
-        Source language; target language; symbols to add to the dictionaries; and the changes that
-        :func:`adapted` makes to the checkpoint: options of ``task`` and ``model``, and the prefix
-        of the names of the ``weights`` to use.
+        Source language; target language; symbols to add to the dictionaries; and a dictionary with
+        the changes that :func:`adapted` makes to the checkpoint. It has options as ``task`` and
+        ``model``, and as ``weights`` the prefix of the names of the weights to keep. It is empty
+        if the model is not multilingual.
     """
     name = str(settings.get("task") or settings.get("_name") or "translation")
     if not name.startswith("translation") and name != PAIRS:
@@ -410,11 +424,12 @@ def plan_pair(
 def _tokens(
     folder: Path, settings: Mapping[str, Any], codes: Sequence[str], pair: Mapping[str, str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return symbols and prefixes that stand for languages in ``translation_multi_simple_epoch``.
+    """Return symbols and options for a model of the task ``translation_multi_simple_epoch``.
 
-    The symbols, to add to the dictionaries, stand for all languages (``codes``); a mask and tags
-    may follow. The prefixes are the options ``source_prefix`` and ``target_prefix`` of
-    ``translation_ext``: the symbols of ``src`` or ``tgt`` in ``pair``, or "" for no prefix.
+    The symbols must be added to the dictionaries. They are language tokens for all ``codes``;
+    then, if the model has them, a mask and tags for the origin of training data. The options are
+    ``source_prefix`` and ``target_prefix`` of ``translation_ext``. Each is the token of
+    ``pair["src"]`` or ``pair["tgt"]``, or "" for no prefix.
     """
     if settings.get("lang_tok_replacing_bos_eos"):
         raise CheckpointError(

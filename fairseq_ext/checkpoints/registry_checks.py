@@ -70,8 +70,8 @@ def require_fitting(cfg: Any, task: Any, path: str | Path) -> None:
     ``task`` is an object of the task; None for the task that the configuration ``cfg`` names.
 
     Raises:
-        CheckpointError: the command needs another kind of model, or ``cfg`` names an unknown
-            architecture or asks for a huge table of positions.
+        CheckpointError: the task needs another kind of model, or ``cfg`` names an unknown
+            architecture or asks for a huge table of position embeddings.
     """
     from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 
@@ -130,10 +130,10 @@ def task_class(options: Mapping[str, Any], path: str | Path) -> type:
 
 @contextmanager
 def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
-    """Refuse, in the ``with`` block, models with far more parameters than ``state`` has numbers.
+    """Raise CheckpointError if the ``with`` block builds a far larger model than ``state``.
 
-    A configuration of a few bytes may ask for a billion layers. Parameters are counted when modules
-    get them, before their initialization takes the memory.
+    A configuration of a few bytes may ask for a billion layers. So each parameter is counted when
+    a module registers it, before its initialization takes the memory.
     """
     sizes = [value.numel() for value in state.values() if isinstance(value, Tensor)]
     modules, numbers = 8 * len(sizes) + 1000, 8 * sum(sizes) + SPARE_PARAMETERS
@@ -153,7 +153,7 @@ def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def require_sizes(settings: Mapping[str, Any]) -> None:
-    """Refuse options with which fairseq would fill a huge table of position embeddings.
+    """Refuse options that would make fairseq fill a huge table of position embeddings.
 
     Raises:
         CheckpointError: there are more than :data:`MOST_POSITIONS` positions, their table would

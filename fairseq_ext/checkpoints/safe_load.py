@@ -1,14 +1,17 @@
 """Read a checkpoint of unknown origin without running anything in it.
 
-:func:`read` opens the file once and checks, in this order:
+:func:`read` opens the file once and checks, in this order, that
 
-1. it is an archive as torch writes it: nothing compressed, repeated, linked or outside its folder;
-   or a series of pickles as torch wrote it before 1.6, which has no checksums;
-2. the checksum of each part, which torch itself never compares;
-3. its pickle makes only the calls that checkpoints of fairseq make, with arguments of the expected
-   types (:func:`allowed_globals`); torch's safe loading would also call ``torch.Tensor(10**9)``;
-4. unpickling makes tensors, plain values and ``argparse.Namespace``; our own classes read numpy's
-   numbers (:class:`NumberArray`), since ``numpy.dtype`` could turn bytes into Python objects;
+1. the file is a zip archive as torch writes it, in which no part is compressed, repeated, a link
+   or outside the archive's folder; or it is a series of pickles, the format of torch before 1.6,
+   which has no checksums;
+2. the checksum of each part is right, which torch itself never checks;
+3. the pickle calls only the functions that checkpoints of fairseq call, with arguments of the
+   expected types (:func:`allowed_globals`). torch's ``weights_only=True`` would also allow the call
+   ``torch.Tensor(10**9)``;
+4. the pickle makes only tensors, plain values, ``argparse.Namespace`` and numpy's numbers. Our own
+   classes read the latter (:class:`NumberArray`), because ``numpy.dtype`` could turn bytes into
+   Python objects;
 5. there are tensors under ``model``;
 6. everything is plain data, no part contains itself, and tensors are not far larger than the file
    (:func:`require_plain`);
@@ -153,9 +156,9 @@ def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
 def about(path: str | Path) -> Iterator[None]:
     """Name the file ``path`` in the errors that the ``with`` block raises.
 
-    A CheckpointError or LiteralError becomes a CheckpointError with the path in its message. An
-    unexpected error becomes a CheckpointError with the path and the reason in one line. This
-    package's other errors and the system's stay unchanged.
+    A CheckpointError or LiteralError becomes a CheckpointError with the path in its message. All
+    other errors of this package, and every OSError, stay unchanged. Any other exception becomes a
+    CheckpointError that has the path and the reason in one line.
     """
     try:
         yield
@@ -205,10 +208,10 @@ def _require_archive(file: IO[bytes], path: Path, size: int) -> None:
 
 
 def require_memory(path: str | Path, size: int, cause: str, remedy: str) -> None:
-    """Refuse a file that needs ``size`` bytes at once if this machine has less memory.
+    """Raise CheckpointError if a file needs ``size`` bytes of memory, and this machine has less.
 
-    ``cause`` (why it needs so much) and ``remedy`` (what to do on a larger machine) complete the
-    message.
+    ``cause`` (why the file needs so much) and ``remedy`` (what to do on a larger machine) complete
+    the message.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:
@@ -277,7 +280,7 @@ _REBUILD = [
 class Globals(dict[str, Any]):
     """A table of the objects that a pickle may use, by name.
 
-    torch looks up names in this table, but only calls the objects that :meth:`values` lists.
+    torch looks up names in this table. It calls an object only if :meth:`values` lists the object.
     """
 
     def values(self) -> Any:
@@ -286,12 +289,18 @@ class Globals(dict[str, Any]):
 
 @functools.cache
 def allowed_globals() -> Globals:
-    """Return what pickles may name: torch's own list, with :data:`GUARDS` in place of some."""
+    """Return the objects that pickles may name, by name.
+
+    This is torch's own table, in which :data:`GUARDS` replace the functions of the same names.
+    """
     return Globals({**GLOBALS_OF_TORCH(), **GUARDS})
 
 
 def _guard(name: str, function: Callable, *kinds: type) -> Callable:
-    """Let a function, which pickles call ``name``, accept only arguments of exactly ``kinds``."""
+    """Return a function that calls ``function`` if its arguments have exactly the types ``kinds``.
+
+    Otherwise it raises UnpicklingError. ``name`` is the function's name in pickles.
+    """
 
     def call(*arguments: Any) -> Any:
         if tuple(map(type, arguments)) != kinds:
@@ -302,7 +311,7 @@ def _guard(name: str, function: Callable, *kinds: type) -> Callable:
 
 
 def _to_bytes(text: str, encoding: str) -> bytes:
-    """Convert text to the bytes that it stands for in a pickle of protocol 2."""
+    """Encode text as latin1, which pickles of protocol 2 use for bytes; refuse other encodings."""
     if encoding != "latin1":
         raise _unsupported("_codecs.encode")
     return text.encode(encoding)
@@ -397,7 +406,10 @@ def reconstruct(kind: object, *shape: object) -> NumberArray:
 
 
 def scalar(kind: object, data: object) -> np.generic:
-    """Return the numpy number of type ``kind``, a :class:`NumberKind`, with the bytes ``data``."""
+    """Return a number, in place of numpy's ``scalar``.
+
+    ``kind`` must be a :class:`NumberKind`; ``data`` has the bytes of the number.
+    """
     if not (isinstance(kind, NumberKind) and isinstance(data, bytes)):
         raise _unsupported("numpy.dtype")
     (number,) = np.frombuffer(data, kind.dtype)
@@ -443,9 +455,12 @@ def allow_classes() -> None:
 def require_plain(value: Any, file_bytes: int) -> None:
     """Refuse a loaded value that is not plain data, is endless, or is far larger than its file.
 
-    torch's safe loading accepts data that do harm when they are traversed later: parts that contain
-    themselves or each other (a few hundred bytes can stand for 2^40 entries), and a tensor of one
-    number that claims to have 10^12.
+    torch's ``weights_only=True`` accepts data that fill the memory when they are read later. With
+    parts that contain themselves or each other, a few hundred bytes can stand for 2^40 entries. A
+    tensor that stores one number can claim to have 10^12.
+
+    Raises:
+        CheckpointError: ``value`` is refused.
     """
     entries, claimed = 0, 0
     todo: list[tuple[Any, int]] = [(value, 0)]
@@ -507,10 +522,14 @@ def _bytes(value: Any) -> int:
 
 
 def require_inert(settings: Any) -> None:
-    """Refuse a saved configuration with something for hydra or OmegaConf to run or to look up.
+    """Refuse a saved configuration that makes hydra import code or OmegaConf look up values.
 
-    A text may refer to one other option, but not to a whole section or list: if each of a dozen
-    sections referred to the next section twice, OmegaConf would make thousands of them.
+    A text may refer to one other option (``${model.dropout}``), but not to a whole section or
+    list. If each of a dozen sections referred to the next section twice, OmegaConf would make
+    thousands of copies.
+
+    Raises:
+        CheckpointError: ``settings`` are refused.
     """
     sections: dict[int, dict[str, Any]] = {}
     for value in walk(settings):
@@ -522,10 +541,10 @@ def require_inert(settings: Any) -> None:
 
 
 def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any]]) -> bool:
-    """Return whether ``text`` refers to a single option in ``settings``, not to a section or list.
+    """Return whether ``text`` refers to a single option of ``settings``, or to a missing one.
 
-    The result is also True if ``settings`` have nothing by that name. ``sections`` is a cache that
-    the calls for one configuration share.
+    The result is False for a section, a list, or anything outside ``settings``. ``sections`` is a
+    cache that all calls for one configuration share.
     """
     reference = _REFERENCE.fullmatch(text)
     if reference is None or isinstance(settings, Namespace):  # `args` have no references

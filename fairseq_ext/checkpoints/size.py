@@ -1,4 +1,4 @@
-"""Read the size of a trained model, and its number of updates; for a bundle, without torch."""
+"""Read the size of a trained model, and its number of updates. Bundles are read without torch."""
 
 from dataclasses import dataclass
 from pathlib import Path

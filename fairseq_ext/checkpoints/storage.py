@@ -1,9 +1,9 @@
 """Read checkpoint files safely and only once, and save them atomically.
 
-A command needs the options of a checkpoint both before and after fairseq loads its weights. So
-:func:`peek`, which returns the options, keeps the weights for the next :func:`load`, and both keep
-everything else for later calls of :func:`peek`. A file that has changed is read again. Nothing here
-imports fairseq.
+A command needs the options of a checkpoint both before and after fairseq loads its weights.
+:func:`peek` returns the options, and keeps the weights in memory until the next :func:`load` takes
+them. Both functions keep everything else for later calls of :func:`peek`. A file that has changed
+is read again. Nothing here imports fairseq.
 """
 
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ def peek(path: str | Path) -> Mapping[str, Any]:
 def load(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint or bundle, with the checks of :mod:`~fairseq_ext.checkpoints.safe_load`.
 
-    All tensors are on the CPU; those that the file stores unchanged are memory-mapped.
+    All tensors are on the CPU. A checkpoint's are memory-mapped, unless torch before 1.6 wrote it.
 
     Raises:
         CheckpointError: the file cannot be read, or fails a check.
