@@ -55,7 +55,10 @@ class Card:
 
     @classmethod
     def read(cls, text: str) -> "Card":
-        """Parse a model card; if :meth:`render` did not write it, only ``about`` and licence."""
+        """Parse a model card.
+
+        If :meth:`render` did not write it, its whole text becomes ``about``, and ``table`` is "".
+        """
         licence, body = _LICENCE.search(text), _BODY.search(text)
         about = body[1] if body else text.rpartition("\n---\n")[2].strip()
         return cls(about, licence[1] if licence else cls.licence, body[2] if body else "")

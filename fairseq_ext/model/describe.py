@@ -17,10 +17,13 @@ from fairseq_ext.text import pipeline
 def describe(path: str | Path) -> dict[str, Any]:
     """Read and check a bundle; return a report on it as a dictionary.
 
-    The entry ``bytes`` counts the bundle's bytes by purpose. If the bundle has a program for the
-    engine, the report also has the number of ``symbols`` in both dictionaries, the lengths of the
-    ``longest`` source and target, the number of ``operations`` of encoder and decoder by name, and
-    :func:`multiply_adds`.
+    The entry ``bytes`` maps purposes, such as ``dictionaries``, to numbers of bytes. A bundle with
+    a program for the engine also has these entries:
+
+    - ``symbols``: the sizes of the source dictionary and the target dictionary;
+    - ``longest``: the lengths in tokens of the longest source and the longest target;
+    - ``operations``: for ``encoder`` and ``decoder``, the number of operations by name;
+    - ``multiply_adds``: the result of :func:`multiply_adds`.
     """
     manifest = bundle.read(path)
     manifest.check()
@@ -61,8 +64,9 @@ def describe(path: str | Path) -> dict[str, Any]:
 def multiply_adds(program: Program, weights: Sequence[Packed]) -> dict[str, int]:
     """Count the multiplications with weights per ``source token`` and per ``target token``.
 
-    A target token is one token of one hypothesis of the beam. Products of two activations, such as
-    queries and keys, are not counted: their number depends on the length of the sentence.
+    These are the keys of the result. With a beam, each hypothesis has target tokens of its own.
+    Multiplications of activations with each other, such as of queries with keys, are not counted,
+    because their number depends on the length of the sentence.
     """
 
     def count(operations: Iterable[Operation], phase: Phase) -> int:

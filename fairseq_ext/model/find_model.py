@@ -90,10 +90,10 @@ def existing_bundle(path: Path, participle: str) -> Path:
 
 
 def hub_name(path: str | Path) -> tuple[str, str | None] | None:
-    """Split a name on the Hub into repository and revision (or None); None for any other path.
+    """Split a name on the Hub into repository and revision, or return None for any other path.
 
-    So that mistyped paths are not sent to the Hub, a path whose first folder exists, or which ends
-    like the name of a file, is not taken for a name.
+    The revision is None in a name without ``@``. A path whose first folder exists, or which ends
+    like a file's name, is no name on the Hub. So most mistyped paths are not sent to the Hub.
     """
     match = _NAME.fullmatch(str(path))
     if match is None or match[1].endswith(_OF_FILES):
@@ -129,10 +129,10 @@ def _fetch(repo: str, revision: str | None) -> Path:
 
 
 def _is_reachable() -> bool:
-    """Return False if huggingface_hub would ask the Hub in vain, which takes it half a minute.
+    """Return whether the Hub may answer; if not, huggingface_hub would try for half a minute.
 
-    This is so if ``HF_HUB_OFFLINE`` is set, or if the Hub's host has no address or refuses
-    connections. A host that is slow to answer, or that only a proxy reaches, is worth a try.
+    The result is False if ``HF_HUB_OFFLINE`` is set, or if the Hub's host has no address or refuses
+    connections. It is True for a host that is slow to answer, or if a proxy is configured.
     """
     import socket
     from urllib.parse import urlsplit
@@ -213,7 +213,10 @@ def _listed_files(repo: str) -> Collection[str]:
 
 @contextmanager
 def _one_line(repo: str, revision: str | None = None) -> Iterator[None]:
-    """Turn huggingface_hub's errors into this package's, about ``repo``; silence its warnings."""
+    """Turn errors in the ``with`` block into this package's errors about ``repo``.
+
+    Warnings of huggingface_hub are not shown.
+    """
     from huggingface_hub import constants, errors
     from huggingface_hub.utils import logging as reports
 

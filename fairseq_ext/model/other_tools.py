@@ -135,7 +135,7 @@ def _foreign_feature(model: Any, task: TranslationTask, architecture: str) -> st
 
 
 def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
-    """Write ``model.bin`` and the files that belong to it, with CTranslate2's own writer."""
+    """Let CTranslate2's own writer make ``model.bin`` and the files that belong to it."""
     extras.need("ctranslate2")
     from ctranslate2.converters.fairseq import set_transformer_decoder, set_transformer_encoder
     from ctranslate2.specs import common_spec, transformer_spec

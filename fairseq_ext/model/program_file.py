@@ -4,8 +4,9 @@ A program is the model as a list of operations (:mod:`fairseq_ext.engine.program
 not need torch. The file is a JSON object with these entries:
 
 - ``format`` and ``version``;
-- ``begins`` (whether each source begins with ``<s>``), ``cut`` (the length to which longer sources
-  are cut; 0: never) and, from version 2 on, ``affixes`` (token ids that are put around sentences);
+- ``begins``, whether each source begins with ``<s>``;
+- ``cut``, the length in tokens to which longer sources are cut; 0 if they are never cut;
+- ``affixes``, from version 2 on: the token ids that are put around sentences;
 - ``program``, from :func:`~fairseq_ext.engine.program.encode_program`;
 - ``weights``, a list with an entry for each array of the program. The entry has the ``recipe`` by
   which the array is computed from the model's weights (:mod:`fairseq_ext.engine.recipes`), and says
@@ -18,7 +19,7 @@ An entry of ``weights`` for a binary or ternary weight ``[N, K]`` has these entr
   magnitudes with the signs;
 - ``ternary``, true for a ternary weight; left out for a binary one;
 - ``inputs``, the number of columns ``K``;
-- ``reading``, how the inputs of the product are binarized
+- ``reading``, how the activations are binarized that this weight multiplies
   (:class:`~fairseq_ext.engine.program.Reading`).
 """
 

@@ -15,11 +15,11 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 def load(
     data: str | Path, paths: Sequence[str | Path], src: str | None = None, tgt: str | None = None
 ) -> tuple[list[BaseFairseqModel], Any, TranslationTask]:
-    """Load checkpoints or bundles; return the models, the last model's configuration, the task.
+    """Load checkpoints or bundles; return the models, the last one's configuration, and the task.
 
     ``data`` is the folder with the dictionaries. ``src`` and ``tgt`` are the languages in the names
-    of the dictionaries; None for those of the models' training. They may be other names for these
-    languages, such as ``deu`` for ``de``, but not the reverse direction.
+    of the dictionaries. If both are None, they are the languages of the models' training. They may
+    be other names for these languages, such as ``deu`` for ``de``, but not the reverse direction.
 
     Raises:
         CheckpointError: a file cannot be read, does not translate, or does not fit ``data``.

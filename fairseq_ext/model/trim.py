@@ -140,8 +140,9 @@ def with_symbols(
 ) -> tuple[BaseFairseqModel, TranslationTask]:
     """Build a smaller model, with rows for only some symbols; return the model and its task.
 
-    ``symbols`` are the source symbols and the target symbols to keep. The encoder's tables have a
-    row for each source symbol, all other tables a row for each target symbol.
+    ``symbols`` are the source symbols and the target symbols to keep. The encoder's embeddings have
+    a row for each source symbol. The decoder's embeddings and the output projection have a row for
+    each target symbol.
 
     Raises:
         ConfigError: a weight does not have a row for each symbol, as in an adaptive softmax.

@@ -65,13 +65,13 @@ def write(
         output: a new or empty folder, or a new archive with the ending ``.zip`` or ``.tar.zst``.
         numbers: format of the weights, one of :data:`bundle.KINDS`.
         search: search options that become the bundle's defaults, such as ``{"beam": 4}``.
-        shortlist: file of `fairseq-ext shortlist`; None keeps the shortlist of a bundle.
+        shortlist: file that `fairseq-ext shortlist` wrote. If None, a bundle keeps its shortlist.
         card: the part of the model card that only the model's maker can write.
         change: function that changes the model and the task before they are written.
 
     Raises:
-        CheckpointError: the checkpoint cannot be read, or ``numbers`` asks for bits, but no weights
-            are binary or ternary.
+        CheckpointError: the checkpoint cannot be read, or ``numbers`` is ``bits`` or
+            ``bits-int8``, but no weights are binary or ternary.
         ConfigError: ``output`` exists, or ``numbers`` would round binary weights.
     """
     with _output_folder(output) as folder:
@@ -188,7 +188,7 @@ def _task_settings(cfg: Any, task: TranslationTask) -> dict[str, Any]:
 
 
 def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the options with these names; all others may hold paths or names of a machine."""
+    """Return the options with these names; leave out others, which may hold paths of a machine."""
     return {name: values[name] for name in sorted(set(names) & values.keys())}
 
 
