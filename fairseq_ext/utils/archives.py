@@ -124,7 +124,10 @@ def _unpacked(path: Path, former: files.Version, kind: str, find: Callable[[Path
 
 @contextmanager
 def archive_errors(path: str | Path) -> Iterator[None]:
-    """Turn errors of damaged or unsafe content, but no others, into a DataError about ``path``."""
+    """Turn errors about damaged or unsafe content into a DataError about ``path``.
+
+    Other errors in the ``with`` block stay unchanged.
+    """
     try:
         yield
     except FairseqExtError:
@@ -206,8 +209,8 @@ def _untar(packed: IO[bytes], folder: Path, max_bytes: int) -> None:
 def decompressed(file: IO[bytes], head: bytes) -> Any:
     """Return a file object for the decompressed content of ``file``.
 
-    ``head`` has the first six bytes, which show the compression. A file that is not compressed is
-    returned itself.
+    ``head`` has the first six bytes, which show the compression. If ``file`` is not compressed,
+    return ``file``.
     """
     if head.startswith(_ZSTD):
         extras.need("zstandard")
@@ -229,8 +232,9 @@ def decompressed(file: IO[bytes], head: bytes) -> Any:
 def write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
     """Write a member of a tar file below ``folder``, without its owner, times and permissions.
 
-    Raise ValueError if it would leave the folder, or is a link or a device. tarfile's own filter
-    does not serve: older Pythons lack it, and up to 3.11.12 links deceive it (CVE-2025-4517).
+    Raise ValueError if the member would leave the folder, or is a link or a device. tarfile's own
+    filter is not used: older Pythons lack it, and up to 3.11.12 links can lead out of the folder
+    in spite of it (CVE-2025-4517).
     """
     _require_inside(member.name)
     path = folder / member.name

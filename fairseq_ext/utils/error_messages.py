@@ -28,7 +28,10 @@ _SPAWNED = re.compile(rf"^{re.escape(errors.__name__)}\.\w+: (.*)", re.MULTILINE
 
 
 def report(error: BaseException) -> int | None:
-    """Print an error's message, and return the exit status; None if it needs its traceback."""
+    """Print an error's message, and return the exit status.
+
+    If a traceback is needed, print nothing and return None.
+    """
     line = None if os.environ.get(TRACEBACK) else final_line(error)
     if line is None:
         return None
@@ -81,7 +84,8 @@ def _plain_words(error: BaseException) -> str | None:
 def _refuses_options(error: BaseException) -> bool:
     """Guess whether an error means that fairseq, or a library that it uses, refuses options.
 
-    Errors during training or inference, and errors raised in this package, never do.
+    The result is False for all errors during a training or inference step, and for all errors that
+    this package raises.
     """
     worded = isinstance(error, _REFUSALS) or type(error) in (Exception, OSError)
     if not str(error).strip() or not (

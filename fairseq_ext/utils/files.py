@@ -28,7 +28,10 @@ _attributes = attrgetter("st_mode", "st_uid", "st_gid", "st_nlink")
 
 
 def explain(error: OSError, path: str | Path | None = None) -> str:
-    """Return a line that says why ``path`` (default: the error's) cannot be used, and a remedy."""
+    """Return a line that says why a path cannot be used, and a remedy.
+
+    If ``path`` is None, the line names the path in ``error``.
+    """
     name = path or error.filename2 or error.filename or "the output"
     if error.errno in FULL_DISK:
         cure = "Free some space, or choose a folder on another disk."
@@ -122,7 +125,7 @@ def twice(paths: Iterable[str | Path]) -> Path | None:
 
 
 def is_special(path: str | Path) -> bool:
-    """Return whether a path must not be replaced by a file: a folder, a pipe, or in ``/dev``."""
+    """Return whether a path is a folder, a pipe or in ``/dev``, so that no file may replace it."""
     is_no_file = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113  # any text
     return is_no_file or Path(path).is_relative_to("/dev")
 
@@ -145,7 +148,7 @@ def atomic_write(
     Readers see the old file or the whole new one, whatever happens in between; after an error the
     temporary file is removed. A device or pipe, such as ``/dev/null``, is written to directly.
     ``mode`` is ``"w"`` (UTF-8 text, ``\\n`` line ends) or ``"wb"``. If ``path`` is a symbolic link,
-    its target is replaced or, without ``through_links``, the link itself.
+    its target is replaced. If ``through_links`` is False, the link itself is replaced.
     """
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     exists, is_file = os.path.exists(path), os.path.isfile(path)  # noqa: PTH110, PTH113  # any text
@@ -180,8 +183,9 @@ def atomic_write(
 def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
     """Yield an empty folder whose files move to ``folder`` once the block has succeeded.
 
-    After an error in the block ``folder`` is as before; if it is new, it is removed. Files whose
-    names start with ``last`` are moved last, so if they exist, all other files do, too.
+    After an error in the block, ``folder`` is as before; if it is new, it is removed. Files whose
+    names start with ``last`` are moved after all others. So if such a file is in ``folder``, the
+    others are, too.
     """
     folder = Path(folder)
     with _hidden_folder(folder, ".partial-", folder) as stage:
@@ -220,7 +224,8 @@ def _hidden_folder(parent: Path, prefix: str, path: Path) -> Iterator[Path]:
 def cleaned_up() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise KeyboardInterrupt, so that the block removes unfinished files.
 
-    The process then dies by the signal, as its parent expects; a second signal ends it at once.
+    After the block, the signal ends the process, as its parent expects. A second signal ends the
+    process at once.
     """
     received: list[int] = []
     owner = os.getpid()
@@ -252,7 +257,7 @@ def cleaned_up() -> Iterator[None]:
 
 @contextmanager
 def no_empty_folder(folder: str | Path) -> Iterator[None]:
-    """Remove ``folder`` and its parents after an error in the block, if they are new and empty."""
+    """After an error in the block, remove ``folder`` and its parents if they are new and empty."""
     missing = [path for path in (Path(folder), *Path(folder).parents) if not os.path.lexists(path)]
     try:
         yield
@@ -341,9 +346,9 @@ class FileVersions:
     def require_unchanged(self) -> None:
         """Raise :class:`DataError` if a file has been written to since this object was made.
 
-        Anyone can set back the modification time, but nobody the time of change (ctime). The system
-        also updates the ctime when a file gets a new name, link, mode or owner. So a later ctime is
-        accepted if the mode, the owner or the number of links differs.
+        A program that writes to a file can reset the modification time, but not the time of change
+        (ctime). So a later ctime means that the file was written to, unless its mode, its owner or
+        its number of links also differs: the system updates the ctime for these changes, too.
         """
         for path, old in self._files.items():
             now = path.stat() if path.exists() else None

@@ -49,7 +49,7 @@ _LOCKS: "weakref.WeakSet[ForkSafeLock]" = weakref.WeakSet()
 
 
 class ForkSafeLock:
-    """A lock between threads; a forked child, which has one thread, finds it free."""
+    """A lock between threads. In a forked child, which has one thread, the lock is free."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -17,10 +17,11 @@ CHOICES = ("MALLOC_", "GLIBC_TUNABLES")
 
 
 def keep() -> bool:
-    """Make the C library reuse freed memory instead of returning it; return whether it does.
+    """Make glibc reuse freed memory instead of returning it to the system.
 
-    Otherwise the gradients of a large embedding, for example, cost a page fault for each of their
-    pages in every update. Allocator settings in the environment take precedence.
+    By default, the gradients of a large embedding, for example, cost a page fault for each of
+    their pages in every update. Return False if nothing was changed: the environment has settings
+    of the allocator, or the C library is not glibc or refuses. Otherwise return True.
     """
     mallopt = _mallopt()
     if mallopt is None or any(name.startswith(CHOICES) for name in os.environ):
@@ -33,9 +34,9 @@ def keep() -> bool:
 def give_back() -> None:
     """Make this process return freed memory to the system; call this before it starts threads.
 
-    By default each thread has a heap, which keeps freed memory. Only blocks above a threshold lie
-    outside the heaps and return to the system at once, but freeing one raises the threshold. So
-    this function makes all threads share one heap, and fixes the threshold.
+    By default each thread has its own heap, which keeps freed memory. Blocks above a threshold are
+    outside the heaps and return to the system at once, but whenever such a block is freed, glibc
+    raises the threshold. This function makes all threads share one heap, and fixes the threshold.
     """
     mallopt = _mallopt()
     if mallopt is not None:

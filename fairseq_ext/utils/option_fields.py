@@ -44,14 +44,17 @@ def flag(name: str) -> str:
 
 
 def require_at_least(options: Any, **minima: int) -> None:
-    """Raise ConfigError for the first option below its minimum; ``minima`` are by field name."""
+    """Raise ConfigError if an option is below its minimum; ``minima`` are by field name."""
     for name, minimum in minima.items():
         if (value := getattr(options, name)) < minimum:
             raise wrong_value(flag(name), f"at least {minimum}", value)
 
 
 def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
-    """Add an option for each field of the dataclass ``kind`` to a parser, or only for ``names``."""
+    """Add an option to a parser for each field of the dataclass ``kind``.
+
+    If ``names`` is not empty, only fields with these names become options.
+    """
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if _OPTION not in field.metadata or (names and field.name not in names):

@@ -49,8 +49,9 @@ def run(address: str, work: Callable[[Any, bool], object], request: Any, *, cpu:
 def workers(resources: Mapping[str, float], threads: int, *, cpu: bool) -> list[tuple[int, int]]:
     """Return ``(GPUs, processors)`` for each worker that fits into a cluster; at least one worker.
 
-    ``resources`` has the cluster's GPUs and processors, as Ray reports them. A worker has a GPU and
-    one processor, or no GPU and ``threads`` processors. With ``cpu``, no worker has a GPU.
+    ``resources`` has the cluster's GPUs and processors, as Ray reports them. Each GPU gets a worker
+    with one processor. The other processors get workers without a GPU, which have ``threads``
+    processors each. If ``cpu`` is True, no worker has a GPU.
     """
     gpus = 0 if cpu else int(resources.get("GPU", 0))
     rest = max(int(resources.get("CPU", 0)) - gpus, 0) // threads

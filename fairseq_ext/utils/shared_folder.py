@@ -33,7 +33,11 @@ class SharedFolder:
     head: Mapping[str, Any]  # the first entries of the manifest: `format` and its `version`
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
-        """Return whether a worker has begun this job; raise DataError if it was another job."""
+        """Return whether a worker has begun this job in the folder.
+
+        Raises:
+            DataError: the folder has another job, or other files.
+        """
         manifest = self.path / MANIFEST
         if not manifest.exists():
             if any(self.path.glob("[!.]*")):
@@ -68,7 +72,10 @@ class SharedFolder:
         return [name for name in names if name not in file_names]
 
     def make(self, name: str, do: Callable[[str], object]) -> bool:
-        """Make a missing file by ``do(name)``; return False if another worker makes or made it."""
+        """Make a missing file by ``do(name)``, and return True.
+
+        If another worker has made the file or is making it, do nothing and return False.
+        """
         stem = Path(name).stem
         try:
             with locks.held(self._lock(name), wait=False) as alone:
@@ -92,7 +99,7 @@ class SharedFolder:
         """Make the files ``names`` together with other workers, until none of them is missing.
 
         ``do(name)`` writes the file ``name`` last, after any other files that it makes. ``spread``
-        is a function like ``map`` that may use several processes.
+        is ``map``, or a function that does the same in several processes.
         """
         announced = False
         while missing := self.missing(names):
@@ -111,7 +118,10 @@ class SharedFolder:
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Flatten nested dicts and lists; keys such as ``inputs 1 sha256`` begin with ``name``."""
+    """Flatten nested dicts and lists; return the values by path, such as ``inputs 1 sha256``.
+
+    All paths begin with ``name``.
+    """
     if isinstance(value, (dict, list)):
         items = value.items() if isinstance(value, dict) else enumerate(value, start=1)
         pairs = [_flat(entry, f"{name} {key}".lstrip()) for key, entry in items]
