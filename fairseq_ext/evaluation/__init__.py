@@ -1,8 +1,13 @@
 """Evaluate trained models: read translations, score and compare them, and draw pictures.
 
-The modules have the functions behind subcommands of ``fairseq-ext``. :mod:`outputs` parses the
-output of ``fairseq-generate``; :mod:`score` scores translations; :mod:`compare` puts systems side
-by side (with :mod:`significance`, :mod:`compare_report`, :mod:`training_log` and :mod:`tables`);
-:mod:`plots` and :mod:`lengths` draw learning curves, alignments and BLEU by length. Nothing is
-imported here, so that a command loads only the code it uses.
+Subcommands of ``fairseq-ext`` use these modules:
+
+- :mod:`outputs` parses the output of ``fairseq-generate``.
+- :mod:`score` scores translations.
+- :mod:`compare` compares systems with the help of :mod:`significance`, :mod:`breakdown`,
+  :mod:`training_log`, :mod:`tables` and :mod:`compare_report`.
+- :mod:`neural` computes neural metrics.
+- :mod:`plots` and :mod:`lengths` draw learning curves, alignments and BLEU by length.
+
+Nothing is imported here, so that a command loads only the code it uses.
 """

@@ -25,7 +25,7 @@ _REPEATED = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){2,}(?!\S)")
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of test sentence, such as those with a number, and each system's chrF2 on it."""
+    """The test sentences of a kind, such as those with a number, and the systems' chrF2 on them."""
 
     name: str  # such as "11 to 20 words"
     sentences: int  # number of test sentences of this kind
@@ -36,8 +36,8 @@ class Kind:
 class Breakdown:
     """Each system's chrF2 by kind of sentence, and its percentage of faulty translations.
 
-    A translation is faulty if it has ``<unk>`` or the same words three times in a row, is a copy of
-    the source, or is empty, unless the same is true of its reference.
+    A translation is faulty if it is empty, is a copy of the source, has ``<unk>``, or has up to
+    four words three times in a row. A fault that the reference has, too, is not counted.
     """
 
     kinds: Sequence[Kind]  # kinds that have sentences; a sentence may be of several kinds
@@ -52,8 +52,9 @@ def break_down(
 ) -> Breakdown:
     """Compute each system's chrF2 by kind of sentence, and its percentage of faulty translations.
 
-    ``texts[system]`` has a list of translations for each run (training) of the system. The kinds
-    are those of :func:`kinds_of`. Without ``sources``, copies of the source do not count as faulty.
+    ``texts[system]`` has a list of translations for each run (training) of the system.
+    :func:`kinds_of` says which kinds there are. If ``sources`` is None, copies of the source are
+    not counted.
     """
     from sacrebleu import CHRF
 
@@ -84,7 +85,7 @@ def break_down(
 def _faults(
     runs: Sequence[Sequence[str]], references: Sequence[str], sources: Sequence[str] | None
 ) -> dict[str, int]:
-    """Count the translations of a system's runs that have each fault of :class:`Breakdown`."""
+    """Count the faulty translations in all runs of a system, by fault; see :class:`Breakdown`."""
     faults = {"unknown words": 0, "words three times in a row": 0}
     if sources is not None:
         faults["copies of the source"] = 0
@@ -107,12 +108,17 @@ def kinds_of(
     sources: Sequence[str] | None = None,
     training: Iterable[str] | None = None,
 ) -> dict[str, list[int]]:
-    """Sort test sentences into kinds; return the numbers (from 0) of each kind's sentences.
+    """Sort test sentences into kinds; return the numbers, from 0, of each kind's sentences.
 
-    There are kinds by the length of the reference, with a number or a name in the reference and,
-    with the lines of ``training`` text, by how many of these lines have the reference's rarest
-    word. A word is a name if it is capitalized in the reference, but not its first word, and is
-    also in the source; without ``sources``, it need not be in the source.
+    A sentence may be of several kinds. The kinds are:
+
+    - references of 0 to 10 words, 11 to 20 words and so on; if they are written without spaces, of
+      0 to 20 characters and so on.
+    - references whose rarest word is in 0, 1 to 9, 10 to 99 or more lines of ``training``; left out
+      without ``training``, and for references without spaces.
+    - references with a number.
+    - references with a name: a capitalized word, not the first, that the source has, too. If
+      ``sources`` is None, any capitalized word but the first is a name.
     """
     spaceless = is_spaceless(references)
     unit, factor = ("characters", 2) if spaceless else ("words", 1)
@@ -154,7 +160,10 @@ def _by_bounds(values: Sequence[int], bounds: Sequence[int], form: str) -> dict[
 
 
 def _rarities(references: Sequence[str], training: Iterable[str]) -> list[int]:
-    """Return, for each reference, how many training lines have its rarest word, ignoring case."""
+    """Return, for each reference, how many training lines have its rarest word.
+
+    The rarest word is the word that the fewest training lines have. Case is ignored.
+    """
     words = [set(re.findall(r"\w+", line.lower())) for line in references]
     vocabulary = set().union(*words)
     counts: Counter[str] = Counter()
@@ -186,7 +195,7 @@ def most_different(
 
 @dataclass(frozen=True)
 class Overlap:
-    """The references that the training text has, too, and the scores on all other sentences."""
+    """The references that are also in the training text, and the scores on all other sentences."""
 
     matches: Sequence[contamination.Match]  # references equal or nearly equal to a training line
     # Mean score of the runs, by system and metric; empty if no sentence is left.
@@ -205,11 +214,11 @@ def measure_overlap(
     tokenizer: str,
     extra_metrics: Sequence[str] = (),
 ) -> Overlap:
-    """Find references that the training text has, too; score systems on the other sentences.
+    """Find references that are also in the training text; score systems on the other sentences.
 
-    ``training`` are files. ``translations[system]`` has a list of translations for each run of the
-    system. ``tokenizer`` and ``extra_metrics`` choose the metrics, as for
-    :func:`~fairseq_ext.evaluation.score.build_metrics`.
+    ``training`` names the files of the training text. ``translations[system]`` has a list of
+    translations for each run of the system. ``tokenizer`` and ``extra_metrics`` choose the metrics,
+    as for :func:`~fairseq_ext.evaluation.score.build_metrics`.
     """
     matches = contamination.find(references, contamination.texts(training))
     numbers = {match.sentence for match in matches}

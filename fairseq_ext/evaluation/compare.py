@@ -1,8 +1,8 @@
 """Compare several systems on one test set: quality with its uncertainty, size, speed.
 
-A system is given by its translations (output of ``fairseq-generate``, plain text, or columns of a
-table) and, optionally, by the checkpoint that made them and the log of the training. A figure whose
-file is not given stays empty.
+A system is given by its translations: output of ``fairseq-generate``, plain text, or columns of a
+table. The checkpoint that made them and the log of its training are optional. If a file is not
+given, the numbers that are read from it are None in the result.
 """
 
 import re
@@ -52,7 +52,7 @@ CLOSING = re.compile(
 
 @dataclass(frozen=True)
 class System:
-    """The files of a system: the translations of all runs, the checkpoint and log of one run."""
+    """A system's files: the translations of each run, and the checkpoint and the log of one run."""
 
     name: str
     generated: tuple[Path, ...]  # the translations, one file for each run (training)
@@ -131,7 +131,7 @@ class Result:
         return {test: text for test, text in TESTS.items() if test in used}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON; its only translations are in ``samples`` and ``differing``."""
+        """Return a dict for JSON: all fields except ``translations``, and :attr:`tests`."""
         content = asdict(replace(self, translations={}))
         del content["translations"]
         return {"tests": self.tests, **content}
@@ -152,11 +152,15 @@ def parse_systems(arguments: Sequence[str]) -> list[System]:
 def parse_system(specification: str) -> System:
     """Parse a system from ``NAME=GENERATED[,GENERATED…][,checkpoint=FILE][,log=FILE]``.
 
-    GENERATED is the output of fairseq-generate for one run (training). After ``text:``, it is plain
-    text with a sentence per line; after ``table:``, a table of translations by the system NAME.
+    Each GENERATED is the output of fairseq-generate for one run (training). A prefix before the
+    first GENERATED changes this:
+
+    - ``text:`` says that each GENERATED is plain text with a sentence per line.
+    - ``table:`` says that the only GENERATED is a table, whose columns of the system NAME are read.
 
     Raises:
-        ConfigError: the text has another form, names a file twice, or NAME is not in the table.
+        ConfigError: the text has another form, a file is named twice, or the table lacks NAME.
+        DataError: the table is faulty.
     """
     name, equals, rest = specification.partition("=")
     generated, *parts = _PART.split(rest)
@@ -209,21 +213,24 @@ def compare(
         baseline: name of the system to test against; None for the first.
         tokenized_reference: the reference as tokens without subword pieces, for tokenized BLEU.
         samples: number of samples of the bootstrap.
-        undoing: how translations become text, by system; for a system without an entry, subwords
-            are only joined.
+        undoing: converter of tokens to text, by system. If a system has none, subwords are joined,
+            and tokens are detokenized if the system's table names their language.
         metrics: neural metrics, by their names in the result.
         source: source text for neural metrics; None for the S lines of fairseq-generate's output.
         tokenizer: sacrebleu's tokenizer for BLEU.
-        training: files of training text in the target language, to be searched for references.
+        training: files of training text in the target language. The sentences whose reference is
+            not in this text are also scored separately.
         extra_metrics: as for :func:`~fairseq_ext.evaluation.score.build_metrics`.
-        kinds: whether to score each kind of sentence; kinds by the rarest word need ``training``.
+        kinds: whether to score each kind of sentence, see
+            :func:`~fairseq_ext.evaluation.breakdown.kinds_of`.
         differing: name of a system; list the sentences in which its chrF2 differs most from the
             baseline's.
         latencies: latency of each system, by name.
 
     Raises:
-        ConfigError: a name is given twice or could be misread in a table, the baseline is not among
-            the systems, or another value is not allowed.
+        ConfigError: two systems have the same name; a name would mean something else in a table of
+            translations (``a:tokens``, or ``a@2`` beside ``a``); the baseline is not among the
+            systems; or another value is not allowed.
         DataError: files are unreadable, incomplete or of different lengths, or have SentencePiece
             pieces that ``undoing`` does not join.
         CheckpointError: a checkpoint is unreadable.
@@ -328,9 +335,9 @@ def compare(
 
 
 def undoing_of_tables(systems: Sequence[System]) -> dict[str, Postprocessor]:
-    """Return converters of tokens to text, by system, for the systems of tables.
+    """Return converters of tokens to text for systems that are read from tables, by system.
 
-    Systems are left out if their columns do not name the language of tokens (``:tokens=LANG``).
+    A system has a converter only if its columns name the tokens' language (``:tokens=LANG``).
     """
     languages = {system.name: system.table.language for system in systems if system.table}
     return {name: Postprocessor.by_language(code) for name, code in languages.items() if code}
@@ -341,9 +348,14 @@ def _read(
 ) -> tuple[list[list[str]], Translations, list[str] | None]:
     """Read a system's translations, and check them against the references.
 
-    ``undo`` turns tokens into text; ``reference`` is the file of ``references``, for messages.
-    Return each run's lines as text, the translations as a table stores them (with words instead of
-    text, if the files have words), and the source lines (None if the files lack them).
+    ``undo`` turns tokens into text. ``reference`` is the file of ``references``, for messages.
+    Return:
+
+    - each run's translations as text;
+    - the translations to store in a table: words if the system's files have tokens, else text;
+    - the source lines, or None if the files lack them.
+
+    Raise DataError if the numbers of lines differ, or subword pieces are left.
     """
     names, tokens, sources = list(map(str, system.generated)), None, None
     if system.plain:
@@ -398,10 +410,10 @@ def generation_speed(generated: str | Path) -> float | None:
 
 
 def _facts(system: System) -> dict[str, Any]:
-    """Read a system's size, updates and speeds from its files, for fields of :class:`Measured`.
+    """Read a system's size, updates and speeds from its files; return fields of :class:`Measured`.
 
-    If both log and checkpoint are given, the number of parameters is the log's, which is exact, and
-    the number of updates is the checkpoint's, unless it has none.
+    If both log and checkpoint are given, the number of parameters is the log's, which is exact. The
+    number of updates is the checkpoint's or, if the checkpoint has none, the log's.
     """
     facts: dict[str, Any] = {}
     if not (system.plain or system.table):
@@ -423,7 +435,7 @@ def _facts(system: System) -> dict[str, Any]:
 def _tokenized_scores(
     tokens: Mapping[str, Sequence[Sequence[str]]], reference: str | Path | None
 ) -> dict[str, float]:
-    """Return each system's mean BLEU on tokens over its runs; {} without tokenized references."""
+    """Return each system's BLEU on tokens, averaged over its runs; {} if ``reference`` is None."""
     if reference is None:
         return {}
     references = plain_lines(reference)

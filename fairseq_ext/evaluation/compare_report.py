@@ -65,7 +65,7 @@ img {{ max-width: 100% }}
 
 
 class Section(NamedTuple):
-    """A section of the report: the same tables and notes for the terminal, Markdown and HTML."""
+    """A section of the report, which the terminal, Markdown and HTML show alike."""
 
     title: str  # empty for the first section
     tables: Sequence[list[list[str]]]  # rows of each table, the heading first
@@ -73,7 +73,10 @@ class Section(NamedTuple):
 
 
 def sections(result: Result) -> list[Section]:
-    """Return the report's sections: the main table, then others if there are data for them."""
+    """Return the report's sections: the main table, then others if the result has data for them.
+
+    The others are differences from the baseline, overlap with training text, kinds of sentences.
+    """
     parts = [Section("", [rows(result)], notes(result))]
     if _comparisons(result):
         title = f"Differences to {result.baseline}"
@@ -98,7 +101,7 @@ def as_table(result: Result) -> str:
 def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
     """Return the report as a page of Markdown, with links to the other files of :func:`write`.
 
-    ``output`` is the argument of :func:`write`. ``pictures`` are further pictures to show.
+    ``output`` and ``pictures`` are the arguments of :func:`write`.
     """
     stem, picture = plots.stem(output), plots.with_ending(output, ".png")
     name = quote(stem.name)
@@ -250,7 +253,7 @@ def _comparisons(result: Result) -> int:
 
 
 def differences(result: Result) -> list[list[str]]:
-    """Return the table of differences from the baseline, by system and metric, heading first."""
+    """Return the differences from the baseline: a heading, then a row per system and metric."""
     heading = ["system", "metric", "difference", "95% interval", "detectable"]
     table = [[*heading, "runs needed", "sentences needed"]]
     for row in result.systems:
@@ -282,7 +285,7 @@ DIFFERENCE_NOTES = (
 
 
 def _overlap(result: Result, overlap: Overlap) -> Section:
-    """Compare the scores on all sentences with those on sentences that are not in training text."""
+    """Return a section with the scores on all sentences, and on those not in the training text."""
     near = len(overlap.matches) - overlap.exact
     note = (
         f"The training text has {overlap.exact:,} of the {result.sentences:,} references, ignoring "
@@ -316,7 +319,7 @@ def _kinds(result: Result, breakdown: Breakdown) -> list[list[list[str]]]:
 
 
 def _sample(sample: Sample) -> list[tuple[str, str]]:
-    """Return rows of two cells: sentence number, source (if known), reference, translations."""
+    """Return rows (label, text): sentence number, source (if known), reference, translations."""
     source = [] if sample.source is None else [("source", sample.source)]
     sides = [*source, ("reference", sample.reference), *sample.translations.items()]
     return [(f"sentence {sample.number}", ""), *sides]
@@ -409,11 +412,18 @@ def _notes_on_p(result: Result) -> list[str]:
 
 
 def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> list[Path]:
-    """Write the report in all formats, with its pictures; return the files written.
+    """Write the report in all formats, with its pictures; return the paths of the files written.
 
-    These are two pages (``OUTPUT.md`` and ``.html``), the main table (``.csv`` and ``.tex``), the
-    whole result (``.json``) and the translations (``.tsv.gz``). Pictures are PNGs, or SVGs if
-    ``output`` ends in ``.svg``. The pages also show ``pictures``, which exist already.
+    The files, where OUTPUT is ``output`` without its ending, are:
+
+    - ``OUTPUT.md`` and ``OUTPUT.html``, pages with all tables and pictures;
+    - ``OUTPUT.csv`` and ``OUTPUT.tex``, the main table;
+    - ``OUTPUT.json``, the result without the translations;
+    - ``OUTPUT.tsv.gz``, the translations;
+    - ``OUTPUT.png`` (see :func:`plot`) and ``OUTPUT-differences.png`` (see :func:`plot_forest`), or
+      ``.svg`` if ``output`` ends in ``.svg``.
+
+    ``pictures`` are existing files, which the pages show, too.
     """
     pages = {
         ".md": as_page(result, Path(output), pictures) + "\n",
@@ -435,7 +445,7 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
 
 
 def _as_latex(result: Result) -> str:
-    """Return the main table as up to three LaTeX tables, which fit a page, with their titles."""
+    """Return the main table in LaTeX: up to three narrow tables, each after a comment as title."""
     names, *columns = zip(*rows(result), strict=True)
     facts = [*_facts(result.systems[0])]
     left_out = ("SD (", "p (") if _comparisons(result) > 1 else ("SD (",)  # Holm's p is shown
@@ -464,8 +474,8 @@ def _in_picture(row: Measured) -> bool:
 def plot(result: Result, output: str | Path) -> list[Path]:
     """Plot BLEU with its interval against size and speed, and return the files written.
 
-    There is a panel for each size or speed that is known. If none is, a single panel shows the
-    systems side by side.
+    There is a panel for each size or speed that is known of some system. If none is known, a single
+    panel shows the systems side by side.
     """
     from matplotlib.lines import Line2D
 
@@ -508,8 +518,8 @@ def _draw_score(axes: Axes, x: float, bleu: Estimate, style: dict[str, Any]) -> 
 def plot_forest(result: Result, output: str | Path) -> list[Path]:
     """Draw each system's difference from the baseline with its 95% interval, a panel per metric.
 
-    Filled marks are significant after Holm's correction. Return the files written: none for a
-    single system.
+    Marks of significant differences (p < 0.05 after Holm's correction) are filled. Return the files
+    written; [] if there is only one system.
     """
     compared = [row for row in result.systems if row.name != result.baseline]
     if not compared:

@@ -1,8 +1,9 @@
 """Compute BLEU by the length of the source, for several systems (Figure 3 of the MUSE paper).
 
-A bucket has the test sentences of certain lengths, and is scored as a corpus of its own. Lengths
-are in words, or in characters if the source has no spaces. Subword pieces are joined, and the end
-of sentence does not count, so systems with different pieces have the same buckets.
+A bucket is the set of test sentences whose source lengths are in one range. Its BLEU is computed as
+that of a corpus. Lengths are in words, or in characters if the source has no spaces. Subword pieces
+are joined, and the end of sentence does not count, so systems with different pieces have the same
+buckets.
 """
 
 from bisect import bisect_left
@@ -80,8 +81,8 @@ def score_by_length(
     """Compute BLEU by the length of the source, from each system's output of fairseq-generate.
 
     ``bounds`` has the longest length of each bucket but the last. If ``tokenizer`` is None, the
-    reference must be tokens, and BLEU is computed like ``multi-bleu.perl``. ``undoing`` says, by
-    system, how translations become text; for a system without an entry, subwords are only joined.
+    reference must be tokens, and BLEU is computed like ``multi-bleu.perl``. ``undoing`` has
+    converters of tokens to text, by system; if a system has none, only its subwords are joined.
     """
     references = plain_lines(reference)
     outputs = {name: read_generated(path, len(references)) for name, path in systems.items()}
@@ -121,8 +122,8 @@ def source_lengths(
     The unit is ``words`` or, if the sources are written without spaces, ``characters``.
 
     Raises:
-        DataError: an output has no sources, or the lengths show that two outputs have different
-            sources.
+        DataError: an output has no sources, or the sources of a sentence differ in length between
+            two outputs.
     """
     first, lengths = "", list[int]()
     for name, sentences in outputs.items():

@@ -1,9 +1,9 @@
-"""Compute neural metrics, each with its own library in a separate Python.
+"""Compute neural metrics, such as COMET, in a separate Python that has the metric's library.
 
-The library of a metric may need other versions of numpy or transformers than this installation has,
-and its models are pickles. So a worker, a file of :mod:`fairseq_ext.evaluation.workers`, runs in a
-Python that has the library. The worker loads the model there, and answers in lines of JSON. COMET:
-Rei et al. 2020, "COMET: A Neural Framework for MT Evaluation".
+The library may need other versions of numpy or transformers than this installation has, and its
+models are pickles, which may run any code. So :class:`NeuralMetric` starts a worker, a script of
+:mod:`fairseq_ext.evaluation.workers`, in the other Python. The worker loads the model, and answers
+requests, in lines of JSON. COMET: Rei et al. 2020, "COMET: A Neural Framework for MT Evaluation".
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class NeuralMetric:
 
     Args:
         specification: ``comet:MODEL``, where MODEL is a folder, a checkpoint or a name on the Hub.
-        python: a Python that has the metric's library; None for the one that the environment
-            variable :data:`PYTHON` names or, if it is not set, the Python that runs this code.
+        python: path of a Python that has the metric's library. If it is None, the environment
+            variable :data:`PYTHON` names the Python; if that is not set, it is the Python that runs
+            this code.
         batch_size: number of segments in a batch.
 
     Raises:
@@ -103,7 +104,7 @@ class NeuralMetric:
         self.close()
 
     def _started(self) -> dict[str, Any]:
-        """Start the worker, if needed, and return its first line, which describes its model."""
+        """Start the worker unless it runs; return its first answer, which describes its model."""
         if self._process is None:
             progress = str(int(sys.stderr.isatty()))
             command = [self.python, "-W", "ignore", os.fspath(WORKER), self.model]
@@ -174,9 +175,10 @@ class NeuralMetric:
 def opened(
     specifications: Sequence[str], python: str | None = None, batch_size: int = BATCH
 ) -> Iterator[dict[str, NeuralMetric]]:
-    """Yield neural metrics by their names in tables; end the metrics' processes after the block.
+    """Yield neural metrics by their names in tables; end their processes after the ``with`` block.
 
-    The arguments are as for :class:`NeuralMetric`.
+    The name is ``COMET`` or, if there are several metrics, ``COMET MODEL``. The arguments are as
+    for :class:`NeuralMetric`.
 
     Raises:
         ConfigError: two metrics have the same name.
@@ -199,10 +201,10 @@ def opened(
 
 
 def _python(python: str | None) -> str:
-    """Return the path of the Python for a metric: ``python``, :data:`PYTHON`'s, or this Python.
+    """Return the path of a metric's Python, chosen as the class :class:`NeuralMetric` says.
 
-    The path may be a virtual environment's link, whose target lacks the environment's libraries, so
-    it is not resolved.
+    Symbolic links are kept: the Python of a virtual environment is a link, and the link's target
+    would not see the environment's libraries. Raise EnvironmentProblem if it cannot be run.
     """
     program = python or os.environ.get(PYTHON)
     if program:
@@ -220,7 +222,8 @@ def _python(python: str | None) -> str:
 def _environment(python: str) -> dict[str, str]:
     """Return the environment variables for a process of the interpreter ``python``.
 
-    If it is not the running interpreter, ``PYTHONPATH`` and similar variables are left out.
+    For an interpreter other than the running one, ``PYTHONPATH``, ``PYTHONHOME`` and macOS's
+    ``__PYVENV_LAUNCHER__`` are left out.
     """
     same_python = python == sys.executable
     return {

@@ -64,10 +64,10 @@ def read_generated(
 ) -> list[Sentence]:
     """Read every sentence of an output of ``fairseq-generate``, sorted by sentence number.
 
-    ``generated`` is a file with fairseq-generate's standard output, its ``generate-SUBSET.txt``
-    or, with ``--num-shards``, the files of all shards. ``expected`` is the number of sentences. If
-    it is None, a gap in the numbering is an error, but sentences missing at the very end are not
-    noticed.
+    ``generated`` is a file with fairseq-generate's standard output, its ``generate-SUBSET.txt`` or,
+    with ``--num-shards``, the files of all shards. ``expected`` is the number of sentences. If it
+    is None, a gap before the highest sentence number is an error, but sentences that are missing
+    after this number are not noticed.
 
     Raises:
         DataError: a line is malformed, a sentence occurs twice, or sentences are missing.
@@ -91,7 +91,7 @@ def read_generated(
 
 
 def names_of(generated: str | Path | Sequence[str | Path]) -> str:
-    """Join an output's paths by "`, `"; a message puts backticks around the result."""
+    """Join the paths of an output with "`, `", for a message that has "`" before and after them."""
     paths = [generated] if isinstance(generated, str | Path) else generated
     return "`, `".join(map(str, paths))
 

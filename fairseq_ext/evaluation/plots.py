@@ -1,6 +1,7 @@
-"""Draw pictures of runs: learning curves from logs, heat maps from soft alignments.
+"""Draw pictures: learning curves from logs, and heat maps from soft alignments.
 
-A picture is a PNG, or an SVG if its name ends in ``.svg``; its numbers are in JSON beside it.
+A picture is a PNG, or an SVG if its name ends in ``.svg``. Its numbers are in a JSON file with the
+same name.
 
 An architecture of this project has the same colour, dash and marker in every picture, and each
 family of architectures has colours of its own. Other systems get the remaining combinations, in
@@ -94,7 +95,7 @@ class Look:
         return {"color": self.colour, "marker": self.marker}
 
     def like(self, other: Look) -> bool:
-        """Return whether another look has the same line or the same point."""
+        """Return whether another look has equal :attr:`line` or equal :attr:`point`."""
         return self.line == other.line or self.point == other.point
 
 
@@ -125,9 +126,9 @@ NUMBERED = [
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Choose a look for each system of a picture, all different as long as there are enough.
 
-    First, each system that :data:`FIXED` has a look for gets this look, unless an earlier system
-    has the same line or point. Then each of the other systems gets the first look of
-    :data:`NUMBERED` whose line and point no system has yet.
+    First, each system in :data:`FIXED` gets its look there, unless an earlier system has the same
+    line or point. Then each of the other systems gets the first look of :data:`NUMBERED` whose line
+    and point no system has yet. If there is no such look left, looks of :data:`NUMBERED` repeat.
     """
     names = list(names)
     styles: dict[str, Look] = {}
@@ -142,7 +143,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def entry(label: str) -> str:
-    """Put an invisible mark before a label, because legends leave out labels that begin with ``_``.
+    """Put an invisible mark before a label, so that a legend shows it even if it begins with ``_``.
 
     :func:`show_names` removes the mark.
     """
@@ -208,7 +209,10 @@ def _data(curves: Curves, shown: Iterable[str]) -> dict[str, dict[str, list[tupl
 
 
 def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
-    """Draw all runs' curves of a metric, pale for training; return the legend's height."""
+    """Draw all runs' curves of a metric, those of training in pale colours.
+
+    Return the legend's height in inches.
+    """
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     pale = False  # whether the legend already explains pale lines
@@ -267,12 +271,13 @@ class Alignment:
 def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
     """Return the attention weights of a sentence's best hypothesis, with the tokens.
 
-    With ``merge_bpe``, words take the place of subword pieces: the columns of a source word's
-    pieces are summed, because attention to a word is attention to any of its pieces, and the rows
-    of a target word's pieces are averaged.
+    With ``merge_bpe``, words take the place of subword pieces. The columns of a source word's
+    pieces are summed, because attention to a word is attention to any of its pieces. The rows of a
+    target word's pieces are averaged.
 
     Raises:
-        DataError: the sentence has no soft alignment of all its tokens.
+        DataError: the sentence has no soft alignment, the alignment has another size than the
+            tokens, or a row does not sum to 1.
     """
     name = f"Sentence {sentence.index}"
     weights = sentence.best.soft
@@ -314,9 +319,9 @@ def _merged(pieces: Alignment) -> Alignment:
 def _first_pieces(tokens: Sequence[str]) -> list[int]:
     """Return the position of each word's first piece; ``<s>`` and ``</s>`` count as words.
 
-    In a text without spaces, each piece counts as a word, except a lone mark of SentencePiece
-    (``▁``), which belongs to the piece after it. The last piece of a translation may be the
-    unfinished beginning of a word (``ss@@``).
+    In a text without spaces, each piece counts as a word, except that SentencePiece's lone mark
+    ``▁`` forms a word with the piece after it. ``</s>`` is a word even after ``ss@@``, a word that
+    the translation leaves unfinished.
     """
     first = int(tokens[0] == START)
     words = tokens[first:-1]  # END is the last
@@ -500,7 +505,7 @@ def _noto(character: str) -> str:
 
 
 def _covered(path: str, characters: set[str]) -> set[str]:
-    """Return those ``characters`` that the font file ``path`` has; none if it is damaged."""
+    """Return the ``characters`` that the font file ``path`` has: an empty set if it is damaged."""
     from matplotlib.font_manager import get_font
 
     try:

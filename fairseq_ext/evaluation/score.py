@@ -51,7 +51,10 @@ class Score:
 
 
 def shown(name: str, value: float) -> str:
-    """Format a score with its metric's usual decimals; ``name`` begins with the metric's name."""
+    """Format a score: four decimals for COMET, two for others.
+
+    ``name`` is the metric's name in tables, such as ``COMET wmt22-comet-da``.
+    """
     return f"{value:.4f}" if name.startswith("COMET") else f"{value:.2f}"  # COMET: about 1
 
 
@@ -60,8 +63,8 @@ def choose_tokenizer(
 ) -> str:
     """Return the name of BLEU's tokenizer: ``requested`` or, if this is None, by language.
 
-    The language is the first in ``languages`` that is not None. For references with the Ethiopic
-    word separator, ``char`` replaces the usual ``13a``.
+    The first of ``languages`` that is not None or empty decides; without any, it is the usual
+    ``13a``. If the references have the Ethiopic word separator, ``char`` replaces ``13a``.
 
     Raises:
         ConfigError: sacrebleu has no tokenizer ``requested``.
@@ -88,8 +91,8 @@ def choose_tokenizer(
 def build_bleu(tokenizer: str = USUAL, metric: str | None = None, **options: Any) -> Any:
     """Build sacrebleu's BLEU with a tokenizer; ``options`` are further arguments of ``BLEU``.
 
-    ``metric`` is the value of ``--metric`` that needs this tokenizer, for messages; None if
-    ``--tokenize`` or the language chose the tokenizer.
+    ``metric`` is only for the error message: the value of ``--metric`` that needs this tokenizer,
+    such as ``spbleu``, or None if ``--tokenize`` or the language chose the tokenizer.
 
     Raises:
         EnvironmentProblem: the tokenizer's library or its files are missing.
@@ -119,7 +122,7 @@ def build_metrics(
     """Build sacrebleu's BLEU (mixed case), chrF2 and further metrics, by their names in tables.
 
     ``tokenizer`` is sacrebleu's tokenizer for BLEU. ``extra_metrics`` names the further metrics by
-    keys of :data:`TEXT_METRICS`. A metric already has the references: call
+    keys of :data:`TEXT_METRICS`. The metrics hold the references, so call
     ``metric.corpus_score(translations, None)``.
     """
     from sacrebleu.metrics import CHRF, TER
@@ -206,21 +209,21 @@ def score_generated(
 ) -> list[Score]:
     """Score the best hypotheses in an output of ``fairseq-generate``.
 
-    Subword pieces are joined. Tokenized BLEU compares with ``tokenized_reference`` or, without
-    one, with the T lines (the targets) of the output. There fairseq writes a word outside the
-    target dictionary as ``<<unk>>``, which no hypothesis matches.
+    Subword pieces are joined. Tokenized BLEU compares with ``tokenized_reference`` or, if this is
+    None, with the T lines (the targets) of the output; without either, it is left out. In T lines,
+    fairseq writes a word outside the target dictionary as ``<<unk>>``, which no hypothesis matches.
 
     Args:
         generated: standard output of ``fairseq-generate``, or of all its shards.
         reference: detokenized reference text.
         tokenized_reference: the reference as tokens, without subword pieces.
-        undoing: how the hypotheses become text; None only joins subwords.
+        undoing: converter of tokens to text; if it is None, only subwords are joined.
         source: source text, for neural metrics; None for the S lines of ``generated``.
         measures: further arguments of :func:`score_lines`.
 
     Raises:
-        DataError: files are unreadable or incomplete, SentencePiece pieces are not joined, or S
-            lines cannot be turned into text.
+        DataError: files are unreadable or incomplete, SentencePiece pieces are not joined, or a
+            neural metric needs S lines that cannot be turned into text.
     """
     references = plain_lines(reference)
     sentences = outputs.read_generated(generated, expected=len(references))
@@ -257,10 +260,14 @@ def score_lines(
 ) -> list[Score]:
     """Score detokenized translations by every metric, and by tokenized BLEU if tokens are given.
 
-    ``tokens`` and ``token_references`` are the lines as tokens, without subword pieces; with
-    ``compounds``, their :func:`compound_bleu` is computed, too. ``sources`` are for the ``neural``
-    metrics, which are given by their names in the result. ``tokenizer`` and ``extra_metrics`` are
-    as for :func:`build_metrics`.
+    Args:
+        texts: the translations.
+        references: the references as text.
+        tokens, token_references: translations and references as tokens, without subword pieces.
+        sources: the sources as text, for neural metrics.
+        tokenizer, extra_metrics: as for :func:`build_metrics`.
+        compounds: whether to compute :func:`compound_bleu` of the tokens, too.
+        neural: neural metrics, by their names in the result.
     """
     scores = []
     for name, scorer in build_metrics(references, tokenizer, extra_metrics).items():
@@ -288,7 +295,8 @@ def test_set_reference(test_set: Path, pair: str | None) -> Path:
 
     ``test_set`` is the user's file or, if there is no such file, the name of a test set of
     sacrebleu, such as ``wmt14/full``. A name also needs a language ``pair``, such as ``en-de``.
-    sacrebleu keeps what it downloads in ``~/.sacrebleu``, or in the folder ``SACREBLEU``.
+    sacrebleu keeps what it downloads in ``~/.sacrebleu``, or in the folder that the environment
+    variable ``SACREBLEU`` names.
 
     Raises:
         ConfigError: the test set does not have the ``pair``.
@@ -327,7 +335,12 @@ def test_set_reference(test_set: Path, pair: str | None) -> Path:
 
 
 def plain_lines(path: str | Path) -> list[str]:
-    """Read a text; refuse it if fairseq and sacrebleu would split it into different lines."""
+    """Return the lines of a text file.
+
+    Raises:
+        DataError: the file is not plain text, or fairseq and sacrebleu would split it into
+            different lines.
+    """
     checks.check_text(path, empty_lines=True, max_tokens=None)
     return outputs.read_lines(path)
 
@@ -359,8 +372,8 @@ def generated_sources(
     ``path`` names the output in messages.
 
     Raises:
-        DataError: a source is missing or has ``<unk>``, the language of its tokens is not known, or
-            the text still has subword pieces.
+        DataError: a source is missing or has ``<unk>``, ``undoing`` detokenizes but does not know
+            the source language, or the text still has subword pieces.
     """
     lines = []
     for sentence in sentences:
@@ -393,7 +406,7 @@ def check_counts(
     hypothesis_name: str | Path,
     reference_name: str | Path,
 ) -> None:
-    """Raise DataError unless hypotheses and references are equally many, and references have words.
+    """Raise DataError if the numbers of lines differ, or all references are empty.
 
     The two names are for the message.
     """
@@ -409,7 +422,8 @@ def check_counts(
 def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
     """Read a system's scores from the JSON of ``score`` or ``compare``.
 
-    ``system`` names the system of a comparison; if there is only one, it may be None.
+    ``system`` is the system's name in the JSON of ``compare``; if that has only one system, it may
+    be None. For the JSON of ``score``, it must be None.
 
     Raises:
         ConfigError: the comparison lacks the system, or ``score`` wrote the file and ``system`` is

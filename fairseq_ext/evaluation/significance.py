@@ -8,9 +8,12 @@ is
 where :math:`V_g` is due to the choice of test sentences, some of which favour one system whatever
 its seed, and :math:`s^2` is the variance of single trainings. :math:`s^2` is measured over the
 :math:`R_A` runs of A and the :math:`R_B` runs of B, with :math:`\nu = R_A + R_B - 2` degrees of
-freedom. A part :math:`e^2` of :math:`s^2` is due to single sentences, which one run happens to
-translate better than another: half the variance, over test sets, of the difference between two runs
-of one system. The bootstrap over sentences measures :math:`V_g + c e^2`.
+freedom.
+
+A part :math:`e^2` of :math:`s^2` is due to single sentences, which one run happens to translate
+better than another. It is half the variance, over test sets, of the difference between two runs of
+one system. The bootstrap over sentences measures :math:`V_g + c e^2`, and :math:`V_g` is this sum
+less :math:`c e^2`.
 
 The interval at level :math:`1 - p` is Banerjee's (1960, "Approximate confidence interval for linear
 functions of means of k populations when the population variances are not equal"). The probability
@@ -18,8 +21,9 @@ that it contains the true difference is at least :math:`1 - p` for any ratio of 
 
 .. math:: d \pm \sqrt{z_{p/2}^2 V_g + t_{\nu, p/2}^2 c s^2}
 
-The p of a difference is the p for which this interval ends at zero. With one run of each system,
-:math:`s^2` is unknown. Then p comes from the paired bootstrap, and is only about another test set.
+Here :math:`d` is the measured difference. The p of a difference is the p for which this interval
+ends at zero. With one run of each system, :math:`s^2` is unknown. Then p comes from the paired
+bootstrap, and says nothing about other trainings.
 
 The bootstrap draws samples of sentences from the test set with replacement, the same for all
 systems and runs (Koehn 2004). With one run of each system, ``sacrebleu --paired-bs`` draws the same
@@ -111,7 +115,10 @@ class Runs:
 
 @dataclass(frozen=True)
 class Variances:
-    """The variance of a mean score or of a difference, in the parts that this module names."""
+    """The parts of the variance of a mean score, or of a difference.
+
+    The docstring of this module explains them.
+    """
 
     shared: float  # V_g: from the sentences, shared by all runs of a system
     seeds: float  # s²: of single runs
@@ -165,11 +172,11 @@ class Variances:
         return float(np.quantile(half_widths + spread * draw.standard_normal(DRAWS), POWER))
 
     def with_runs(self, runs: int) -> Variances:
-        """Return the variances to expect for two systems with ``runs`` runs each."""
+        """Return the variances expected if two systems had ``runs`` runs each."""
         return Variances(self.shared, self.seeds, self.noise, 2 / runs, 2 * runs - 2)
 
     def with_sentences(self, factor: float) -> Variances:
-        """Return the variances to expect for a test set ``factor`` times as large."""
+        """Return the variances expected if the test set were ``factor`` times as large."""
         between = max(0.0, self.seeds - self.noise)
         noise = self.noise / factor
         return Variances(self.shared / factor, between + noise, noise, self.weight, self.freedom)
@@ -178,7 +185,8 @@ class Variances:
 def compare_runs(system: Runs, baseline: Runs, sentences: int) -> tuple[Difference, float | None]:
     """Return a system's difference from the baseline, and the p value of the difference.
 
-    ``sentences`` is the number of test sentences; below 30, the p value is None.
+    ``sentences`` is the number of test sentences. If it is below 30, the p value is None, and the
+    difference has no interval.
     """
     value = float(system.values.mean() - baseline.values.mean())
     is_single = len(system.values) + len(baseline.values) == 2
@@ -225,15 +233,17 @@ def _sentences_needed(variances: Variances, value: float, sentences: int) -> int
 def bootstrap_p(differences: np.ndarray, measured: float) -> float:
     """Estimate how often equally good systems would differ more than ``measured``, either way.
 
-    ``differences`` has the difference of the two systems on each sample, ``[samples]``. If the
-    systems were equally good, these differences would lie around zero as they now lie around their
-    mean (Efron and Tibshirani 1993, section 16.4). sacrebleu, after a script of Moses, centres the
-    absolute differences instead. If all differences have the same sign, sacrebleu thus counts only
-    one direction, and its p is about half as large.
+    ``differences`` has the difference of the two systems on each sample, ``[samples]``. Their
+    spread around their mean stands for the spread around zero that equally good systems would have
+    (Efron and Tibshirani 1993, section 16.4).
 
-    Our estimate is ``(larger + 1) / (samples + 1)``, where ``larger`` is the number of samples
-    whose difference is farther from the mean than ``measured`` is from zero. This p is never 0
-    (Davison and Hinkley 1997, section 4.2). It is 1 if no difference was measured.
+    The result is ``(larger + 1) / (samples + 1)``, where ``larger`` is the number of samples whose
+    difference is farther from the mean than ``measured`` is from zero. So it is never 0 (Davison
+    and Hinkley 1997, section 4.2). If ``measured`` is 0, the result is 1.
+
+    sacrebleu computes another p. As in a script of Moses, it takes absolute values before it
+    subtracts the mean. If all differences have the same sign, it thus counts only one direction,
+    and its p is about half as large.
     """
     if not measured:
         return 1.0
@@ -344,7 +354,7 @@ def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dic
 
 
 def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the score of all lines of a translation, and the scores ``[samples]`` of samples.
+    """Return the score of all lines of a translation, and its score on each sample, ``[samples]``.
 
     ``draws`` has the line numbers of each sample, ``[samples, lines]``.
     """

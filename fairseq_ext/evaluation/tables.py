@@ -2,9 +2,12 @@
 
 ``compare`` can read translations from a table that it wrote. Such a table is tab-separated, and
 compressed if its name ends in ``.gz``. It has a column for each run (training), named ``SYSTEM`` or
-``SYSTEM@RUN``, and a row for each sentence of the test set. The cells of a column are text. If its
-name ends in ``:tokens``, they are words as the model wrote them, with subword pieces joined; if it
-ends in ``:tokens=LANG``, Moses' rules for the language turn these words into text.
+``SYSTEM@RUN``, and a row for each sentence of the test set. The end of a column's name says what
+its cells are:
+
+- ``:tokens``: words as the model wrote them, with subword pieces joined;
+- ``:tokens=LANG``: such words, which become text by Moses' rules for the language LANG;
+- no such ending: text.
 """
 
 import csv
@@ -101,7 +104,7 @@ def comma_separated(rows: Sequence[Sequence[Any]]) -> str:
 
 
 class Translations(NamedTuple):
-    """A system's translations by all of its runs, as a table has them: tokens or text."""
+    """The translations by all runs of a system, as a table stores them: as tokens or as text."""
 
     has_tokens: bool  # whether the lines are tokens, rather than text
     # The language whose Moses rules turn the tokens into text; None if no rules are needed.
@@ -124,7 +127,12 @@ def write_table(path: Path, systems: Mapping[str, Translations]) -> None:
 
 
 def read_table(path: str | Path) -> dict[str, Translations]:
-    """Read and check a table of translations; return the translations by system."""
+    """Read and check a table of translations; return the translations by system.
+
+    Raises:
+        DataError: the text is not such a table, or the runs of a system do not all have the same
+            ending.
+    """
     limit = csv.field_size_limit()  # it holds for all readers in the process, so it is restored
     try:
         csv.field_size_limit(max(LONGEST, limit))  # a cell may be as long as a line of text

@@ -80,11 +80,15 @@ def complete_lines(log: str) -> list[str]:
 
 
 def line_stats(line: str) -> tuple[str, dict[str, float]]:
-    """Return what a log line is about, and its numbers by name.
+    """Return the subject of a log line, and its numbers by name.
 
-    The line is about ``step`` (the last ``--log-interval`` updates), ``train`` (an epoch), or a
-    validation: the name of the subset, such as ``valid``. Other lines give an empty text and no
-    numbers.
+    The subject is one of:
+
+    - ``step``: the last ``--log-interval`` updates;
+    - ``train``: an epoch;
+    - the name of a subset, such as ``valid``: a validation on it.
+
+    For all other lines, return an empty text and no numbers.
     """
     if line.endswith("}") and '"epoch"' in line and "{" in line:
         return _json_stats(line[line.index("{") :])
@@ -134,12 +138,12 @@ class Training:
 def read_training(log: str) -> Training:
     """Summarize the text of a training log in fairseq's ``simple``, ``tqdm`` or ``json`` format.
 
-    A resumed run may log an epoch twice; the later line counts. If the log begins at a checkpoint,
+    A resumed run may log an epoch twice; the later line counts. If training began at a checkpoint,
     tokens and seconds cover only the updates in this log, but ``updates`` includes those before. If
     the log does not say at which update it begins, tokens and seconds leave out its first epoch.
 
     Raises:
-        DataError: the log has no finished epoch.
+        DataError: the log has no finished epoch, or not the number of parameters.
     """
     parameters = PARAMETERS.search(log)
     epochs: dict[float, dict[str, float]] = {}

@@ -9,8 +9,9 @@ bars, 0 for none. The first line of output describes the model. Then, until the 
     {"candidates": [H texts], "source": text}              ->   {"matrix": H rows of H scores}
 
 In the matrix, row i and column j have the score of candidate i with candidate j as its reference.
-After ``{"error": text}`` the program ends; with ``"missing": true``, the library cannot be
-imported. Output of libraries goes to standard error. The program ends when its parent ends.
+After an error, the program answers ``{"error": text, "missing": true or false}`` and ends;
+``missing`` says whether the library cannot be imported. Output of libraries goes to standard error.
+The program also ends when its parent ends.
 """
 
 import hashlib
@@ -154,7 +155,10 @@ def end_with(parent: int) -> None:
 
 
 def main() -> int:
-    """Answer requests from standard input, and send the libraries' output to standard error."""
+    """Answer requests from standard input until they end; return the exit status.
+
+    The libraries' output goes to standard error, so that it does not mix with the answers.
+    """
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
