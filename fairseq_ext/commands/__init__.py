@@ -2,9 +2,11 @@
 
 A subcommand has a module with its name (``scaling_fit.py`` for ``scaling-fit``). The module's
 function ``add(commands)`` adds a parser to ``commands``, and sets the parser's default ``run``: a
-function that takes the parsed arguments, and may return an exit status. Some subcommands share the
-module of another subcommand: ``MODULES`` names this module, whose function ``add_NAME`` adds the
-subcommand NAME. Until ``run`` is called, a module imports little more than argparse.
+function that takes the parsed arguments, and may return an exit status. Until ``run`` is called, a
+module imports little more than argparse.
+
+A module may have further subcommands. ``MODULES`` maps the name of each to its module, whose
+function ``add_NAME`` adds the subcommand NAME.
 
 The subcommands of a single architecture are in the folder ``commands`` of that architecture. The
 architecture's ``__init__.py`` lists them in ``COMMANDS``, below the headings of ``GROUPS``, and its
@@ -108,7 +110,10 @@ def all_commands() -> list[Command]:
 
 
 def add_all(parser: Parser, only: str | None = None) -> None:
-    """Add every subcommand, or the one that ``only`` names, to a parser; list them by group."""
+    """Add every subcommand to a parser, and list them by group.
+
+    If ``only`` is the name of a subcommand, add this subcommand alone.
+    """
     commands = all_commands()
     commands = [command for command in commands if command.name == only] or commands
     subparsers = parser.add_subparsers(
@@ -129,7 +134,10 @@ def add_all(parser: Parser, only: str | None = None) -> None:
 
 
 def _add_examples(parsers: dict[str, Parser], prefix: str = "") -> None:
-    """Give parsers their :data:`EXAMPLES`; ``prefix`` names the subcommand that they belong to."""
+    """Give parsers, and those of their own subcommands, their :data:`EXAMPLES`.
+
+    ``prefix`` comes before the parsers' names in :data:`EXAMPLES`, such as "plot " for ``curves``.
+    """
     for name, parser in parsers.items():
         parser.example = EXAMPLES.get(f"{prefix}{name}", parser.example)
         for action in parser._actions:

@@ -1,8 +1,8 @@
 """Options of the commands that translate: for search, for sampling, and for text.
 
 Most options for search have the names and types of fields of :class:`Search`. Options for text
-change the steps from text to tokens. For a step that no option names, ``text.json`` decides: the
-file beside a model or its data that records how their text became tokens.
+change the steps from text to tokens. The file ``text.json``, beside a model or its data, records
+how their text became tokens. It decides about each step that no option names.
 """
 
 from __future__ import annotations
@@ -48,18 +48,24 @@ TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 
 
 def _number(default: float, text: str) -> Any:
-    """Declare an option whose help shows ``default``, but whose value is None if it is absent."""
+    """Declare a numeric option whose value is None if the command line lacks it.
+
+    The help shows ``default``, which applies unless the model has a default of its own.
+    """
     return option(None, f"{text} ({default})")
 
 
 def specified(args: Any, names: Iterable[str] = OF_A_MODEL) -> dict[str, Any]:
-    """Return the options in ``names`` that the command line gives (not None), with their values."""
+    """Return the options in ``names`` that are not None, as a dict of their values by name."""
     return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The options of search and sampling; for those that are None, :meth:`search` has defaults."""
+    """The options of search and sampling.
+
+    If an option is None, it was not given, and :meth:`search` chooses a default.
+    """
 
     beam: int | None = _number(Search.beam, "beam size")
     nbest: int | None = _number(Search.nbest, "translations for each line")
@@ -140,9 +146,9 @@ class SearchOptions:
     def search(self, model_defaults: SearchDefaults) -> Search:
         """Return the settings of a search, with a default for each option that is None.
 
-        Defaults are ``model_defaults`` or, for options that are not in them, those of
-        :class:`Search` and :data:`SAMPLES`. With ``--sampling`` or ``--sampling-topk``, the default
-        of ``--epsilon-sampling`` is 0.
+        The default is that of ``model_defaults`` or, if the model has none, that of :class:`Search`
+        or :data:`SAMPLES`. If ``--sampling`` or a ``--sampling-topk`` above 0 is given, the default
+        of ``--epsilon-sampling`` is 0. Raise ConfigError as :meth:`check` does.
         """
         self.check()
         values = {name: getattr(Search, name) for name in (*SEARCH, *LIMITS)}
@@ -170,7 +176,7 @@ def add_search(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """Options for the steps between text and tokens; where they are None, ``text.json`` decides."""
+    """Options for the steps between text and tokens; if one is None, ``text.json`` decides."""
 
     normalize: bool | None = option(None, "normalize punctuation first, as Moses does")
     tokenize: bool | None = option(None, "split into Moses tokens, and detokenize the translation")
@@ -200,10 +206,11 @@ def chosen_codec(
 ) -> TextCodec:
     """Make the codec that turns text into tokens, and tokens into text.
 
-    Its steps are those of the first ``text.json`` in ``folders``, if there is one, except those
-    that ``options`` set. ``codes`` is a file of merges that replaces ``--bpe-codes``. With
-    ``constraints``, a line may have target text after the source, separated by tabs. Raise
-    ConfigError for ``--keep-tokens`` without Moses tokens.
+    Its steps are those of the first ``text.json`` in ``folders``; without such a file, there are
+    none. Then ``options`` that are set replace single steps. ``codes`` is a file of merges that
+    replaces ``--bpe-codes``. If ``constraints`` is True, a line may have target text after the
+    source, separated by tabs. Raise ConfigError for ``--keep-tokens`` if no step makes Moses
+    tokens.
     """
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text import pipeline

@@ -120,7 +120,10 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _is_for_training() -> bool:
-    """Return whether torch or any fairseq is installed; only then are the two checked."""
+    """Return whether torch or any version or fork of fairseq is installed.
+
+    If none is, the installation is only for translating, and neither package is checked.
+    """
     is_importable = any(importlib.util.find_spec(name) for name in ("torch", "fairseq"))
     return is_importable or bool(_version("torch") or installation.fairseq_distributions())
 
@@ -182,7 +185,10 @@ def _fairseq_distribution() -> Iterator[Check]:
 
 
 def _quietly(action: Callable[[], Any]) -> str | None:
-    """Run ``action`` and discard its output; return its exception in one line, or None."""
+    """Run ``action``, and discard its output.
+
+    Return None if it succeeds; else return its exception in one line.
+    """
     text = io.StringIO()
     with warnings.catch_warnings(), redirect_stderr(text), redirect_stdout(text):
         warnings.simplefilter("ignore")

@@ -2,7 +2,8 @@
 
 They name the reference, metrics, BLEU's tokenizer, and the steps that turn translations into text.
 Each of ``score``, ``compare``, ``plot lengths``, ``hypotheses`` and ``mbr`` has some of them. If no
-option names the steps, the ``text.json`` of the run that made the translations decides them.
+option names the steps, ``text.json`` decides: a file of the run that made the translations, which
+records how the run's text became tokens.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ class ReferenceOptions:
     )
 
     def path(self) -> Path:
-        """Return the file that ``--ref`` names; download a test set of sacrebleu if necessary."""
+        """Return the file that ``--ref`` names; download a test set of sacrebleu if necessary.
+
+        Raise ConfigError if ``--language-pair`` is malformed, or not a pair of the test set.
+        """
         from fairseq_ext.evaluation.score import test_set_reference
 
         if self.language_pair is not None and not all(self.language_pair.partition("-")):
@@ -67,9 +71,9 @@ class TokenizerOptions:
     ) -> str:
         """Return the name of sacrebleu's tokenizer: ``--tokenize``, or the target language's.
 
-        The language is that of ``-l``, of ``--detokenize``, of ``undoing`` (which turns
-        translations into text) or of the ending of the reference file ``path``: the first of these
-        that is given. For a language without a tokenizer of its own,
+        The language is the first of these that is given: that of ``-l``, that of ``--detokenize``,
+        the target of a converter in ``undoing``, the ending of the reference file ``path``. For a
+        language without a tokenizer of its own,
         :func:`~fairseq_ext.evaluation.score.choose_tokenizer` also examines ``references``.
         """
         from fairseq_ext.evaluation.score import choose_tokenizer
@@ -93,14 +97,15 @@ class ProcessOptions:
     metric_batch_size: int | None = option(None, "sentences in a batch of the metric (16)")
 
     def settings(self) -> dict[str, Any]:
-        """Return arguments for ``neural.NeuralMetric``, without those that no option sets."""
+        """Return the arguments of ``neural.NeuralMetric`` that options set, by name."""
         settings = {"python": self.metric_python, "batch_size": self.metric_batch_size}
         return {name: value for name, value in settings.items() if value is not None}
 
     def refuse(self, absent: str) -> None:
-        """Raise ConfigError if one of these options is set, which has no effect without ``absent``.
+        """Raise ConfigError if one of these options is set although ``absent`` is missing.
 
-        ``absent`` is an option that the command line lacks, such as ``--metric comet:MODEL``.
+        ``absent`` is the option without which they have no effect, such as ``--metric
+        comet:MODEL``. The caller has checked that it is missing.
         """
         for name in ("metric_python", "metric_batch_size"):
             if getattr(self, name) is not None:
@@ -137,11 +142,12 @@ class MetricOptions:
         return [name for name in self.metric if ":" in name]
 
     def source_path(self, reference: ReferenceOptions, latency: bool = False) -> Path | None:
-        """Return the file with the source sentences, from ``--source`` or the test set ``--ref``.
+        """Return the file with the source sentences: ``--source``, or the source of the test set.
 
-        Neural metrics and a measurement of ``latency`` need the source. Return None if neither is
-        wanted, or if only the S lines of fairseq-generate's output can have the source. Raise
-        ConfigError for an unknown metric, or for an option without a neural metric that it needs.
+        Only neural metrics and a measurement of ``latency`` need this file. Return None if neither
+        is wanted, or if there is neither ``--source`` nor a test set of sacrebleu. Raise
+        ConfigError for an unknown metric, or for an option that needs a neural metric if there is
+        none.
         """
         from fairseq_ext.evaluation.score import TEXT_METRICS
 
@@ -175,9 +181,12 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
 class UndoingOptions:
     """The options for turning translations into text.
 
-    Subword pieces are joined as ``text.json`` says, and always with ``--detokenize``. Without
-    ``text.json``, pieces are taken for subword-nmt's (``@@``). Then most commands join them, but
-    ``hypotheses`` and ``mbr`` do so only with ``--remove-bpe`` or ``--detokenize``.
+    The first of these rules that applies says whether subword pieces are joined:
+
+    - ``--remove-bpe`` and ``--detokenize`` join them, ``--no-remove-bpe`` leaves them.
+    - A ``text.json`` names the kind of pieces to join, if any.
+    - Otherwise, ``hypotheses`` and ``mbr`` leave them; all other commands join pieces of
+      subword-nmt (``@@``).
     """
 
     detokenize: str | None = option(
@@ -192,11 +201,12 @@ class UndoingOptions:
         return self.detokenize is None and not self.keep_tokens and self.remove_bpe is None
 
     def undoing(self, generated: Sequence[Path], subwords: str = "joined") -> Postprocessor:
-        """Choose the steps that turn the translations of one system into text.
+        """Return a converter of the translations of one system to text.
 
-        ``generated`` has the system's outputs of fairseq-generate. ``subwords`` is the kind of
-        subwords to assume without ``--remove-bpe`` and ``text.json``: ``joined`` or ``none``. Raise
-        ConfigError if the outputs become text in different ways, or options contradict each other.
+        ``generated`` has the system's outputs of fairseq-generate. Without ``--remove-bpe``,
+        ``--detokenize`` and ``text.json``, ``subwords`` says what to do: ``joined`` joins
+        subword-nmt's pieces, ``none`` leaves all tokens as they are. Raise ConfigError if the
+        outputs become text in different ways, or options contradict each other.
         """
         from fairseq_ext.text.generated import Postprocessor, find
         from fairseq_ext.text.pipeline import Pipeline

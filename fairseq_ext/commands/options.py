@@ -57,9 +57,12 @@ def write_json(path: Path | None, data: Any) -> None:
 
 
 def named_values(option: str, form: str, items: Sequence[str]) -> dict[str, str]:
-    """Return the values of a repeated ``option``, written in the ``form`` ``NAME=FILE``, by name.
+    """Parse the values ``NAME=FILE`` of a repeated option; return the files by name.
 
-    Raise :class:`ConfigError` if a value has another form, or a name is repeated.
+    ``option`` and ``form`` are for messages: the option, and the form of its values.
+
+    Raises:
+        ConfigError: a value has another form, or a name is repeated.
     """
     values: dict[str, str] = {}
     for item in items:
@@ -74,7 +77,11 @@ def keep_inputs(args: Any) -> None:
     """Refuse a command line that would overwrite an input, or write two outputs to one file.
 
     The :data:`OUTPUTS` of ``args`` are files to write, and all other paths are read. A command that
-    writes several files sets ``endings``, which are added to ``--output``.
+    writes several files sets ``endings``, which replace the ending of ``--output``.
+
+    Raises:
+        DataError: an input would be overwritten.
+        ConfigError: two outputs are one file.
     """
     written: dict[str, str] = {}
     for name in OUTPUTS:
@@ -98,7 +105,10 @@ def keep_inputs(args: Any) -> None:
 
 
 def require_folders(args: argparse.Namespace) -> None:
-    """Refuse an output whose folder is missing, unless the command makes it (``makes_folder``)."""
+    """Raise EnvironmentProblem if the folder of an output does not exist.
+
+    A command that makes the folder of ``--output`` itself sets ``makes_folder``.
+    """
     made_by_command = ("output",) if getattr(args, "makes_folder", False) else ()
     for name in OUTPUTS:
         path = getattr(args, name, None)
@@ -107,7 +117,10 @@ def require_folders(args: argparse.Namespace) -> None:
 
 
 def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
-    """Yield the files that an argument names; for a folder, also the files that are read in it."""
+    """Yield the files that the argument ``name`` names.
+
+    For a folder, also yield the files in it that commands read; see :data:`READ`.
+    """
     value = getattr(args, name)
     for path in value if isinstance(value, list) else [value]:
         if name in NAMED and isinstance(path, str):
@@ -125,9 +138,10 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """End the ``with`` block without an error at SIGTERM, SIGHUP or Ctrl-C.
+    """End the ``with`` block at SIGTERM, SIGHUP or Ctrl-C, and go on after it without an error.
 
-    It relies on ``files.cleaned_up``, which turns SIGTERM into KeyboardInterrupt in every command.
+    It must run within ``files.cleaned_up``, as every command does: that turns SIGTERM into
+    KeyboardInterrupt, which is suppressed here.
     """
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         # A running server has a handler of its own for SIGTERM, but not for SIGHUP.

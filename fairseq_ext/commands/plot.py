@@ -51,7 +51,11 @@ def _add_curves(pictures: options.Subparsers) -> None:
 
 
 def _named_log(text: str) -> str:
-    """Turn ``[NAME=]RUN``, where RUN is a log or the folder of a run, into ``NAME=FILE``."""
+    """Turn ``[NAME=]RUN``, where RUN is a log or the folder of a run, into ``NAME=FILE``.
+
+    Without NAME, it is the name of the folder, or of a log that is not called ``train.log``. Raise
+    ArgumentTypeError if the folder has no ``train.log``.
+    """
     path = Path(text.partition("=")[2] or text)
     name = (path.parent if path.name == "train.log" else path).absolute().name
     file = path

@@ -87,7 +87,7 @@ def _splits(settings: Settings) -> bool:
 
 
 def _keys(settings: Settings) -> list[str]:
-    """Collect the API keys from the option, the environment variable and the file."""
+    """Collect API keys from ``--api-key``, the variable :data:`KEY` and ``--api-key-file``."""
     keys = [settings.api_key, os.environ.get(KEY)]
     path = settings.api_key_file
     if path is not None:

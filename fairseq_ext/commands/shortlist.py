@@ -83,11 +83,12 @@ def _shortlist(args: argparse.Namespace) -> None:
 
 
 def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[str, str]]:
-    """Find the training data of the only language pair, or of the requested one.
+    """Find the training data of the language pair ``src``, ``tgt``.
 
-    Return the prefix of the data's files, such as ``data-bin/train.de-en``, and both languages. As
-    in fairseq, the data of a pair also serve the other direction if both languages are given. Raise
-    DataError unless exactly one pair has training data.
+    If a language is None, any is accepted. Return the prefix of the data's files, such as
+    ``data-bin/train.de-en``, and both languages. If both languages are given, data of the opposite
+    direction are accepted, as by fairseq. Raise DataError unless exactly one pair has training
+    data.
     """
     pairs = {}
     for path in data.glob("train.*-*.*.idx"):

@@ -65,10 +65,10 @@ class PartOptions:
     )
 
     def check(self, inputs: Sequence[Path] | None, outputs: Mapping[str, Path | None]) -> None:
-        """Raise ConfigError for an option that needs ``--parts``, or does not go with it.
+        """Raise ConfigError if an option needs ``--parts``, or does not go with it.
 
-        ``inputs`` are files, or None for standard input. ``outputs`` maps options to the files
-        that they write; none of these may be in the folder of the parts.
+        ``inputs`` are files, or None for standard input. ``outputs`` maps the names of options to
+        the files that they write. None of these files may be in the folder of the parts.
         """
         if self.parts is None:
             for name in ("part_lines", "shard", "ray"):
@@ -139,9 +139,10 @@ class Request:
         )
 
     def resolved(self) -> Request:
-        """Return a copy with the models' files in ``path``, and no ``words``.
+        """Return a copy with the models' files in ``path``, and with no ``words``.
 
-        ``words``, the positional arguments, become ``data`` (a folder) or ``lines`` of text.
+        ``words`` are the positional arguments. If they name a data folder, it becomes ``data``;
+        else they become ``lines`` of text.
         """
         from fairseq_ext.decoding.loading import refuse_unused_data
 
@@ -257,7 +258,7 @@ def _find_models(request: Request) -> list[Path]:
 
 
 def _require_no_text(paths: Iterable[Path]) -> None:
-    """Refuse arguments of ``--path`` that do not exist, because they are probably input text."""
+    """Raise ConfigError if an argument of ``--path`` does not exist; it is probably input text."""
     for path in paths:
         if not os.path.exists(path):  # noqa: PTH110  # may be too long for a path
             raise ConfigError(
@@ -269,7 +270,10 @@ def _require_no_text(paths: Iterable[Path]) -> None:
 def _data_or_text(
     request: Request, models: Sequence[Path]
 ) -> tuple[Path | None, Sequence[str] | None]:
-    """Read the positional arguments as a data folder or as lines of text; the other is None."""
+    """Return the positional arguments as a pair: a data folder, and lines of text.
+
+    At least one of the two is None. Raise ConfigError if the arguments are neither.
+    """
     from fairseq_ext.checkpoints import bundle, published
 
     words = request.words
@@ -388,9 +392,9 @@ def write(
 
 
 def _noticed(translations: Iterable[Translation], several: list[int]) -> Iterator[Translation]:
-    """Yield ``translations``; append to ``several`` the lines that seem to have several sentences.
+    """Yield ``translations``; find lines whose source seems to have several sentences.
 
-    A line is appended as its number, from 1.
+    Their numbers, from 1, are appended to ``several``.
     """
     from fairseq_ext.text.sentences import seem_several
 
@@ -488,7 +492,10 @@ def translate_parts(request: Request) -> None:
 
 
 def _files(request: Request) -> list[Path]:
-    """List the files that the translations depend on: models, dictionaries and options' files."""
+    """List the files that the translations depend on.
+
+    They are the models, dictionaries, every ``text.json``, and the files that options name.
+    """
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.loading import data_of
 
@@ -504,8 +511,9 @@ def _files(request: Request) -> list[Path]:
 def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     """Describe what the translations depend on, for a manifest: files by checksum, and options.
 
-    Options that may differ between workers are left out: devices, memory, paths and --skip-long.
-    Without --skip-long, a part with a line that is too long is never finished.
+    Options that may differ between workers are left out: devices, memory, paths and --skip-long. A
+    worker without --skip-long fails at a line that is too long, so the parts that it finishes are
+    the same.
     """
     values = dataclasses.asdict(request.search) | dataclasses.asdict(request.text)
     values |= {name: getattr(request, name) or None for name in OF_JOB}
