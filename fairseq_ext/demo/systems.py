@@ -102,7 +102,9 @@ class Answer:
 
 
 def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Answer]:
-    """Translate a sentence with each system; a system may split a text into sentences first.
+    """Translate a sentence with each system; return their answers in the order of ``systems``.
+
+    If a system has a sentence splitter, it translates each sentence of a longer text by itself.
 
     Raises:
         DataError: the sentence is empty or has over ``max_words`` words, or a word is too long.
@@ -165,10 +167,10 @@ def heat_map(attention: plots.Alignment) -> bytes:
 
 
 def example_sentences(data: Path, src: str, tgt: str, max_words: int) -> list[str]:
-    """Return a few source sentences of medium length from the test or validation split, as text.
+    """Return up to four source sentences of 4 to 12 words from the test or validation split.
 
-    ``data`` is a folder from fairseq-preprocess; its ``text.json`` says how tokens become text.
-    Return [] if the folder has neither split, for example because it is a bundle.
+    ``data`` is a folder from fairseq-preprocess. The sentences are text: tokens are turned into
+    text as its ``text.json`` says. Return [] if the folder has neither split, as in a bundle.
     """
     if not any(data.glob("*.bin")):
         return []  # a bundle, for which fairseq may be missing
