@@ -25,7 +25,11 @@ DESCRIPTION = "Prepare text, use and evaluate models, and package them, around f
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a subcommand; a user's error becomes one message on standard error and exit status 1."""
+    """Run a subcommand, and exit with its status.
+
+    An error that a user can cause is printed to standard error as one message, and the status is 1.
+    Other errors are raised.
+    """
     if "_ARGCOMPLETE" in os.environ:  # the shell asks how to complete the words typed so far
         import argcomplete
 
@@ -57,7 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _as_options(arguments: Sequence[str]) -> Sequence[str]:
-    """Turn `help COMMAND` and `version` into options; refuse the names of fairseq's commands."""
+    """Turn ``help COMMAND`` into ``COMMAND --help``, and ``version`` into ``--version``.
+
+    For the name of a command of fairseq, such as ``train``, exit with a message that says how to
+    call it.
+    """
     command = arguments[0] if arguments else ""
     if command == "help":
         return [*arguments[1:], "--help"]
@@ -76,8 +84,9 @@ def _as_options(arguments: Sequence[str]) -> Sequence[str]:
 def _open_closed_streams() -> None:
     """Open the null device for each standard stream that the caller has closed, as daemons do.
 
-    Python sets such streams to None, which libraries such as tqdm do not expect. ``sys.__stdout__``
-    and ``sys.__stdin__`` stay None, so that a command can tell that its text would be lost.
+    Python sets such streams to None, which libraries such as tqdm do not expect. ``sys.__stdin__``
+    and ``sys.__stdout__`` stay None, so that a command that needs them can tell that they are
+    closed.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -85,7 +94,7 @@ def _open_closed_streams() -> None:
 
 
 def build_parser(only: str | None = None) -> Parser:
-    """Build the parser of ``fairseq-ext`` with every subcommand, or with only one of them."""
+    """Build the parser of ``fairseq-ext`` with every subcommand, or with ``only`` one of them."""
     parser = Parser(
         prog="fairseq-ext",
         usage="%(prog)s [-h] [--version] COMMAND ...",
