@@ -104,7 +104,7 @@ def ask(address: str, *words: str) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, _: os.kill(process, number))
         status = json.loads(connection.recv(64))
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # nohup ignores the last
         signal.signal(number, signal.SIG_DFL)
     if status < 0:
         os.kill(os.getpid(), -status)
