@@ -258,10 +258,10 @@ def _prepared(
 
 
 def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline, str]:
-    """Return the text steps of a published model, and the origin of these steps for a message.
+    """Return how a published model's text becomes tokens, and, for a message, what says so.
 
-    If ``path`` or ``folder`` has the name of a model with steps in :func:`hub_models`, these steps
-    are used. Otherwise the files of subwords in ``folder`` decide.
+    If :func:`hub_models` names the tokenizer and subwords of a model with the name of ``path`` or
+    ``folder``, they are used. Otherwise the files of subwords in ``folder`` decide.
     """
     kind, used = _subwords(folder)
     moses, origin = kind in ("fastbpe", "subword-nmt"), "its files"
@@ -290,7 +290,10 @@ def _name(path: Path) -> str | None:
 
 
 def _subwords(folder: Path) -> tuple[str, list[Path]]:
-    """Return the kind and the files of a folder's subwords; "none" and [] without such files."""
+    """Return the kind of a folder's subwords, such as "sentencepiece", and their files.
+
+    If the folder has no such files, return "none" and [].
+    """
     pair = [folder / "encoder.json", folder / "vocab.bpe"]
     if all(path.is_file() for path in pair):
         return "byte-level", pair
