@@ -1,4 +1,8 @@
-"""Subcommands for trained models as bundles: bundle, trim, describe, export, push and models."""
+"""Subcommands for trained models as bundles: bundle, trim, describe, export, push and models.
+
+A bundle is a folder with all that translation needs: the model's weights and dictionaries, and the
+steps between text and tokens.
+"""
 
 import argparse
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""``hypotheses`` extracts fairseq-generate's translations; ``mbr`` chooses among its samples."""
+"""``hypotheses`` extracts fairseq-generate's translations; ``mbr`` chooses among sampled ones."""
 
 import argparse
 from collections.abc import Sequence

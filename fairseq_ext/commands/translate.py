@@ -437,7 +437,10 @@ def _summary(translator: Translates, count: int, seconds: float) -> str:
 
 
 def translate_parts(request: Request) -> None:
-    """Translate this worker's parts; write the complete output once no part is missing."""
+    """Translate this worker's parts; write the complete output once no part is missing.
+
+    With ``--ray``, start workers on the cluster instead, and wait for them.
+    """
     from tqdm import tqdm
 
     from fairseq_ext.decoding import parts
