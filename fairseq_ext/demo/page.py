@@ -1,6 +1,6 @@
 """The page of ``fairseq-ext demo``, on which several models translate a sentence side by side.
 
-The page loads nothing from other machines, uses the reader's own fonts, and reports nothing.
+The page loads nothing from other machines, sends nothing to them, and uses the reader's own fonts.
 """
 
 import asyncio
