@@ -133,7 +133,7 @@ def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
 
 
 def as_html(result: Result, pictures: Sequence[Path]) -> str:
-    """Return the report as a page of HTML that needs no other file: ``pictures`` are embedded."""
+    """Return the report as a page of HTML that needs no other file; it contains ``pictures``."""
     parts = [f"<h1>{html.escape(_title(result))}</h1>"]
     for number, section in enumerate(sections(result)):
         parts += [f"<h2>{html.escape(section.title)}</h2>"] if section.title else []

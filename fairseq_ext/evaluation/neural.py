@@ -85,7 +85,7 @@ class NeuralMetric:
         return self._checked(scores, len(segments))
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
-        """Score each candidate (row) with every candidate as reference (column): ``[H][H]``."""
+        """Score each of H candidates (row) with each of them as reference (column): ``[H][H]``."""
         rows = self._ask({"candidates": list(candidates), "source": source})["matrix"]
         return [self._checked(row, len(candidates)) for row in rows]
 

@@ -36,7 +36,7 @@ LATEX = str.maketrans(
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows as text for the terminal, in aligned columns; lines end without spaces."""
+    """Format rows as text in aligned columns for the terminal, without trailing spaces."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

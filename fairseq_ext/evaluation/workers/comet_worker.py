@@ -88,7 +88,7 @@ class Comet:
         return [float(score) for score in prediction.scores]
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
-        """Score each candidate (row) with every candidate as reference (column): ``[H][H]``."""
+        """Score each of H candidates (row) with each of them as reference (column): ``[H][H]``."""
         if type(self.model).__name__ != "RegressionMetric":  # encodes sentences together
             flat = self.scores(
                 [(source, candidate, other) for candidate in candidates for other in candidates]
