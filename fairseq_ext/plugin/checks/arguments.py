@@ -2,10 +2,14 @@
 
 fairseq's parsers share groups of options, so a command also accepts options that it never reads:
 fairseq-generate takes `--save-interval`, and fairseq-preprocess `--fp16`. :func:`ignored` lists
-these options. The tables name the options that have no effect without another option
-(:data:`ONLY_WITH`), with another option (:data:`NOT_WITH`), or in some tasks (:data:`ONLY_TASKS`,
-:data:`TASK_IGNORES`). ``tests/commands/test_option_effects.py`` runs fairseq with and without each
-option of the parsers, and compares the results.
+these options. Tables name other options that have no effect:
+
+- without another option: :data:`ONLY_WITH`;
+- with another option: :data:`NOT_WITH`;
+- in some tasks: :data:`ONLY_TASKS` and :data:`TASK_IGNORES`.
+
+``tests/commands/test_option_effects.py`` checks the tables: it runs fairseq with and without each
+option, and compares the results.
 """
 
 import functools
@@ -141,8 +145,8 @@ TASK_IGNORES: dict[str, tuple[str, ...]] = {
 def _keep_options_out_of_the_log() -> None:
     """Keep fairseq from logging several hundred options before :func:`_compose` reports an error.
 
-    Problem: Missing or conflicting options end in a traceback, and a misspelt option in a page of
-    all options.
+    Problem: If options are missing or conflict, fairseq prints a traceback. If an option is
+    misspelt, fairseq prints a page that lists all options.
     """
     logging.getLogger("fairseq.dataclass.utils").addFilter(
         lambda record: not str(record.msg).startswith("Error when composing")
@@ -192,7 +196,10 @@ def _add_preprocess_args(original: Callable, parser: ArgumentParser) -> Any:
 
 
 def _error(parser: ArgumentParser, message: str) -> NoReturn:
-    """Report a wrong option in one line, and name the architectures that have this option."""
+    """Print argparse's ``message`` in one line, and exit.
+
+    If an option is unknown here but belongs to some architectures, name these architectures.
+    """
     from fairseq_ext.base import models
 
     if message.startswith("unrecognized arguments: "):
@@ -212,7 +219,7 @@ def _error(parser: ArgumentParser, message: str) -> NoReturn:
 def _compose(original: Callable, *arguments: Any, overrides: list[str], **options: Any) -> Any:
     """Compose fairseq's configuration; raise ConfigError for a missing option or a wrong type.
 
-    ``overrides`` are the options, such as ``dataset.max_tokens=4000``.
+    ``overrides`` are the options as Hydra writes them, such as ``dataset.max_tokens=4000``.
     """
     from hydra.errors import ConfigCompositionException
 
@@ -289,7 +296,10 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
 
 
 def _options_given(parser: ArgumentParser, words: Sequence[str]) -> dict[str, str]:
-    """Map each ``dest`` to the option in ``words`` that sets it, as typed (perhaps abbreviated)."""
+    """Map argparse's ``dest`` of each option in a command line to the option as typed.
+
+    ``words`` are the arguments of the command line, in which options may be abbreviated.
+    """
     options: dict[str, str] = {}
     actions = parser._option_string_actions
     for word in (word.partition("=")[0] for word in words if word.startswith("--")):

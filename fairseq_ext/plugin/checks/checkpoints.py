@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @around("fairseq.checkpoint_utils:_upgrade_state_dict", patch="weights alone")
 def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, Any]:
-    """Complete a checkpoint that has only weights with the state of a training before it starts.
+    """If a checkpoint has only weights, add the state of a training at update 0.
 
     Problem: Training cannot start from a checkpoint that has only weights (`{'model': …}`): it
     ends in `KeyError: 'best_loss'`.
@@ -53,12 +53,14 @@ def _starting_checkpoint(cfg: Any, trainer: Any) -> tuple[str, str | None]:
 
 @around("fairseq.checkpoint_utils:load_checkpoint", patch="checkpoints that do not fit")
 def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
-    """Load a checkpoint; report faults in one line, and copy the data's text.json to `--save-dir`.
+    """Load a checkpoint, and report each fault in one line.
 
-    Problem: A checkpoint of another architecture or scheduler ends in a traceback, and a model with
-    another dictionary prints wrong words; if the file of `--restore-file` is missing, training
-    starts from random weights. Training does not copy text.json, which says how the data's text
-    became tokens, beside its checkpoints.
+    Then copy ``text.json`` from the data folder to `--save-dir`, if the data folder has this file.
+
+    Problem: A checkpoint of another architecture or scheduler ends in a traceback. A model that
+    was trained with another dictionary prints wrong words. If the file of `--restore-file` is
+    missing, training starts from random weights. `--save-dir` lacks text.json, the file of a data
+    folder that says how text became tokens.
     """
     from fairseq.file_io import PathManager
 
@@ -131,9 +133,9 @@ def _trainer_load_checkpoint(
 
 
 def _require_scheduler(cfg: Any, filename: str) -> None:
-    """Refuse to resume from ``filename`` with another scheduler than the run that saved it.
+    """Raise ConfigError if the run that saved ``filename`` had another ``--lr-scheduler``.
 
-    fairseq would load the state of the old scheduler into the new one.
+    fairseq would load the old scheduler's state into the new scheduler.
     """
     if not storage.is_checkpoint(filename):
         return
@@ -185,10 +187,11 @@ def _save_dictionaries(
 def require_dictionaries(
     task: Any, state: Mapping[str, Any], path: str, *, warn: bool = True
 ) -> None:
-    """Raise CheckpointError if a task has other dictionaries than the checkpoint ``path``.
+    """Raise CheckpointError if a task has other dictionaries than a checkpoint.
 
-    If the checkpoint's ``state`` has no dictionaries, nothing is compared, and a warning is logged
-    if ``warn``. Only tasks of translation and language modelling are checked.
+    ``state`` is the content of the checkpoint, and ``path`` is its file. If ``state`` has no
+    dictionaries, do not compare, but log a warning if ``warn``. Only tasks of translation and
+    language modelling are checked.
     """
     record = dictionaries.recorded(state, path)
     pair = _task_symbols(task)
@@ -212,7 +215,10 @@ def require_dictionaries(
 
 
 def _task_symbols(task: Any) -> tuple[list[str], list[str]] | None:
-    """Return the source and target symbols of a translation or language model task, or None."""
+    """Return the symbols of a task's source and target dictionaries.
+
+    Return None if the task is neither translation nor language modelling.
+    """
     from fairseq.tasks.language_modeling import LanguageModelingTask
     from fairseq.tasks.translation import TranslationTask
 

@@ -131,7 +131,10 @@ def _build_generator(
     patch="options that do not work",
 )
 def _search(original: Callable, self: Any, models: list[Any], sample: Any, **options: Any) -> Any:
-    """Say why a search with `--constraints` fails, if fairseq's error gives no reason."""
+    """If `--constraints` makes a search fail, raise an error that says why.
+
+    Errors in which fairseq itself gives the reason stay as they are.
+    """
     if options.get("constraints") is None:
         return original(self, models, sample, **options)
     if 2 * self.beam_size > self.vocab_size:
@@ -167,7 +170,11 @@ def _add_symbols(original: Callable, dictionary: Any, model: Any, languages: Any
 
 
 def _check_input(path: str) -> None:
-    """Check the file ``path`` before models are loaded; let stdin (``-``) refuse invalid UTF-8."""
+    """Check the input of fairseq-interactive before it loads models.
+
+    A file is checked as a whole. Standard input (``-``) is only set to refuse invalid UTF-8, and
+    other pipes and devices are not checked.
+    """
     if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
         # Refuse invalid UTF-8, as in files: in some locales it would become unknown words.
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
@@ -178,10 +185,10 @@ def _check_input(path: str) -> None:
 
 @around("fairseq_cli.interactive:buffered_read", patch="control symbols as words")
 def _buffered_read(original: Callable, path: str, size: int) -> Iterator[list[str]]:
-    """Refuse a line that has `<s>`, `</s>` or `<pad>` as a word, also if the text is from a pipe.
+    """Yield lists of lines; raise DataError if a line has `<s>`, `</s>` or `<pad>` as a word.
 
-    Problem: fairseq-interactive takes `<s>`, `</s>` and `<pad>` in a text for the beginning, the
-    end and the padding of a sentence.
+    Problem: fairseq-interactive reads the words `<s>`, `</s>` and `<pad>` of a text as its own
+    symbols for the beginning, the end and the padding of a sentence.
     """
     first = 1  # number of the first line in the buffer
     for lines in original(path, size):
@@ -226,8 +233,8 @@ def _generate(original: Callable, cfg: Any) -> Any:
 
     :func:`_preprocess` does the same for `fairseq-preprocess`.
 
-    Problem: When stopped, fairseq-preprocess and `fairseq-generate --results-path` leave incomplete
-    files; bad input ends in a traceback or an unusable folder.
+    Problem: If fairseq-preprocess or `fairseq-generate --results-path` is stopped, it leaves
+    incomplete files. Bad input ends in a traceback, or makes an unusable folder.
     """
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
@@ -245,7 +252,9 @@ def _generate(original: Callable, cfg: Any) -> Any:
 
 @around("fairseq_cli.generate:_main", patch="how translations become text")
 def _name_text(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
-    """Make `fairseq-generate` print the path of the ``text.json`` that turns its output into text.
+    """Make `fairseq-generate` print the path of ``text.json``, if there is such a file.
+
+    ``text.json`` says how the tokens of the output become text again.
 
     Problem: The output of fairseq-generate does not say how its tokens become text again, but
     scoring needs to know.

@@ -1,4 +1,4 @@
-"""Check data folders, dictionaries and sentence lengths; stop if files change after reading."""
+"""Check data folders, dictionaries and sentence lengths; end a run if its data files change."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +19,10 @@ from fairseq_ext.utils.files import FileVersions
 def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
     """Refuse a data folder without binary data, and a language that the folder's data lack.
 
-    Other functions below check the dictionaries, the index and the tokens.
+    The other functions of this patch check the dictionaries, the index and the tokens.
 
     Problem: A missing folder, split or language, a damaged index or a broken dictionary ends in
-    a traceback; a token outside the dictionary crashes the embedding.
+    a traceback. A token outside the dictionary crashes the embedding.
     """
     requested = {name: getattr(cfg, name, None) for name in ("source_lang", "target_lang")}
     try:
@@ -153,13 +153,14 @@ def _filter_indices_by_size(
     max_positions: Any = None,
     ignore_invalid_inputs: bool = False,
 ) -> Any:
-    """Refuse a sentence that is too long, unless it may be skipped.
+    """Skip sentences that are too long, or raise DataError.
 
-    With ``ignore_invalid_inputs`` it is skipped if other sentences of the split remain. In
-    interactive use, where sentences belong to no split, all of them may be skipped.
+    They are skipped only with ``ignore_invalid_inputs``, and only if the split has other sentences
+    left.
+    In interactive use, where sentences belong to no split, all of them may be skipped.
 
-    Problem: fairseq prints numpy's types instead of lengths, and if all sentences of a split are
-    too long, it calls the split empty.
+    Problem: fairseq's error shows numpy's types instead of lengths. If all sentences of a split
+    are too long, fairseq calls the split empty.
     """
     fitting, skipped = dataset.filter_indices_by_size(indices, max_positions)
     base = getattr(dataset, "dataset", dataset)  # `--context-window` of fairseq-eval-lm wraps it

@@ -1,13 +1,16 @@
 """Make ``fairseq-hydra-train`` work, and make it refuse what ``fairseq-train`` refuses.
 
-Most checks (refusals, locks, interruption, errors in one line) wrap ``call_main``.
-fairseq-hydra-train imports ``common.user_dir``, and with it this plugin, only within ``call_main``,
-so the call that is already running has no checks. Therefore :func:`_add_defaults`, the first
-function that runs after the import, calls ``call_main`` again, now with all checks. After that
-training, the exception :class:`_Done` ends the first call, which would train once more.
+Most checks of the plugin wrap fairseq's function ``call_main``: they refuse options, lock
+``--save-dir``, handle signals, and report errors in one line. fairseq-hydra-train calls
+``call_main`` before it imports the plugin, so this first call has no checks. The plugin adds them:
 
-A named architecture is a model with other default sizes. fairseq-hydra-train fills in the model's
-default sizes first, and then ignores those of the architecture.
+1. Within the first call, fairseq imports ``common.user_dir``, and with it the plugin.
+2. fairseq calls :func:`_add_defaults`, which calls ``call_main`` again. This second call has all
+   checks, and it trains.
+3. The exception :class:`_Done` ends the first call, which would otherwise train once more.
+
+A named architecture is a model with default sizes of its own. fairseq-hydra-train uses the default
+sizes of the model instead; :func:`fill_in_architecture` mends this.
 """
 
 import logging
@@ -29,15 +32,16 @@ _patched_call = ContextVar("_patched_call", default=False)
 
 
 class _Done(BaseException):
-    """Raised after the training with checks, so that fairseq-hydra-train does not train again."""
+    """Raised when the training has ended, so that fairseq-hydra-train does not train again."""
 
 
 @around("fairseq.distributed.utils:call_main", patch="fairseq-hydra-train")
 def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
     """Record that the patched `call_main` is running: :func:`_add_defaults` must not call it again.
 
-    Problem: fairseq-hydra-train imports `common.user_dir` too late for our checks of options,
-    locks and interruption, and it gives a named architecture the model's default sizes.
+    Problem: fairseq-hydra-train imports the plugin (`common.user_dir`) so late that options are
+    not checked, the folder is not locked, and signals are not handled. It also gives a named
+    architecture the default sizes of its model.
     """
     before = _patched_call.set(True)
     try:
@@ -48,7 +52,12 @@ def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
 
 @around("fairseq_cli.train:add_defaults", patch="fairseq-hydra-train")
 def _add_defaults(original: Callable, cfg: Any) -> None:
-    """Start training with all checks; fairseq calls this as soon as the plugin is imported."""
+    """If fairseq-hydra-train runs without checks, start its training again with all checks.
+
+    fairseq calls this function as soon as it has imported the plugin. After the training, raise
+    :class:`_Done`. In all other cases, and in processes that fairseq starts for GPUs, let fairseq's
+    own function go on.
+    """
     hydra = next(running(HYDRA), None)
     if hydra is None or _patched_call.get():
         return original(cfg)
@@ -68,7 +77,11 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
 
 @around("fairseq_cli.hydra_train:_hydra_main", patch="fairseq-hydra-train")
 def _hydra_main(original: Callable, cfg: Any, **options: Any) -> Any:
-    """Check the options of a job that starts with the plugin loaded: all but a sweep's first."""
+    """Complete and check the options of a job that starts when the plugin is already loaded.
+
+    With ``--multirun``, a process runs several jobs. The first job loads the plugin while it runs;
+    all later jobs start with the plugin loaded.
+    """
     with _in_one_line():
         complete(cfg)
         return original(cfg, **options)
@@ -76,7 +89,10 @@ def _hydra_main(original: Callable, cfg: Any, **options: Any) -> Any:
 
 @contextmanager
 def _in_one_line() -> Iterator[None]:
-    """Exit on an error in the ``with`` block with one line; Hydra would print a traceback."""
+    """Report an error of the ``with`` block in one line, and exit; Hydra would print a traceback.
+
+    Unexpected errors, for which a traceback is needed, are raised as usual.
+    """
     try:
         yield
     except Exception as error:
@@ -89,9 +105,9 @@ def _in_one_line() -> Iterator[None]:
 def complete(cfg: Any) -> None:
     """Complete ``cfg`` as the parser of fairseq-train would.
 
-    ``memory_efficient_fp16`` switches ``fp16`` on (likewise for bf16), and an architecture sets
-    sizes. Raise ConfigError if the name of the model, task, criterion, optimizer or scheduler is
-    not registered.
+    Switch ``fp16`` on if ``memory_efficient_fp16`` is on, and likewise for bf16. Fill in the
+    default sizes of a named architecture. Raise ConfigError if the name of the model, task,
+    criterion, optimizer or scheduler is not registered.
     """
     from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
@@ -116,9 +132,9 @@ def complete(cfg: Any) -> None:
 def fill_in_architecture(cfg: Any) -> None:
     """Set the options that ``cfg.model`` lacks to the defaults of its architecture.
 
-    fairseq's own architectures are skipped, and keep the default sizes of their model: in the first
-    job of a sweep, fairseq sets these sizes before it imports this plugin, and later jobs should
-    not differ from the first.
+    fairseq's own architectures keep the default sizes of their model. For the first of several jobs
+    (``--multirun``), fairseq sets these sizes before it imports this plugin, and the later jobs
+    should not differ from the first.
     """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
     from omegaconf import open_dict

@@ -57,8 +57,8 @@ _held = contextlib.ExitStack()  # global, because a lock belongs to the whole pr
 def locked(folder: str | Path) -> Iterator[None]:
     """Hold the lock on an existing folder during a ``with`` block, then remove the lock file.
 
-    Raise :class:`ConfigError` if another training holds it. On a file system without locks, only
-    log a warning.
+    Raise :class:`ConfigError` if another training holds the lock. On a file system without locks,
+    only log a warning.
     """
     path = Path(folder, LOCK)
     with contextlib.ExitStack() as stack:
@@ -142,11 +142,11 @@ TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train")
 
 @around("fairseq.distributed.utils:call_main", patch="interruption")
 def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
-    """End all processes of a training, with one message, when the first gets a signal.
+    """When a training gets a signal, print one message, and end all its processes.
 
-    Problem: Ctrl-C ends a training in pages of tracebacks; SIGTERM and SIGHUP (a closed terminal)
-    end it without a message, and leave unfinished files and, for a while, other processes of its
-    job.
+    Problem: Ctrl-C ends a training in pages of tracebacks. SIGTERM and SIGHUP (a closed terminal)
+    end it without a message. They leave unfinished files, and other processes of the training go
+    on for a while.
     """
     spec = main.__globals__["__spec__"]
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -163,10 +163,11 @@ def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any)
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[list[signal.Signals]]:
-    """Raise KeyboardInterrupt on :data:`SIGNALS` in a ``with`` block; yield the signals received.
+    """Raise KeyboardInterrupt in the ``with`` block when one of :data:`SIGNALS` arrives.
 
-    A terminal and a launcher may both send a signal, so further signals have no effect for
-    :data:`PATIENCE` seconds. A later signal raises again: code may have caught the first exception.
+    Yield a list, to which these signals are added. A terminal and a launcher may both send a
+    signal, so further signals have no effect for :data:`PATIENCE` seconds. A signal after that time
+    raises KeyboardInterrupt again, because other code may have caught the first exception.
     """
     received: list[signal.Signals] = []
     owner, answered = os.getpid(), -PATIENCE
@@ -207,7 +208,7 @@ def leave_quietly() -> None:
 
 
 def _end(cfg: Any, number: signal.Signals) -> NoReturn:
-    """Print how to continue; end the child processes, and this one by the signal ``number``."""
+    """Print how to continue; end the child processes, then this process by signal ``number``."""
     for handled in SIGNALS:
         signal.signal(handled, signal.SIG_DFL)  # a second Ctrl-C ends the process at once
     with contextlib.suppress(Exception):  # the process is already ending with another error
@@ -235,6 +236,9 @@ def _end(cfg: Any, number: signal.Signals) -> NoReturn:
 
 
 def last_checkpoint(checkpoint: Any) -> Path | None:
-    """Return the run's last checkpoint, or None; ``checkpoint`` is the run's ``cfg.checkpoint``."""
+    """Return the path of a run's ``checkpoint_last.pt``, or None if there is no such file.
+
+    ``checkpoint`` is the run's ``cfg.checkpoint``.
+    """
     last = Path(checkpoint.save_dir, f"checkpoint_last{checkpoint.checkpoint_suffix}.pt")
     return last if last.is_file() else None

@@ -33,7 +33,7 @@ NUMBERS = re.compile(r"[0-9]+(,[0-9]+)*|[0-9]+-[0-9]+")
 
 
 def refuse(cfg: Any) -> None:
-    """Raise :class:`ConfigError` with the first of the messages that the checks below yield."""
+    """Raise :class:`ConfigError` with the first message that a check below yields, if any does."""
     checks = (_numbers, _precision, _packages, _sharding, _criterion, _bleu, _metric, _model, _data)
     for faults in checks:
         for fault in faults(cfg):
@@ -282,7 +282,7 @@ def _unknown_metric(metric: str, names: Any) -> str:
 
 
 def _model(cfg: Any) -> Iterator[str]:
-    """Yield errors about model options that end in a Python error in building or training."""
+    """Yield errors about model options with which building or training the model would fail."""
     import torch
 
     model = cfg.model
