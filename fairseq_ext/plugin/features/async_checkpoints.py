@@ -33,10 +33,10 @@ def wait() -> None:
 
 @around("fairseq_cli.train:add_defaults", patch="checkpoints written asynchronously")
 def _add_defaults(original: Callable, cfg: Any) -> None:
-    """Provide an empty module iopath if none is installed; fairseq requires it, but never uses it.
+    """If iopath is not installed, provide an empty module: fairseq imports it, but never uses it.
 
-    Problem: --write-checkpoints-asynchronously needs the package iopath and writes no
-    checkpoint_last.pt, and a kill leaves a torn checkpoint.
+    Problem: --write-checkpoints-asynchronously needs the package iopath, and writes no
+    checkpoint_last.pt. A kill leaves a torn checkpoint.
     """
     original(cfg)
     asynchronous = cfg.checkpoint.write_checkpoints_asynchronously

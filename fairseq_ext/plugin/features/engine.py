@@ -1,4 +1,7 @@
-"""``--engine`` and ``--shortlist``: translate with the engine instead of fairseq's generator."""
+"""``--engine`` and ``--shortlist``: translate with our engine instead of fairseq's generator.
+
+The engine (:mod:`fairseq_ext.engine`) runs models in C instead of torch.
+"""
 
 from collections.abc import Callable
 from typing import Any, Optional
@@ -12,7 +15,8 @@ from fairseq_ext.utils.errors import ConfigError
 def _add_option() -> None:
     """Add ``--engine`` and ``--shortlist`` to fairseq's generation options.
 
-    Problem: fairseq's generator spends most of its time outside matrix products.
+    Problem: fairseq's generator is slow, because it spends most of its time outside matrix
+    products.
     """
     from fairseq.dataclass import ChoiceEnum
     from fairseq.dataclass.configs import GenerationConfig

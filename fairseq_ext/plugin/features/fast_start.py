@@ -34,10 +34,11 @@ def keep_sizes_once(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
 
 @around(f"{PAIRS}.ordered_indices", patch="fast start on large corpora")
 def order_by_radix(original: Callable, self: Any) -> np.ndarray:
-    """Order sentences by source length, then target length, exactly as fairseq's own method.
+    """Return the numbers of the sentences, ordered by source length, then by target length.
 
-    Lengths are sorted as 16-bit integers, for which numpy uses radix sort. fairseq's own method
-    still runs if a sentence is longer than :data:`LONGEST` tokens, or with ``--num-batch-buckets``.
+    The order is exactly that of fairseq's method. Lengths are sorted as 16-bit integers, for which
+    numpy uses radix sort. If a sentence is longer than :data:`LONGEST` tokens, or with
+    ``--num-batch-buckets``, fairseq's method runs.
     """
     sizes = [side for side in (self.tgt_sizes, self.src_sizes) if side is not None]
     longest = max(side.max(initial=0) for side in sizes)

@@ -1,7 +1,7 @@
 """Make updates take less time and memory.
 
-Results change only by rounding and by the random numbers of dropout; ``--bf16-products`` rounds
-more.
+Results change only by rounding and by the random numbers of dropout. ``--bf16-products`` rounds
+the large matrix products to bf16.
 """
 
 import contextlib
@@ -29,10 +29,11 @@ READING_LOGITS = ("compute_loss", "get_lprobs_and_target")
 
 
 def obstacle(criterion: Any, model: Any) -> str | None:
-    """Say why the loss of ``model`` needs all logits at once; None if it can work in chunks.
+    """Return what prevents computing the loss of ``model`` in chunks, or None if nothing does.
 
-    A criterion of this plugin gives a reason in its method ``obstacle``. A criterion of another
-    plugin that computes its own loss gets all logits, as in fairseq.
+    A loss in chunks never has the logits of all tokens at once. A criterion of this plugin returns
+    its obstacle from its method ``obstacle``. If a criterion of another plugin has its own loss,
+    that loss is the obstacle.
     """
     from fairseq_ext.training import chunked_output
 
@@ -59,7 +60,9 @@ def obstacle(criterion: Any, model: Any) -> str | None:
 def leave_output_to_loss(
     original: Callable, self: Any, model: Any, sample: dict[str, Any], reduce: bool = True
 ) -> Any:
-    """Let the model return features, from which :func:`loss_in_chunks` computes the loss.
+    """Let the model return features instead of logits, so that :func:`loss_in_chunks` can be used.
+
+    If there is an :func:`obstacle`, log it, and compute the loss from all logits, as fairseq does.
 
     Problem: The logits, log-probabilities and gradients of a whole batch are matrices of tokens
     × vocabulary, which cost memory and time.
@@ -82,7 +85,8 @@ def loss_in_chunks(
 ) -> tuple[Tensor, Tensor]:
     """Return the loss and the negative log-likelihood of a batch, both summed over its tokens.
 
-    ``net_output`` begins with features ``[B, T, C]`` for a loss in chunks, or logits ``[B, T, V]``.
+    If the loss is computed in chunks, ``net_output[0]`` is features ``[B, T, C]``: ``B`` sentences
+    of ``T`` tokens with ``C`` channels. Otherwise it is logits, and fairseq's method runs.
     """
     from fairseq_ext.training import chunked_output
 
@@ -140,10 +144,10 @@ def copy_weights_at_once(original: Callable, self: Any) -> None:
 
 
 def _fp32_copies(optimizer: Any, weights: list[Tensor], part: str) -> list[Tensor] | None:
-    """Return ``part`` (``data`` or ``grad``) of the fp32 copy of each weight, in its shape.
+    """Return ``data`` or ``grad`` (``part``) of the fp32 copy of each of ``weights``.
 
-    Return None if a copy has no such part, or if fairseq's flat copy of all weights has another
-    size or is on several devices.
+    The tensors have the shapes of the weights. Return None if a copy has no ``grad``, or if
+    fairseq's flat copy of all weights has another size or is on several devices.
     """
     copies = optimizer.fp32_params
     if not optimizer.has_flat_params:
@@ -161,9 +165,9 @@ def _fp32_copies(optimizer: Any, weights: list[Tensor], part: str) -> list[Tenso
 
 
 def total_norm(gradients: list[Tensor], chunk_size: int = 0) -> Tensor:
-    """Compute the L2 norm of all gradients together as a scalar in fp32; some may be sparse.
+    """Return the L2 norm of all gradients together, a scalar in fp32.
 
-    ``chunk_size``, which fairseq's function has too, does nothing.
+    Some of the gradients may be sparse. ``chunk_size`` is ignored: fairseq passes it to apex.
     """
     dense = [part.coalesce().values() if part.is_sparse else part for part in gradients]
     norms = torch._foreach_norm(dense, 2, dtype=torch.float32)
@@ -237,11 +241,11 @@ def draw_sixteen_bits(original: Callable) -> Callable:
 
 @acting("matrix products in bf16")
 def add_bf16_products() -> None:
-    """Add ``--bf16-products`` to the options of fairseq-train.
+    """Add ``--bf16-products`` (only matrix products in bf16) to the options of fairseq-train.
 
-    Problem: fairseq trains in fp32, or with everything in bf16. Processors with instructions for
-    bf16 multiply matrices about twice as fast in bf16, or faster, and the other operations lose
-    accuracy in bf16 without being faster.
+    Problem: fairseq trains either in fp32 or entirely in bf16. Processors with instructions for
+    bf16 multiply matrices at least about twice as fast in bf16 as in fp32. All other operations
+    lose accuracy in bf16, but are not faster.
     """
     from fairseq.dataclass.configs import OptimizationConfig
 
@@ -255,10 +259,12 @@ def add_bf16_products() -> None:
 
 @around("fairseq.trainer:Trainer.train_step", patch="matrix products by oneDNN")
 def train_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Multiply matrices of an update with oneDNN where MKL is slow, or for ``--bf16-products``.
+    """Multiply the matrices of an update with oneDNN, if MKL is slow on this processor.
 
-    Problem: MKL uses AVX-512 on Intel's processors only; on AMD processors of family 26 or later,
-    torch's fp32 matrix products take twice as long as necessary.
+    With ``--bf16-products``, always use oneDNN.
+
+    Problem: MKL uses AVX-512 on Intel's processors only. So on AMD processors of family 26 or
+    later, torch's fp32 matrix products take twice as long as necessary.
     """
     with _products(self.device, bf16=getattr(self.cfg.optimization, "bf16_products", False)):
         return original(self, *args, **kwargs)
@@ -266,7 +272,7 @@ def train_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
 
 @around("fairseq.trainer:Trainer.valid_step", patch="matrix products by oneDNN")
 def validate_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Validate in fp32, also with ``--bf16-products``; use oneDNN where MKL is slow."""
+    """Validate in fp32, also with ``--bf16-products``; use oneDNN if MKL is slow here."""
     with _products(self.device, bf16=False):
         return original(self, *args, **kwargs)
 
