@@ -18,7 +18,7 @@ from fairseq_ext.plugin.patching import around, replacing
 
 @around("fairseq.data.data_utils:batch_by_size", patch="last batch")
 def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    """Make the batches as fairseq does, and add a batch of the last sentences, which it drops.
+    """Make batches as fairseq does, then add a batch of the last sentences, which fairseq drops.
 
     Problem: fairseq drops the end of every split whose size is not a multiple of
     --required-batch-size-multiple (8): 10 test lines give 8 translations.
@@ -34,16 +34,17 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
 
 @around("fairseq.data.iterators:EpochBatchIterator.__init__", patch="batches of each epoch")
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Complete the last group of `--grouped-shuffling` with empty batches, which fairseq skips.
+    """Give each epoch all its batches, and masks and noise of its own.
 
-    Also start new workers in each epoch if the data set depends on the epoch. Without workers, draw
-    the noise of `denoising` in the main thread: a background thread would draw from the random
-    generator of the updates while they use it.
+    - `--grouped-shuffling`: fill the last group with empty batches, which fairseq skips.
+    - A data set that depends on the epoch: start new workers in each epoch.
+    - `denoising` without workers: make batches in the main thread. A background thread would draw
+      its noise from the random generator that the updates use at the same time.
 
     Problem: --grouped-shuffling makes groups of one batch per process, and drops the last group of
-    every epoch if it is incomplete. With --num-workers, `masked_lm` keeps the masks of the first
-    epoch, because its workers live on. `denoising` draws other noise in each run, and after a
-    resume.
+    every epoch if it is incomplete. With --num-workers, `masked_lm` uses the masks of the first
+    epoch in all epochs, because its workers live on. The task `denoising` draws different noise in
+    each run, and after a resume.
     """
     from fairseq.data import DenoisingDataset, FairseqDataset
 
@@ -70,9 +71,10 @@ def _parts(dataset: Any) -> Iterator[Any]:
     "fairseq.data.denoising_dataset:DenoisingDataset.__getitem__", patch="batches of each epoch"
 )
 def draw_noise_of_sentence(original: Callable, self: Any, index: int) -> Any:
-    """Draw a sentence's noise with torch's generator seeded by run, epoch and sentence number.
+    """Seed torch's random generator, then return a sentence with noise.
 
-    fairseq seeds only numpy's generator in this way.
+    The seed depends on ``--seed``, the epoch and the sentence's number. fairseq seeds only numpy's
+    generator in this way.
     """
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(hash((self.seed, self.epoch, int(index))))
@@ -87,9 +89,9 @@ def draw_noise_of_sentence(original: Callable, self: Any, index: int) -> Any:
 def numpy_with_old_names(original: ModuleType) -> ModuleType:
     """Return a copy of the module numpy that still has the old names that fairseq uses.
 
-    Problem: fairseq uses names that numpy has removed: numpy.compat.long for --num-batch-buckets
-    and language modelling, the argument `interpolation` of numpy.percentile for
-    --num-batch-buckets, and numpy.int and numpy.float in rarer places.
+    Problem: fairseq uses names that numpy has removed: numpy.compat.long (in --num-batch-buckets
+    and language modelling), the argument `interpolation` of numpy.percentile (in
+    --num-batch-buckets), and numpy.int and numpy.float (in rarer places).
     """
 
     def percentile(values: Any, shares: Any, interpolation: str) -> Any:
@@ -124,14 +126,14 @@ def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
 
 @around("fairseq.data.indexed_dataset:infer_dataset_impl", patch="data of the old layout")
 def not_cached(original: Callable, path: str) -> str | None:
-    """Return the layout that fairseq infers for data, but ``lazy`` if fairseq says ``cached``.
+    """Return the layout that fairseq infers for data, or None if fairseq cannot infer it.
 
-    With ``lazy``, a sentence is read from the file when it is needed. The result is None if fairseq
-    cannot infer the layout.
+    If fairseq infers ``cached``, return ``lazy``: each sentence is read from the file when it is
+    needed.
 
     Problem: Training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError, because
-    fairseq reads a batch before it caches the sentences; without the cache, workers share the open
-    file and move each other's position in it.
+    fairseq reads a batch before it caches the sentences. If there is no cache, workers share the
+    open file, and each moves the position at which the others read.
     """
     layout = original(path)
     return "lazy" if layout == "cached" else layout
@@ -209,7 +211,7 @@ def stop(thread: Callable[[], Any]) -> None:
 
 @around("fairseq.data.iterators:BufferedIterator._create_consumer", patch="end of the process")
 def stop_at_exit(original: Callable, self: Any) -> None:
-    """Start the loading thread, and make the process stop it at its exit.
+    """Start the thread that loads batches, and stop it when the process exits.
 
     Problem: A run that stops in the middle of an epoch can die after its work, with `terminate
     called without an active exception` and status 134, because a thread still makes batches while

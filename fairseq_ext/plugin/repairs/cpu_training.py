@@ -41,9 +41,10 @@ def join_processes(training: Any) -> None:
 
 
 def require_one_job(training: Any) -> None:
-    """Refuse processes of ``torchrun`` that would train separate models in the same folder.
+    """Raise ConfigError if the processes of ``torchrun`` would train separate models in one folder.
 
-    With ``--distributed-world-size`` 1 (default: the number of GPUs) fairseq ignores ``torchrun``.
+    They would do so if ``--distributed-world-size`` is 1, for then fairseq ignores ``torchrun``.
+    The default of this option is the number of GPUs.
     """
     launched = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
     if launched > 1 and training.distributed_world_size == 1:
@@ -72,9 +73,9 @@ def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> Non
 def start_on_cpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> None:
     """Start the processes of a job that runs on CPUs; leave all other jobs to fairseq.
 
-    Problem: On the CPU, fairseq divides by the number of CUDA devices (zero) if torchrun has
-    started it. Otherwise it starts one process per CUDA device. It also passes device ids to DDP
-    for a module on the CPU.
+    Problem: Several processes cannot train on CPUs. If torchrun starts them, fairseq divides by the
+    number of CUDA devices, which is zero. Otherwise fairseq starts one process per CUDA device. It
+    also passes device ids to DDP, which refuses them for a module on the CPU.
     """
     training = cfg.distributed_training
     if cfg.common.tpu or (torch.cuda.is_available() and not cfg.common.cpu):
@@ -118,7 +119,7 @@ def without_device_ids(
 def gather_on_cpu(
     original: Callable, data: Any, group: Any = None, max_size: int = 16384
 ) -> list[Any]:
-    """Return the ``data`` of all processes; with gloo, do without fairseq's CUDA buffer."""
+    """Return the ``data`` of all processes; with the backend gloo, do not use a CUDA buffer."""
     from fairseq.distributed.utils import get_global_group, get_world_size
 
     group = group or get_global_group()
@@ -131,7 +132,9 @@ def gather_on_cpu(
 
 @around("fairseq.distributed.utils:_broadcast_object_slow", patch="resume on several processes")
 def send_object(original: Callable, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-    """Send an object from rank 0 to all ranks by pickle; rank 0 has already loaded it safely.
+    """Send ``obj`` from rank ``src_rank`` to all ranks by pickle, and return it on each rank.
+
+    Pickle is safe here, because rank 0 has already checked the checkpoint that it sends.
 
     Problem: Rank 0 cannot send a loaded checkpoint to the other ranks, because weights_only=True
     refuses the configuration objects in it.

@@ -31,12 +31,13 @@ def count_from_the_first(
     prev_output_tokens: Tensor | None = None,
     original_batch_idxs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Number the sentences of a diverse search by their rows in the batch of the first step.
+    """Number the sentences of a diverse beam search by their rows in the batch of the first step.
 
-    The batches of later steps lack the sentences that are finished.
+    Later steps have fewer rows, because finished sentences leave the batch.
 
-    Problem: fairseq-generate --diverse-beam-groups ends in an IndexError: fairseq stores the
-    overlap of groups by row of the batch, but looks it up by a sentence's number in the test set.
+    Problem: fairseq-generate --diverse-beam-groups ends in an IndexError. fairseq stores the
+    overlap of groups under the row of a sentence in the batch, but looks it up under the number of
+    the sentence in the test set.
     """
     if original_batch_idxs is not None:
         if step == 0:  # the batch still has all its sentences
@@ -62,8 +63,8 @@ def limit_to_vocabulary(
 def block_repetitions(original: Callable, self: Any, *arguments: Any, **options: Any) -> Any:
     """Build a generator that blocks repeated n-grams by :func:`forbid_repetitions`.
 
-    Problem: --no-repeat-ngram-size has no effect on a CPU: fairseq compares the padding behind each
-    hypothesis instead of its last tokens.
+    Problem: --no-repeat-ngram-size has no effect on a CPU, because fairseq compares the padding
+    after each hypothesis instead of its last tokens.
     """
     generator = original(self, *arguments, **options)
     blocker = getattr(generator, "repeat_ngram_blocker", None)
@@ -73,11 +74,12 @@ def block_repetitions(original: Callable, self: Any, *arguments: Any, **options:
 
 
 def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -> Tensor:
-    """Set log-probabilities of tokens that would repeat an n-gram of their hypothesis to ``-inf``.
+    """Set to ``-inf`` the log-probability of each token that would repeat an n-gram.
 
-    ``size`` is n. ``tokens`` ``[B, T]`` are the hypotheses with start symbol and padding.
-    ``lprobs`` ``[B, V]``, the log-probabilities of the next token, are changed and returned. The
-    last of ``sizes`` is the number of tokens after the start symbol; the others are not used.
+    ``size`` is n. ``tokens`` ``[B, T]`` are ``B`` hypotheses, with a start symbol and padding.
+    ``lprobs`` ``[B, V]``, the log-probabilities of their next tokens among ``V`` symbols, are
+    changed and returned. The last of ``sizes`` is the number of tokens after the start symbol; the
+    others are not used.
     """
     step = sizes[-1]
     words = tokens[:, 1 : step + 1]  # without the start symbol and padding
@@ -90,10 +92,10 @@ def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -
 
 @around("fairseq.models.transformer_align:TransformerAlignModel.__init__", patch="alignment layer")
 def align_as_trained(original: Callable, self: Any, encoder: Any, decoder: Any, args: Any) -> None:
-    """Make the search take alignments from the layer and heads that were trained to align.
+    """Make the search take alignments from the layer and attention heads that learned to align.
 
-    Problem: fairseq-generate --print-alignment shows the last layer of a transformer_align, not its
-    --alignment-layer and --alignment-heads.
+    Problem: For a transformer_align, fairseq-generate --print-alignment shows the attention of the
+    last layer, not that of --alignment-layer and --alignment-heads.
     """
     original(self, encoder, decoder, args)
     if self.alignment_layer < len(decoder.layers):
@@ -127,8 +129,8 @@ def set_args(original: Callable, self: Any, args: Any, *dictionaries: Any) -> No
     """Set ``args``, the attribute from which mBART's task reads its options; require `--langs`.
 
     Problem: Every command with --task translation_from_pretrained_bart ends in an AttributeError,
-    because fairseq's translation tasks have renamed the attribute of their options. The generator
-    of this task reads only some options, and ignores --sampling, --print-alignment and others.
+    because this task reads its options from an attribute that fairseq has renamed. The generator
+    of this task ignores --sampling, --print-alignment and other options.
     """
     if not args.langs:
         raise ConfigError(
@@ -143,7 +145,10 @@ def set_args(original: Callable, self: Any, args: Any, *dictionaries: Any) -> No
 def build_as_other_tasks(
     original: Callable, self: Any, models: list[Any], args: Any, **options: Any
 ) -> Any:
-    """Build mBART's generator as in other tasks; its end symbol is the target language's symbol."""
+    """Build a generator with all options, as other tasks do, for mBART's task.
+
+    Translations end with the symbol of the target language, such as ``[ro_RO]``.
+    """
     from fairseq.tasks.fairseq_task import FairseqTask
 
     end = self.tgt_dict.index(f"[{self.args.target_lang}]")
@@ -158,11 +163,13 @@ def build_as_other_tasks(
 
 @around("fairseq.tasks.translation:TranslationTask._inference_with_bleu", patch="validation BLEU")
 def bleu_by_language(original: Callable, self: Any, generator: Any, sample: Any, model: Any) -> Any:
-    """Compute BLEU in validation with the target language's tokenizer, without language symbols.
+    """Compute BLEU in validation with the tokenizer of the target language.
+
+    Leave out symbols of languages, such as mBART's ``[ro_RO]``.
 
     Problem: --eval-bleu is 0 for Chinese and Japanese, because each sentence counts as one word.
-    Symbols of languages count as words that are always right, and batches without any translated
-    word do not count.
+    Symbols of languages count as words that are always right. Batches in which no translation has
+    a word do not count.
     """
     import sacrebleu
 
@@ -183,7 +190,7 @@ def bleu_by_language(original: Callable, self: Any, generator: Any, sample: Any,
 def count_empty_translations(
     original: Callable, self: Any, logging_outputs: list[dict[str, Any]], criterion: Any
 ) -> None:
-    """Log BLEU counts also if no translation has a word; fairseq would then log no BLEU at all."""
+    """If no translation has a word, log a BLEU of 0; fairseq would log no BLEU."""
     from fairseq.logging import metrics
     from fairseq.tasks.translation import EVAL_BLEU_ORDER
 

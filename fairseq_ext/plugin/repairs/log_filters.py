@@ -60,8 +60,8 @@ def _filter_harmless() -> None:
 def _log_file_once(original: Callable, *args: Any, **options: Any) -> Any:
     """Open ``--log-file`` only if the logger does not yet write to that file.
 
-    Problem: fairseq opens --log-file again in each epoch and validation and never closes it, so
-    that each line appears more and more often; and the plugin's messages are missing there.
+    Problem: fairseq opens --log-file again in each epoch and validation, and never closes it. So
+    it writes each line more and more often. The plugin's messages are missing in this file.
     """
     from fairseq.logging.progress_bar import logger
 

@@ -6,7 +6,8 @@
   (Wu et al., 2019, equation 4). In generation, fairseq takes the softmax over all K taps, as the
   paper does, but not always in training.
 - The moving average of ``--store-ema`` lacks the buffers ``version`` of a model's modules. fairseq
-  takes a model without them for that of a very old fairseq, which had no last layer norms.
+  takes a model without these buffers for a model of a very old fairseq, which had no last layer
+  norms.
 """
 
 import logging
@@ -64,8 +65,8 @@ def load_once(
 def _initialize_unused_bias(original: Callable, self: Any) -> None:
     """Set the bias of a dynamic convolution to 0, even if the convolution does not use it.
 
-    Problem: A dynamic convolution without a bias stores a bias that holds whatever its memory
-    held before: checkpoints of equal trainings differ, and a NaN there looks like divergence.
+    Problem: A dynamic convolution that uses no bias still stores one, and never initializes it. So
+    checkpoints of equal trainings differ, and a NaN in the bias looks like divergence.
     """
     original(self)
     torch.nn.init.zeros_(self.conv_bias)
@@ -75,15 +76,16 @@ def _initialize_unused_bias(original: Callable, self: Any) -> None:
 def over_all_taps(
     original: Callable, self: Any, x: Tensor, incremental_state: Any, query: Tensor
 ) -> Tensor:
-    """Take the softmax of a dynamic convolution over all K taps, even for fewer than K words.
+    """Take the softmax of a dynamic convolution over all its ``K`` taps, even in short sentences.
 
-    Input ``[T, B, C]`` is padded at its end to K words. The convolution is causal, so the padding
-    changes no word before it.
+    ``x`` is ``[T, B, C]``: ``T`` tokens of each of ``B`` sentences with ``C`` channels. If ``T`` is
+    below ``K``, ``x`` is padded at its end to ``K`` tokens. The convolution is causal, so the
+    padding does not change the tokens before it.
 
-    Problem: In training and scoring, fairseq takes the softmax of a decoder's dynamic convolution
-    over T instead of K taps if T, the length of the batch's longest target, is below K. So a
-    sentence's probability depends on its batch, and the model generates with other kernels than it
-    was trained with, and repeats phrases.
+    Problem: The decoder's dynamic convolution has K taps. If the longest target of a batch has
+    fewer tokens, fairseq takes the softmax over only that many taps in training and scoring, but
+    over K taps in generation. So the probability of a sentence depends on its batch. The model
+    generates with other kernels than in training, and repeats phrases.
     """
     missing = self.kernel_size - len(x)
     causal = self.padding_l == self.kernel_size - 1
@@ -98,9 +100,9 @@ def over_all_taps(
 def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> None:
     """Let fairseq's search for NaN gradients see the gradient of each output tensor of a layer.
 
-    Problem: When gradients are not finite, fairseq repeats the update to find the layer to blame,
-    but ends in `StopIteration`: the hooks that it uses fail on an encoder, whose output is not a
-    tensor.
+    Problem: When gradients are not finite, fairseq repeats the update to find the layer to blame.
+    The repetition ends in `StopIteration`, because fairseq's hooks fail on an encoder, whose output
+    is not a tensor.
     """
     from fairseq.utils import apply_to_sample
 
@@ -167,8 +169,8 @@ def restore_half_precision(
 ) -> None:
     """Restore the loss scaler's state and the fp32 master weights, if the checkpoint has them.
 
-    A master weight is restored only if it rounds to the model's weight. Otherwise the model's
-    weight was changed after it was saved, and the fp32 copy of the changed weight stays.
+    A master weight is restored only if it rounds to the model's weight. If it does not, the model's
+    weight was changed in the file, and the new master weight is an fp32 copy of the model's weight.
     """
     original(self, state, *args, **kwargs)
     saved = state.get("fp32_params", [])
@@ -202,10 +204,12 @@ def restore_loss_scale(
 def average_once(
     original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
 ) -> None:
-    """Average each floating-point tensor once, even if it has several names; copy other tensors.
+    """Update the moving average of ``--store-ema``, and tied weights only once.
 
-    Problem: fairseq takes the average of a pre-norm Transformer for that of a very old fairseq, and
-    drops its last layer norms. Tied weights decay once for each of their names, and a model with an
+    Tensors that are not floating-point are copied.
+
+    Problem: fairseq takes the average of a pre-norm Transformer for a model of a very old fairseq,
+    and drops its last layer norms. Tied weights decay once for each of their names. A model with an
     integer buffer ends in `result type Float can't be cast`.
     """
     averages = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
@@ -224,10 +228,12 @@ def average_once(
 def count_all_updates(
     original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
 ) -> None:
-    """Count updates from the run's first update, not from the update after a resume.
+    """Count the updates of ``--ema-update-freq`` from the run's first update, also after a resume.
 
-    Problem: --ema-update-freq starts counting again after a resume, and resuming from a checkpoint
-    without an average ends in `KeyError: 'model'`.
+    :func:`begin_at_weights` handles a checkpoint without an average.
+
+    Problem: --ema-update-freq starts counting again after a resume. Resuming with --store-ema from
+    a checkpoint without an average ends in `KeyError: 'model'`.
     """
     if updates is not None:
         self.update_freq_counter = (updates - 1) % max(1, self.config.ema_update_freq)
@@ -238,7 +244,7 @@ def count_all_updates(
 def begin_at_weights(
     original: Callable, self: Any, filename: str, *rest: Any, **options: Any
 ) -> Any:
-    """Start the average from the weights of a checkpoint that has no average."""
+    """If a checkpoint has no average, start ``--store-ema`` from the checkpoint's weights."""
     from fairseq import checkpoint_utils
 
     if not self.cfg.ema.store_ema:

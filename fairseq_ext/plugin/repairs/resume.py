@@ -66,7 +66,11 @@ def compose_as_in_first_epoch(
 def shuffle_as_asked(
     original: Callable, self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
 ) -> Any:
-    """Let a reused sampler shuffle if ``shuffle``; it would otherwise do as in its first epoch."""
+    """Shuffle the batches if ``shuffle`` is true, also with a sampler that is used again.
+
+    In fairseq, a sampler that shuffles in its first epoch also does so in all later epochs, and one
+    that does not never does.
+    """
     if hasattr(self, "epoch_batch_sampler"):
         self.epoch_batch_sampler.shuffle = shuffle
     return original(self, epoch, shuffle, *args, **kwargs)
@@ -80,9 +84,9 @@ def shuffle_as_asked(
 def continue_the_pass(original: Callable, self: Any, epoch: int) -> None:
     """Keep the order of a multilingual corpus when a run resumes within a pass over the corpus.
 
-    With ``--virtual-epoch-size`` a pass takes several epochs. The number of its first epoch is the
-    seed of its order. In fairseq, a resumed run takes the epoch in which it resumes as the seed. So
-    it draws another order, and reads some sentences twice and others not at all.
+    With ``--virtual-epoch-size`` a pass takes several epochs. The seed of its order is the number
+    of the first of these epochs. In fairseq, a resumed run takes the epoch in which it resumes as
+    the seed. So it draws another order, and reads some sentences twice and others not at all.
     """
     first = epoch - (epoch - 1) % self.num_virtual_epochs
     if self._random_global_indices is None and first != epoch:
@@ -100,8 +104,10 @@ def group_what_is_left(
 ) -> None:
     """Group the remaining batches of an epoch by update, also after a change of `--update-freq`.
 
-    Problem: A run resumed within an epoch, with another --update-freq or number of processes, loses
-    batches, reads some twice, or ends in `UnboundLocalError`.
+    Raise ConfigError if `--skip-remainder-batch` would drop all of them.
+
+    Problem: If a run resumes within an epoch, with another --update-freq or number of processes, it
+    loses batches, reads some twice, or ends in `UnboundLocalError`.
     """
     from fairseq.data.iterators import CountingIterator, _chunk_iterator
 
@@ -155,7 +161,11 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
 
 
 def early_stopping_state() -> dict[str, Any]:
-    """Return the ``best`` value so far (or None), and ``num_runs``, the validations since then."""
+    """Return a dictionary with the state of ``--patience``.
+
+    ``best`` is the best value of the metric so far, or None if there is none yet. ``num_runs`` is
+    the number of validations since the best one.
+    """
     command = next(running("fairseq_cli.train"), None)
     counter = getattr(command, "should_stop_early", None)
     return {"best": getattr(counter, "best", None), "num_runs": getattr(counter, "num_runs", 0)}
@@ -167,15 +177,18 @@ def save_early_stopping(
 ) -> str | None:
     """Add the state of early stopping, and its metric, to a checkpoint.
 
-    Problem: --patience and reduce_lr_on_plateau start counting again after a resume; with another
-    --best-checkpoint-metric, new values are compared with values of the earlier metric.
+    Problem: --patience and reduce_lr_on_plateau start counting again after a resume. If
+    --best-checkpoint-metric has changed, new values are compared with values of the earlier metric.
     """
     stopping = {**early_stopping_state(), "aim": aim(self.cfg.checkpoint)}
     return original(self, filename, {**extra_state, EARLY_STOPPING: stopping})
 
 
 def aim(cfg: Any) -> str:
-    """Describe the best value of the metric in ``cfg.checkpoint``, such as ``lowest loss``."""
+    """Return which value of which metric is the best, such as ``lowest loss``.
+
+    ``cfg`` is the group ``checkpoint`` of fairseq's configuration.
+    """
     extreme = "highest" if cfg.maximize_best_checkpoint_metric else "lowest"
     return f"{extreme} {cfg.best_checkpoint_metric}"
 
@@ -184,10 +197,10 @@ def aim(cfg: Any) -> str:
 def restore_validation(
     original: Callable, cfg: Any, trainer: Any, **options: Any
 ) -> tuple[Any, Any]:
-    """Restore the whole state of validation; fairseq restores only the best value.
+    """Load a checkpoint, and restore the counters of ``--patience`` and the scheduler.
 
-    If ``--best-checkpoint-metric`` has changed, the best value is dropped, because values of the
-    new metric cannot be compared with it.
+    fairseq restores only the best value of the metric. If ``--best-checkpoint-metric`` has changed,
+    the best value is dropped, because values of the new metric cannot be compared with it.
     """
     from fairseq import checkpoint_utils
 
@@ -243,10 +256,10 @@ def restore_plateau(original: Callable, self: Any, state: dict[str, Any]) -> Non
 
 @around("fairseq.file_io:PathManager.copy", patch="whole checkpoint files")
 def copy_whole(original: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> str:
-    """Copy a checkpoint so that ``dst_path`` is always a whole file; return this path.
+    """Copy a checkpoint so that ``dst_path`` is always a whole file; return ``dst_path``.
 
     Problem: fairseq copies checkpoint_best.pt and checkpoint_last.pt in place, so that a kill
-    leaves a torn file; temporary files of killed runs stay; on a full disk, fairseq appends to the
+    leaves a torn file. Temporary files of killed runs stay. On a full disk, fairseq appends to the
     same torn file three times, and ends in a traceback.
     """
     with atomic_write(dst_path, "wb", through_links=False) as copy:
@@ -265,7 +278,10 @@ def save_whole(original: Callable, obj: Any, filename: str, async_write: bool = 
 
 @around("fairseq.checkpoint_utils:_torch_persistent_save", patch="whole checkpoint files")
 def save_once(original: Callable, obj: Any, f: Any) -> None:
-    """Save once; fairseq would try three times, each time appending to the broken attempt."""
+    """Write ``obj`` to the open file ``f`` in one attempt.
+
+    fairseq would try three times, and append each attempt to the torn one before.
+    """
     if isinstance(obj, io.BytesIO):  # a checkpoint that is written asynchronously
         f.write(obj.getbuffer())
     else:
@@ -285,8 +301,8 @@ def sweep_directory(original: Callable, save_dir: str) -> None:
 def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None:
     """Keep every checkpoint until there are as many as ``--keep-best-checkpoints`` asks for.
 
-    fairseq keeps only a checkpoint that is better than the worst it has. Until there are enough,
-    this patch tells fairseq that its worst checkpoint is infinitely bad.
+    fairseq keeps a new checkpoint only if it is better than the worst of those kept. Until there
+    are enough, this patch tells fairseq that the worst of them is infinitely bad.
 
     Problem: --keep-best-checkpoints 3 keeps only one checkpoint while the loss rises.
     """
