@@ -19,7 +19,7 @@ def fairseq_distributions() -> list[str]:
 
 
 def check_single_fairseq() -> None:
-    """Raise :class:`EnvironmentProblem` if two distributions have written into ``fairseq``."""
+    """Raise :class:`EnvironmentProblem` if two installed distributions provide ``fairseq``."""
     names = fairseq_distributions()
     if len(names) > 1:
         raise EnvironmentProblem(

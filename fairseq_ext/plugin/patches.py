@@ -9,9 +9,9 @@ error of one line.
 The decorator of a function names the function's patch. The docstring of a patch's first function
 ends with a paragraph that begins with “Problem:” and tells what happens without the patch.
 
-Rows are applied in order. If two rows wrap the same function, the later row is called first: it is
-*outside*, and the earlier row is *inside*. ``fairseq-ext doctor --patches`` prints the rows of each
-function.
+Rows are applied in order. If two rows wrap the same function, the later row is *outside*: it is
+called first, and it calls the earlier row, which is *inside*. ``fairseq-ext doctor --patches``
+prints the rows of each function.
 """
 
 import importlib
@@ -94,7 +94,7 @@ def by_target() -> dict[str, list[Patch]]:
 
 
 def as_text() -> str:
-    """List the patches of each function, outermost first, and the reason of each patch, as text."""
+    """Return a text that lists the patches of each function, then the reason of each patch."""
     lines = ["Functions of fairseq, and the patches around each in the order they are called:", ""]
     targets = by_target()
     for target, layers in targets.items():
@@ -109,7 +109,10 @@ def as_text() -> str:
 
 
 def as_json() -> list[dict[str, Any]]:
-    """Return name, kind, reason and targets of each patch, in the order of their application."""
+    """Return a dictionary for each patch, in the order in which the patches are applied.
+
+    The keys are ``name``, ``kind``, ``reason`` and ``targets`` (names of functions).
+    """
     return [
         {
             "name": patch.name,

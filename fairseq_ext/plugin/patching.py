@@ -20,9 +20,10 @@ module, whether before or after the patches are applied."""
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A function of a patch, and the attributes of fairseq or its libraries that it wraps.
+    """A function of a patch, and its targets: the attributes of fairseq that it wraps.
 
-    A layer without targets is an action: its function is called once, without arguments.
+    A target may also belong to a library that fairseq uses. A layer without targets is an action:
+    its function is called once, without arguments.
     """
 
     targets: tuple[str, ...]
@@ -184,7 +185,7 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Set the attribute ``owner.name`` to ``value`` within the ``with`` block."""
+    """Set the attribute ``owner.name`` to ``value`` within the ``with`` block, then restore it."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -196,7 +197,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 def add_options(group: Any, options: Mapping[str, tuple[Any, Any, str]]) -> None:
     """Add options to a dataclass of fairseq's options, such as ``GenerationConfig``.
 
-    ``options`` has the type, default and help text of each new field, by the field's name.
+    ``options`` maps the name of each new field to a type, a default and a help text.
     fairseq-hydra-train checks a YAML file before it loads the plugin, so it accepts such an option
     only on the command line, after a plus sign (``+optimization.bf16_products=True``). The
     constructor of ``group`` does not take the new fields; set the attribute of an object instead.

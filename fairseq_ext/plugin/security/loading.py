@@ -58,7 +58,10 @@ def _without_eval(original: Callable, self: Any, module: ModuleType) -> None:
 
 @acting("no string is evaluated")
 def install() -> None:
-    """Let ``eval`` read only literals in fairseq's imported modules, and in ``__main__``."""
+    """Replace ``eval`` in fairseq's imported modules by a function that reads only literals.
+
+    ``__main__`` is one of these modules if the process runs a command of fairseq.
+    """
     for name, module in list(sys.modules.items()):
         if name == "__main__":
             name = getattr(getattr(module, "__spec__", None), "name", None) or ""
@@ -70,9 +73,9 @@ def install() -> None:
 def _load_nothing_but_data() -> None:
     """Make every ``torch.load``, also in child processes, read only data and a few classes.
 
-    Problem: With weights_only=False, as in fairseq's own repository, or with
-    TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD, as advised on the web, loading a checkpoint runs code in it.
-    With neither, torch refuses argparse.Namespace, which stock checkpoints contain.
+    Problem: Loading a checkpoint can run code from the file if torch.load gets weights_only=False
+    (as in fairseq's own repository), or if TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set (as advised on
+    the web). Otherwise torch refuses fairseq's checkpoints, which contain argparse.Namespace.
     """
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
@@ -162,7 +165,7 @@ def _one_by_one(
 
 
 def _require_memory(path: str, weights: dict[str, Any]) -> None:
-    """Refuse a model whose weights, not yet loaded, would not fit into memory in fp32."""
+    """Refuse a model whose weights would not fit into memory in fp32, before they are loaded."""
     tied = ties(weights)
     size = 4 * sum(weight.numel() for name, weight in weights.items() if name not in tied)
     remedy = "Make a bundle of it with `fairseq-ext bundle --numbers int8`"
@@ -170,9 +173,10 @@ def _require_memory(path: str, weights: dict[str, Any]) -> None:
 
 
 def _require_source_bos(name: str, cfg: Any, task: Any) -> None:
-    """Require `--source-bos` if the model ``name`` was trained with it; otherwise refuse it.
+    """Raise ConfigError if only one of training and this run has `--source-bos`.
 
-    fairseq-generate takes the option from the command line, not from the checkpoint's ``cfg``.
+    ``name`` is the path of the model's checkpoint, and ``cfg`` its configuration. fairseq-generate
+    takes the option from the command line, not from ``cfg``.
     """
     trained, requested = (
         bool(getattr(getattr(owner, attribute, None), "source_bos", False))
