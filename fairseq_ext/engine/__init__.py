@@ -1,13 +1,15 @@
 """Translate without torch: compile a model to a program, and run the program in C.
 
-A :mod:`~fairseq_ext.engine.program` is a list of operations that computes a model.
-:mod:`~fairseq_ext.engine.compilers` makes it from the model's modules,
-:mod:`~fairseq_ext.engine.verify` proves that it stays within its memory, and
-:mod:`~fairseq_ext.engine.library` runs it on the *machine*, the interpreter in ``native/``.
-A bundle (:mod:`fairseq_ext.model.program_file`) has a program and named weights, which
-:mod:`~fairseq_ext.engine.tensors` reads. Its :mod:`~fairseq_ext.engine.recipes` say how to compute
-the program's arrays from these weights.
-:mod:`~fairseq_ext.engine.devices` runs programs in torch instead, for example on a GPU.
+A *program* (:mod:`~fairseq_ext.engine.program`) is a list of operations that compute a model.
+
+- :mod:`~fairseq_ext.engine.compilers` makes a program from the modules of a model.
+- :mod:`~fairseq_ext.engine.verify` proves that a program reads and writes only its own memory.
+- :mod:`~fairseq_ext.engine.library` runs programs on the *machine*, the interpreter in ``native/``.
+- :mod:`~fairseq_ext.engine.devices` runs programs in torch instead, for example on a GPU.
+
+A bundle (:mod:`fairseq_ext.model.program_file`) is a trained model in files: a program, named
+weights, and recipes. :mod:`~fairseq_ext.engine.tensors` reads the weights. A recipe
+(:mod:`~fairseq_ext.engine.recipes`) says how to compute an array of the program from them.
 """
 
 BEGIN, PAD, END, UNKNOWN = SPECIAL = range(4)

@@ -1,8 +1,9 @@
 """Compile trained models to programs for the engine: fairseq's models and those of this package.
 
-Tables (``MODELS``, ``PRODUCTS``, ``ATTENTIONS``, ``TABLES``) hold a compiler for each class of
-model or layer. If the engine can run a paper's models, the paper's folder, such as ``gru/``, has an
-``engine.py`` that adds their classes to the tables.
+Four dictionaries map a class to the function that compiles it: ``MODELS`` (models), ``PRODUCTS``
+(linear layers), ``ATTENTIONS`` (attention layers) and ``TABLES`` (embeddings and output layers). If
+the engine can run the models of a paper, the paper's folder, such as ``gru/``, has an ``engine.py``
+that adds their classes to these dictionaries.
 """
 
 import importlib
@@ -69,7 +70,8 @@ QUANT_NOISE = "fairseq.modules.quant_noise"  # its hook does nothing outside tra
 def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None = None) -> Program:
     """Compile a trained model to a program; leave the model unchanged.
 
-    ``end`` is the id of the target token that begins and ends translations; None for ``</s>``.
+    ``end`` is the id of the target token that begins and ends translations. If it is None, this is
+    ``</s>``.
 
     Raises:
         CheckpointError: some weights are not finite.
@@ -96,11 +98,13 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
 def compiler_of(
     table: dict[type, Callable], module: nn.Module, methods: Sequence[str] = METHODS
 ) -> Callable:
-    """Return a table's compiler for the class of a module, or else for its nearest base class.
+    """Return the compiler that ``table`` has for the class of a module.
+
+    If the class is not in the table, return the compiler of its nearest base class in the table.
 
     Raises:
-        ConfigError: the table has none of these classes, or code outside this package overrides one
-            of the ``methods`` of the class in the table.
+        ConfigError: neither the class nor a base class is in the table, or code outside this
+            package overrides one of the ``methods`` of the class in the table.
     """
     for kind in type(module).__mro__:
         if kind in table:
@@ -116,15 +120,15 @@ def compiler_of(
 
 
 def require(condition: bool, feature: str) -> None:
-    """Raise ConfigError, “the engine has no FEATURE”, unless ``condition`` is true."""
+    """Raise ConfigError, “the engine has no” and ``feature``, unless ``condition`` is true."""
     if not condition:
         raise ConfigError(f"the engine has no {feature}.")
 
 
 def require_methods(module: nn.Module, base: type, names: Sequence[str] = METHODS) -> None:
-    """Raise ConfigError unless a module's methods ``names`` are those of the class ``base``.
+    """Raise ConfigError if a module has other methods than the class ``base``.
 
-    Methods from this package are allowed, too.
+    ``names`` are the methods to compare. Methods that this package defines are allowed.
     """
     for name in names:
         method = _method(module, name)
@@ -162,9 +166,10 @@ def _package(method: Any) -> str | None:
 
 
 def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None:
-    """Raise CheckpointError, which names a parameter, if a weight in ``matrices`` is not finite.
+    """Raise CheckpointError if a number in ``matrices`` is infinite or NaN.
 
-    Translations by such a model could still look plausible.
+    The message names a parameter of ``model`` that has such a number. Translations by such a model
+    could look plausible, and hide the fault.
     """
     arrays = (matrix.levels if isinstance(matrix, Signs) else matrix.values for matrix in matrices)
     if all(np.isfinite(array).all() for array in arrays):
@@ -181,12 +186,15 @@ def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None
 
 
 def linear(layer: nn.Module, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compile a linear layer, float or binary, with further arguments of :meth:`Writer.linear`."""
+    """Compile a linear layer, whose weight is float or binary; return the columns of the result.
+
+    ``how`` are arguments for :meth:`Writer.linear`, such as ``activation`` or ``added``.
+    """
     return compiler_of(PRODUCTS, layer)(layer, x, program, **how)
 
 
 def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compile torch's linear layer, with further arguments of :meth:`Writer.linear`."""
+    """Compile torch's linear layer; ``how`` are arguments for :meth:`Writer.linear`."""
     return program.linear(x, *program.parameters(layer), **how)
 
 
@@ -216,9 +224,10 @@ def norm(layer: Any, x: Columns, program: Writer, groups: int = 1) -> Columns:
 
 
 def embed(coder: Any, phase: Phase, program: Writer) -> Columns:
-    """Compile embeddings, positions and layer norm of an encoder or decoder of fairseq.
+    """Compile the embeddings, positions and first layer norm of fairseq's encoder or decoder.
 
-    ``phase`` is TOKENS for an encoder, HYPOTHESES for a decoder.
+    ``phase`` says what a row of the result stands for: a source token (TOKENS, for an encoder) or a
+    hypothesis (HYPOTHESES, for a decoder).
     """
     require(getattr(coder, "project_in_dim", None) is None, "projection of embeddings")
     noise = getattr(coder, "quant_noise", None)  # a separate layer, despite its name
@@ -419,9 +428,10 @@ def compile_lstm(model: LSTMModel, program: Writer) -> None:
 
 
 def lstm_encoder(encoder: LSTMEncoder, program: Writer) -> Encoded:
-    """Compile the encoder of an LSTM; return its output, and each layer's last state and cell.
+    """Compile the encoder of an LSTM.
 
-    The output has a row for each source token, a state or cell one for each sentence.
+    Return the output, the last state of each layer, and the last cell of each layer. The output has
+    a row for each source token. States and cells have a row for each sentence.
     """
     require(type(encoder.lstm) is nn.LSTM, f"{type(encoder.lstm).__name__} in an encoder")
     x = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
@@ -448,7 +458,7 @@ def lstm_encoder(encoder: LSTMEncoder, program: Writer) -> Encoded:
 
 
 def lstm_decoder(decoder: LSTMDecoder, encoded: Encoded, program: Writer) -> None:
-    """Compile a step of the LSTM's decoder: all layers, attention, output layer.
+    """Compile a step of the LSTM's decoder: its layers, the attention and the output layer.
 
     ``encoded`` is the result of :func:`lstm_encoder`.
     """

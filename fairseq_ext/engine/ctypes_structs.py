@@ -65,7 +65,7 @@ class Results(ctypes.Structure):
 
 
 def address(array: np.ndarray | None) -> int | None:
-    """Return the address of an array's data; None if there is no array."""
+    """Return the address of an array's data; None if ``array`` is None."""
     return None if array is None else array.ctypes.data
 
 

@@ -30,7 +30,7 @@ class EngineModel:
     """A model that the engine can run.
 
     Its matrices are in ``weights``; ``program.matrices`` is empty. ``affixes`` are three tuples of
-    token ids: before a source, after its ``</s>``, and at the beginning of every translation.
+    token ids to put before a source, after its ``</s>``, and at the beginning of every translation.
     """
 
     program: Program
@@ -70,7 +70,7 @@ class EngineModel:
 
 
 def ensemble(models: Sequence[EngineModel]) -> EngineModel:
-    """Join models into an ensemble, which averages the probabilities of their tokens.
+    """Join models into an ensemble, which averages the models' probabilities of each token.
 
     Properties other than the program and the weights come from the first model.
 

@@ -1,14 +1,14 @@
 """Estimate probable translations of source words by IBM model 1 (numpy only).
 
-Brown, Della Pietra, Della Pietra and Mercer (1993), section 4.2. In a pair of sentences each target
-word f comes from one source word e, or from the empty word, with probability t(f | e). The
-probabilities are estimated by EM, starting from equal probabilities:
+The model is from Brown, Della Pietra, Della Pietra and Mercer (1993), section 4.2. In a pair of
+sentences each target word f comes from one source word e, or from the empty word, with probability
+t(f | e). EM estimates these probabilities, starting from equal ones, by two steps in turn:
 
     p(e | f) = t(f | e) / sum of t(f | e') over the source words e' of the sentence
     t(f | e) = c(f, e) / sum of c(f', e) over all f'; c(f, e) is the sum of p(e | f) over the text
 
-The table holds only pairs of words that occur together in a sentence pair. If there are too many
-pairs, it holds only the most probable ones.
+The result is a :class:`Table` of t(f | e) for the pairs of words that occur together in a sentence
+pair. If there are too many such pairs, the table holds only the most probable ones.
 """
 
 from collections.abc import Iterator
@@ -115,8 +115,10 @@ def _blocks(source: Side, target: Side) -> Iterator[tuple[np.ndarray, np.ndarray
     """Yield the pairs of words of the text, in blocks of consecutive sentences.
 
     Each target word makes a pair with each word of the source sentence, and one with the empty
-    word. A block is two arrays: the keys (see :class:`Table`) of its pairs, target word by target
-    word; and the number of pairs of each target word.
+    word. A block is a tuple of two arrays:
+
+    - the keys (see :class:`Table`) of its pairs, target word by target word;
+    - the number of pairs of each target word.
     """
     sizes = np.diff(source.begins) * np.diff(target.begins)
     ends = np.cumsum(sizes)
@@ -141,10 +143,10 @@ def _pairs(source: Side, target: Side, first: int, last: int) -> tuple[np.ndarra
 
 
 def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndarray]:
-    """Return the ids of up to ``count`` most probable target words of each source word.
+    """Return, for each source word, an array of its ``count`` most probable target words.
 
-    The most probable word is the first. ``source`` and ``target`` only give the vocabularies'
-    sizes.
+    The arrays have ids, most probable first. They are shorter if ``table`` has fewer words. Only
+    the vocabulary sizes of ``source`` and ``target`` are used.
     """
     origins, words = np.divmod(table.keys, target.vocabulary)
     usable = (origins < source.vocabulary) & (table.values > 0) & ~np.isin(words, NEVER)
@@ -156,7 +158,7 @@ def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndar
 
 
 def frequent(target: Side, count: int) -> np.ndarray:
-    """Return the ids of the most frequent words, at most ``count``, most frequent first."""
+    """Return the ids of the ``count`` most frequent words, or of all words; most frequent first."""
     counts = np.zeros(target.vocabulary, np.int64)
     for first in range(0, len(target.tokens), BLOCK):
         block = np.asarray(target.tokens[first : first + BLOCK], np.int64)

@@ -1,7 +1,8 @@
 """Run programs on the machine, which is an interpreter in C, through ctypes.
 
 The machine is compiled when the package is installed. A :class:`Machine` has a program and its
-weights, which all threads read; each thread needs a :class:`Worker`, the memory for its results.
+weights. All threads read the same Machine. Each thread needs a :class:`Worker`, which has the
+memory for intermediate and final results.
 """
 
 import ctypes
@@ -53,13 +54,19 @@ def library() -> Any:
 
 @functools.cache
 def available_paths() -> tuple[str, ...]:
-    """Return the :data:`PATHS` that the processor can run; none if the C library is missing."""
+    """Return the instruction sets of :data:`PATHS` that the processor has, slowest first.
+
+    If the C library is missing, return an empty tuple.
+    """
     machine = library()
     return () if machine is None else PATHS[: machine.engine_best_path() + 1]
 
 
 def active_path() -> str:
-    """Return the instruction set to use: ``FAIRSEQ_EXT_ENGINE``, or else the fastest available.
+    """Return the name of the instruction set to use, one of :data:`PATHS`.
+
+    This is the value of the environment variable ``FAIRSEQ_EXT_ENGINE``. If it is not set, this is
+    the fastest instruction set that the processor has.
 
     Raises:
         ConfigError: the engine was not built, or the processor lacks the instruction set.
@@ -87,9 +94,9 @@ class Hypothesis(NamedTuple):
 class Machine:
     """A program with its packed weights and an optional shortlist of target tokens.
 
-    ``packed`` are the weights; None packs those of the program in the format ``numbers`` (fp32,
-    bf16 or int8). ``path`` is the instruction set to use, one of :data:`PATHS`; None for
-    :func:`active_path`.
+    ``packed`` are the weights. If it is None, the weights in ``program.matrices`` are packed in the
+    format ``numbers`` (fp32, bf16 or int8). ``path`` is the instruction set to use, one of
+    :data:`PATHS`; None for the result of :func:`active_path`.
 
     Raises:
         ConfigError: the program or the shortlist does not fit the weights.
@@ -137,11 +144,11 @@ class Machine:
         ]
 
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
-        """Yield slices of neighbouring sentences, each of which is to be translated at once.
+        """Divide a batch into slices of sentences, which are translated one slice after another.
 
-        The machine copies the output weights of the tokens in ``lists``, which has a list for each
-        sentence. The copies for a slice take at most :data:`COPIES` bytes, except for a single
-        sentence, which may need more.
+        ``lists`` has, for each sentence, the target tokens that its search may choose. To translate
+        a slice, the machine copies the output weights of all these tokens. The copies for a slice
+        take at most :data:`COPIES` bytes, unless the slice is a single sentence.
         """
         first = count = 0
         for place, tokens in enumerate(lists):
@@ -157,7 +164,7 @@ class Machine:
 
 
 class Worker:
-    """The memory for one thread to run a :class:`Machine`. Translating releases the GIL."""
+    """The memory with which one thread runs a :class:`Machine`. Translating releases the GIL."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine, self._process = machine, os.getpid()
@@ -188,12 +195,13 @@ class Worker:
             rules: options of the search.
             prefixes: ids of the tokens with which each translation must begin; a prefix that ends
                 in ``</s>`` is a complete translation.
-            numbers: a number for each sentence, on which its samples depend; None for 0, 1, 2 ….
-            constraints: ids of the tokens that each translation must have; 0 ends a constraint.
+            numbers: a number for each sentence; sampling depends on it. None for 0, 1, 2 ….
+            constraints: for each sentence, the phrases that its translation must have, as one list
+                of token ids; a 0 follows each phrase.
 
         Raises:
-            DataError: a sentence, prefix or constraint has wrong tokens, or the search finds no
-                translation of a sentence that has all its constraints.
+            DataError: a sentence, prefix or constraint has wrong tokens, or no translation that the
+                search finds has all constraints of its sentence.
             ConfigError: the rules do not go with the constraints or the shortlist.
             MemoryError: the sentences need too much memory.
         """
@@ -215,10 +223,10 @@ class Worker:
     def _together(
         self, sentences: Rows, rules: Rules, numbers: Sequence[int], *rows: Sequence[Any] | None
     ) -> list[list[Hypothesis]]:
-        """Translate sentences by one call of the C code.
+        """Translate sentences by one call of the C function ``engine_translate``.
 
-        ``rows`` are the prefixes, the constraints and the result of :meth:`Machine.lists`, in this
-        order; None for each that is not used.
+        ``rows`` are three arguments: the prefixes, the constraints, and the result of
+        :meth:`Machine.lists`. Each is None if it is not used.
         """
         words, begins = joined(sentences)
         program = self._machine.program

@@ -1,9 +1,10 @@
 """A program: a model's computation as a list of operations on registers (numpy only).
 
-A register is a matrix of floats. Its phase says what a row stands for: a source token, a sentence,
-a hypothesis, or a slot, one of the K mixtures of tokens to which a Linformer compresses every
-sentence. ``native/machine.c`` runs the encoder's operations once per batch, and the decoder's once
-per step. The program of an ensemble lists the operations of one model after those of another.
+A register is a matrix of floats that operations read and write. Its *phase* says what a row stands
+for: a source token, a sentence, a hypothesis, or a slot. Slots are the K mixtures of tokens to
+which a Linformer compresses every sentence. ``native/machine.c`` runs the encoder's operations once
+per batch, and the decoder's once per step of the search. The program of an ensemble lists the
+operations of all its models, one model after another.
 """
 
 import enum
@@ -18,7 +19,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 class Phase(enum.IntEnum):
-    """The meaning of a register's rows: source tokens, sentences, hypotheses or slots."""
+    """The possible meanings of a register's rows: source tokens, sentences, hypotheses or slots."""
 
     TOKENS = 0
     SENTENCES = 1
@@ -27,7 +28,10 @@ class Phase(enum.IntEnum):
 
 
 class Code(enum.IntEnum):
-    """The code of an operation (machine.h), and how many inputs, weights, ints and reals it has."""
+    """The number of each type of operation, as in machine.h.
+
+    ``operands`` says how many inputs, weights, ints and reals such an operation has.
+    """
 
     EMBED = 0, (0, 2, 1, 1)
     LINEAR = 1, (2, 2, 1, 0)
@@ -70,7 +74,10 @@ BACKWARDS, CELLS = 1, 2
 
 
 class Shape(NamedTuple):
-    """The shape of a register: its columns and, in phase SLOTS, the ``rows`` of each sentence."""
+    """The shape of a register: its number of columns, and what its rows stand for.
+
+    ``rows`` is the number of rows of each sentence in phase SLOTS, and 0 in other phases.
+    """
 
     width: int
     phase: Phase
@@ -98,9 +105,9 @@ NOTHING = Columns(-1, 0, 0)
 
 
 class Operation(NamedTuple):
-    """One operation, which writes ``out``; machine.h says what the operands of each code mean.
+    """One operation, which writes the columns ``out``.
 
-    ``weights`` are indices into :attr:`Program.matrices`.
+    ``weights`` are indices in :attr:`Program.matrices`. machine.h explains all operands.
     """
 
     code: Code
@@ -122,9 +129,9 @@ class Symbols(NamedTuple):
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight ``W [N, K]`` of a product or an embedding.
+    """An array of a program: a weight ``W [N, K]`` of a matrix product or an embedding.
 
-    If ``plain``, it is an array for any other use instead, such as a bias.
+    If ``plain``, the array is for any other use, such as a bias.
     """
 
     values: np.ndarray  # in fp32, or in int8 with a unit for each row in `units`
@@ -139,10 +146,10 @@ READINGS = ("floats", "largest", "mean", "bound")
 class Reading(NamedTuple):
     """The way in which a product with a binary weight binarizes its inputs.
 
-    If ``how`` is ``floats``, inputs stay as they are. Otherwise an input becomes its sign times a
-    level, divided by ``divisor``. For each ``how``, the level is:
+    If ``how`` is ``floats``, inputs stay as they are. Otherwise an input x becomes
+    ``sign(x) · level / divisor``. ``how`` says what the level is:
 
-    - ``largest``: half of the largest magnitude in the input's row;
+    - ``largest``: half of the largest magnitude in the row of x;
     - ``mean``: the mean magnitude of the row;
     - ``bound``: half of the field ``bound``.
     """
@@ -169,7 +176,7 @@ class Signs:
 
     @classmethod
     def packed(cls, signs: np.ndarray, levels: np.ndarray, ternary: bool, **fields: Any) -> "Signs":
-        """Pack signs ``[N, K]`` into bits; signs are -1 and 1, and also 0 if ``ternary``.
+        """Pack signs ``[N, K]`` into bits; signs are -1 and 1 or, if ``ternary``, -1, 0 and 1.
 
         ``levels`` has the level of each row. ``fields`` are further fields of :class:`Signs`.
         """
@@ -223,7 +230,7 @@ class Program:
 
     @property
     def has_alignment(self) -> bool:
-        """Whether an attention over the source returns its weights as the alignment."""
+        """Whether the program has an attention whose weights are the alignment of translations."""
         over_source = (Code.ATTEND_SOURCE, Code.ADDITIVE)
         return any(op.code in over_source and op.ints[1] for op in self.decoder)
 
@@ -233,9 +240,10 @@ CACHED = (Code.ATTEND_PAST, Code.CONVOLVE, Code.TAPS, Code.FILTER)
 
 
 def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) -> Program:
-    """Join the programs of models with the same special symbols into the program of an ensemble.
+    """Join the programs of several models into the program of an ensemble.
 
-    ``weights`` has each program's number of weights; None takes it from the program's ``matrices``.
+    ``weights`` has the number of weights of each program; None for the lengths of the programs'
+    ``matrices``. Raise ConfigError if the models have different special symbols.
     """
     first, *rest = programs
     if not rest:
@@ -302,7 +310,7 @@ def encode_program(program: Program) -> dict[str, Any]:
 def decode_program(encoded: dict[str, Any]) -> Program:
     """Decode the result of :func:`encode_program` to a program without weights.
 
-    Only types are checked, so :mod:`fairseq_ext.engine.verify` has to check the program. Wrong
+    This function checks only types; :mod:`fairseq_ext.engine.verify` must check the rest. Wrong
     types raise DataError, LookupError, TypeError, ValueError or OverflowError.
     """
     weight, bias = map(int32, encoded["output"])

@@ -44,7 +44,7 @@ def part(array: np.ndarray, index: int) -> np.ndarray:
 
 
 def flat(array: np.ndarray) -> np.ndarray:
-    """Return all numbers of an array as a vector."""
+    """Return all numbers of an array as a vector, row by row."""
     return array.reshape(-1)
 
 
@@ -93,9 +93,10 @@ class Evaluator:
 
     Args:
         weight: function from the name of a weight to its numbers in fp32.
-        budget: limit of bytes for all results, because a short recipe could ask for any amount.
-        compact: function from the name of a weight to its int8 numbers and the unit by which to
-            multiply each row; it returns None for weights not stored in int8.
+        budget: most bytes that all results may take together. A short recipe in a damaged bundle
+            could ask for any amount.
+        compact: function from the name of a weight to its int8 matrix and the units by which to
+            multiply the rows; the function returns None for weights not stored in int8.
     """
 
     def __init__(
@@ -109,8 +110,8 @@ class Evaluator:
     def compact(self, recipe: Recipe) -> Compact | None:
         """Return the result of a recipe as an int8 matrix and the unit of each row.
 
-        Return None unless the recipe is a weight stored in int8, or stacks (``rows``) such weights
-        with equally many columns.
+        This works if the recipe is a weight stored in int8, or the operation ``rows`` of such
+        weights with equally many columns. Otherwise, return None.
         """
         is_rows = isinstance(recipe, list) and recipe[:1] == ["rows"]
         names = recipe[1:] if is_rows else [recipe]
@@ -126,8 +127,9 @@ class Evaluator:
     def array(self, recipe: Recipe, depth: int = 0) -> np.ndarray:
         """Compute the result of a recipe as a contiguous fp32 array.
 
-        ``depth`` is the number of operations around the recipe, which is limited. A recipe that
-        cannot be computed raises DataError, ValueError, TypeError or IndexError.
+        ``depth`` is the number of operations within which the recipe is nested. A recipe that is
+        nested too deeply or cannot be computed raises DataError, ValueError, TypeError or
+        IndexError.
         """
         if isinstance(recipe, str):
             array = self._weight(recipe)

@@ -17,13 +17,13 @@ Rows = Sequence[Sequence[int]]
 class Rules:
     """The options of a search, with the names and defaults of fairseq-generate's options.
 
-    ``length_offset``, ``epsilon``, ``unordered`` and ``listed`` are not options of fairseq.
+    Four options are not fairseq's: ``length_offset``, ``epsilon``, ``unordered`` and ``listed``.
 
-    A sample depends only on the seed, the sentence's number, the step, and the number of the
-    hypothesis within its sentence.
+    If ``sampling``, tokens are drawn with random numbers that depend only on the seed, the
+    sentence's number, the step, and the index of the hypothesis within its sentence.
 
-    With ``match_source_len``, a translation has as many tokens as the source with its ``</s>``; the
-    translation's own ``</s>`` follows them and adds nothing to the score.
+    If ``match_source_len``, a translation has as many tokens as the source, whose ``</s>`` counts.
+    The translation's own ``</s>`` comes after these tokens and adds nothing to the score.
 
     Raises:
         ConfigError: ``max_len_a`` is infinite or not a number.
@@ -54,7 +54,7 @@ class Rules:
 
     @property
     def followed(self) -> int:
-        """Number of next tokens tried for each hypothesis: 1 if sampling, else twice the beam."""
+        """Number of candidates for the next token of a hypothesis: 1 if sampling, else 2 · beam."""
         return 1 if self.sampling else 2 * self.beam
 
     def longest(self, source: int, program: Program) -> int:
@@ -69,14 +69,18 @@ class Rules:
     def score(self, total: float, length: int) -> float:
         """Return the score of a translation: ``total``, divided by the length penalty.
 
-        ``total`` is the sum of its ``length`` tokens' log-probabilities.
+        ``total`` is the sum of the log-probabilities of the translation's ``length`` tokens. If
+        ``lenpen`` is None, return ``total``.
         """
         if self.lenpen is None:
             return total
         return total / ((self.length_offset + length) / (self.length_offset + 1)) ** self.lenpen
 
     def settings(self, program: Program) -> ctypes.Structure:
-        """Return the rules as the C structure that the engine reads, with the program's limits."""
+        """Convert the rules to the C structure that the engine reads.
+
+        Lengths are at most ``program.longest_target``.
+        """
         # Larger numbers would have the same effect, but do not fit into the machine's types.
         lengths = (self.min_len, self.max_len_a, self.max_len_b, self.no_repeat_ngram_size)
         min_len, a, b, no_repeat = (min(value, program.longest_target) for value in lengths)

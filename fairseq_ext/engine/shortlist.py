@@ -1,9 +1,9 @@
 """Shortlists of the target tokens that a sentence's translations may have (numpy only).
 
-A shortlist has the most frequent target tokens and, for each source token, the tokens that
+A shortlist has the most frequent target tokens and, for each source token, the target tokens that
 translate it most often. For a sentence, the search chooses only among the frequent tokens and the
-translations of the source tokens: some hundreds of tokens instead of tens of thousands. The file is
-UTF-8 text::
+tokens listed for the sentence's source tokens: some hundreds instead of tens of thousands. The file
+is UTF-8 text::
 
     fairseq-ext shortlist 1<TAB>number of source symbols that follow
     the most frequent target symbols, separated by spaces
@@ -30,9 +30,10 @@ CURE = "Make it again with `fairseq-ext shortlist`."
 
 @dataclass(frozen=True, eq=False)
 class Shortlist:
-    """The ids of target tokens that translations may have, by source token.
+    """The ids of the target tokens that translations may have.
 
-    ``frequent`` are allowed in every translation, ``lists[i]`` if the source has the token i.
+    Every translation may have the tokens in ``frequent``. If the source has the token i, the
+    translation may also have the tokens in ``lists[i]``.
     """
 
     frequent: Tokens
@@ -45,7 +46,7 @@ class Shortlist:
             raise ConfigError(f"the shortlist is for another vocabulary, or damaged. {CURE}")
 
     def require(self, count: int) -> None:
-        """Raise ConfigError if ``frequent`` has fewer than the ``count`` tokens a search needs."""
+        """Raise ConfigError if ``frequent`` has fewer than ``count`` tokens."""
         frequent = len(np.unique(self.frequent))
         if frequent < count:
             raise ConfigError(
@@ -54,9 +55,10 @@ class Shortlist:
             )
 
     def of(self, sentence: Sequence[int], extra: Sequence[int]) -> np.ndarray:
-        """Return the target tokens that the shortlist has for a sentence, and those in ``extra``.
+        """Return the target tokens that a translation of ``sentence`` may have.
 
-        The result has ascending ids in int32.
+        These are the tokens that the shortlist allows, and those in ``extra``. The result has
+        ascending ids in int32, each once.
         """
         lists = (self.lists[token] for token in set(sentence) if token < len(self.lists))
         tokens = np.concatenate([self.frequent, extra, *lists], dtype=np.int32, casting="unsafe")
@@ -64,7 +66,10 @@ class Shortlist:
 
 
 def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequence[str]]) -> None:
-    """Write the most frequent target symbols, and a list for each source symbol, atomically."""
+    """Write a shortlist's file: the most frequent target symbols, and a list per source symbol.
+
+    The file appears only when it is complete.
+    """
     with files.atomic_write(path) as file:
         file.write(f"{FORMAT}\t{len(lists)}\n{' '.join(frequent)}\n")
         for symbol, targets in lists.items():
@@ -102,7 +107,10 @@ def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shor
 
 
 def _numbers(path: str | Path, place: int, line: str, vocabulary: Mapping[str, int]) -> np.ndarray:
-    """Return the ids of a line's target symbols; DataError for an unknown or missing symbol."""
+    """Return the ids of the target symbols in a line; raise DataError if one is unknown or missing.
+
+    ``place`` is the number of the line.
+    """
     symbols = line.split(" ")
     for symbol in symbols:
         if symbol not in vocabulary:
@@ -117,8 +125,8 @@ def _fault(path: str | Path, place: int, fault: str) -> DataError:
 def coverage(shortlist: Shortlist, source: Side, target: Side) -> tuple[float, float]:
     """Measure a shortlist on some thousand sentence pairs, spread over a parallel text.
 
-    Return the share of target tokens that the shortlist has for their source sentence, and the mean
-    number of tokens that it has for a sentence.
+    Return two numbers: the fraction of the target tokens that the shortlist allows for their source
+    sentence, and the mean number of tokens that it allows for a sentence.
     """
     step = max(1, (len(source.begins) - 1) // 1000)
     listed = hits = tokens = count = 0

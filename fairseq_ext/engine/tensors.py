@@ -1,13 +1,15 @@
 """Read the named weights of a safetensors file, one at a time (numpy only).
 
-A weight is stored under its name in fp32, bf16 or whole numbers, or in one of three compact ways:
+A weight is stored either under its name, in floats or whole numbers, or in one of three compact
+forms, each of which has two tensors:
 
 =====================================  ===========================================================
 ``NAME.int8``, ``NAME.scale``          int8 ``[N, K]``, and units ``[N]`` to multiply its rows by
 ``NAME.bits``, ``NAME.levels``         signs as bits ``[N, K / 8]``, lowest bit of a byte first, 1
                                        for plus, and the levels ``[N]`` to multiply them by
 ``NAME.trits``, ``NAME.levels``        signs and zeros ``[N, K / 5]``: a byte has five base-3
-                                       digits, lowest first: 0 for minus, 1 for zero, 2 for plus
+                                       digits, lowest first: 0 for minus, 1 for zero, 2 for plus;
+                                       and the levels ``[N]``
 =====================================  ===========================================================
 """
 
@@ -77,7 +79,7 @@ class Tensors:
         return name in self._table
 
     def names(self) -> Iterator[str]:
-        """Yield the names of all weights, without the endings of compact forms."""
+        """Yield the names of all weights, without endings such as ``.int8`` of compact forms."""
         for name in self._table:
             stem, dot, ending = name.rpartition(".")
             if dot + ending in (INT8, BITS, TRITS):
@@ -115,10 +117,13 @@ class Tensors:
         return entry
 
     def array(self, name: str) -> np.ndarray:
-        """Read a weight in fp32 or, if it has whole numbers and no scale, in its own type.
+        """Read a weight that is stored in floats, whole numbers or int8 with a scale.
+
+        Return floats, and int8 times its scale, in fp32. Return whole numbers without a scale in
+        the type in which they are stored.
 
         Raises:
-            DataError: the file has no such weight, or the weight is not finite.
+            DataError: the file has no such weight, or a number is not finite or above 1e18.
         """
         if (compact := self.int8(name)) is not None:
             rounded, units = compact
@@ -173,7 +178,7 @@ def unpack_trits(packed: np.ndarray, inputs: int) -> np.ndarray:
 
 
 def _in_range(name: str, values: np.ndarray) -> np.ndarray:
-    """Return a weight's ``values``; raise DataError if one is not finite or above LARGEST."""
+    """Return ``values``; raise DataError if one is NaN or has a magnitude above LARGEST."""
     if values.size and not (values.min() >= -LARGEST and values.max() <= LARGEST):
         raise DataError(f"the weight `{name:.60}` has numbers that are not finite or above 1e18")
     return values

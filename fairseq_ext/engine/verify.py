@@ -1,8 +1,11 @@
 """Check that the C code can run a program with its weights safely (numpy only).
 
-``native/machine.c`` reads and writes memory as the program says, and checks nothing. So everything
-that it relies on is proven first: operands lie within registers that were written before, the
-operands' rows match, and each weight has the size and kind that its operation needs.
+``native/machine.c`` reads and writes memory as the program says, and checks nothing. So this module
+first checks everything on which it relies:
+
+- operands lie within registers that earlier operations have written;
+- the operands of an operation have rows that fit the operation;
+- each weight has the size and the layout that its operation needs.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,7 +67,7 @@ def verify(program: Program, weights: Sequence[Packed]) -> None:
 
 
 def is_sound(weight: Packed) -> bool:
-    """Return whether a weight's arrays fit its kind and size, and its numbers are in range."""
+    """Return whether a weight's arrays have the types and sizes of its kind, and safe numbers."""
     kind, outputs, inputs = weight[:3]
     if not (0 < outputs < MOST and 0 < inputs < MOST and (kind == PLAIN or kind in PANELS)):
         return False
@@ -97,7 +100,10 @@ def _require(condition: object, fault: str) -> None:
 
 
 class _Verifier:
-    """A checker of a program, which goes through the operations in the order in which they run."""
+    """A checker of a program, which goes through the operations in the order in which they run.
+
+    Methods that check something raise ConfigError if it is wrong. The message says what.
+    """
 
     def __init__(self, program: Program, weights: Sequence[Packed]) -> None:
         self.program, self.weights = program, weights
@@ -195,9 +201,11 @@ class _Verifier:
         return shape
 
     def read(self, place: Columns, *phases: Phase, width: int | None = None) -> Shape:
-        """Check an input: within its register, already written, with rows of an allowed phase.
+        """Check the columns that an operation reads; return the shape of their register.
 
-        Return the shape of the register. ``width`` is the width that the input must have, if any.
+        They must lie within the register, and earlier operations must have written them. The phase
+        of the register must be one of ``phases``. If ``width`` is not None, there must be
+        ``width`` columns.
         """
         shape = self.within(place)
         held = self.written[place.register][place.offset :][: place.width]
@@ -207,30 +215,33 @@ class _Verifier:
         return shape
 
     def beside(self, place: Columns, out: Columns, width: int | None = None) -> None:
-        """Check that an input has the same rows as ``out``, and ``width`` columns (None: any)."""
+        """Check that an input has the rows of ``out``, and ``width`` columns (None: any number)."""
         shape, rows = self.read(place, *Phase, width=width), self.within(out)
         _require(shape[1:] == rows[1:], "an operand does not have the rows of the result")
 
     def weight(self, number: int) -> Packed:
-        """Return the weight with the index ``number``; refuse an index without a weight."""
+        """Return the weight with the index ``number``; raise ConfigError if there is none."""
         _require(0 <= number < len(self.weights), "a weight is missing")
         return self.weights[number]
 
     def product(self, number: int, inputs: int, outputs: int) -> None:
-        """Check that a weight is a matrix for products, of size ``[outputs, inputs]``."""
+        """Check that weight ``number`` is a matrix ``[outputs, inputs]``, and is not plain."""
         weight = self.weight(number)
         fits = weight.kind != PLAIN and (weight.inputs, weight.outputs) == (inputs, outputs)
         _require(fits, "its weight has the wrong size or kind")
 
     def plain(self, number: int, rows: int, columns: int = 1) -> np.ndarray:
-        """Check a plain weight: ``columns`` columns, at least ``rows`` rows; return its numbers."""
+        """Check that weight ``number`` is plain, and is large enough; return its numbers.
+
+        It must have exactly ``columns`` columns, and at least ``rows`` rows.
+        """
         weight = self.weight(number)
         fits = weight.kind == PLAIN and weight.inputs == columns and weight.outputs >= rows
         _require(fits, "its vector or table has the wrong size or kind")
         return weight.values.reshape(-1, columns)
 
     def bias(self, number: int, size: int) -> None:
-        """Check a bias of at least ``size`` numbers; the index -1 stands for no bias."""
+        """Check that weight ``number`` is a bias of at least ``size`` numbers; -1 is no bias."""
         if number != -1:
             self.plain(number, size)
 

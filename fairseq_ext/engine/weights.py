@@ -1,14 +1,15 @@
 """Arrange weights in memory for the machine's matrix products (numpy only).
 
-A weight ``[N, K]`` lies in panels of 64 of its N outputs, as engine.h says::
+A weight has N outputs and K inputs. A panel holds the weights of 64 outputs. engine.h describes the
+layouts::
 
-    fp32                     [panel][K][64]
-    bf16                     [panel][K / 2][64][2]
-    int8, and bits (BITS8)   [panel][K / 4][64][4]
-    bits (SIGNS)             [panel][K / 32][64][32]
-    ternary (TERNARY)        [panel][2][K / 32][64][32]
-
-A ternary weight is stored as two weights in bits, ±1 each, whose mean it is.
+    PLAIN      [N][K]                       in fp32, for biases and other arrays
+    fp32       [panel][K][64]
+    bf16       [panel][K / 2][64][2]
+    int8       [panel][K / 4][64][4]
+    BITS8      [panel][K / 4][64][4]        one bit for each weight; inputs are rounded to int8
+    SIGNS      [panel][K / 32][64][32]      one bit for each weight; inputs are binary or floats
+    TERNARY    [panel][2][K / 32][64][32]   two bits, each for -1 or 1; the weight is their mean
 """
 
 import math
@@ -30,11 +31,13 @@ PIECE = 1 << 25  # least bytes to allocate at once for many weights
 class Packed(NamedTuple):
     """A weight ``[N, K]`` in the layout in which the machine reads it.
 
-    The kind is an index in :data:`fairseq_ext.engine.NUMBERS`, or :data:`PLAIN` for plain weights.
-    Binary weights have the kind :data:`SIGNS` or, if their inputs are rounded to int8,
-    :data:`BITS8`. Ternary weights have the kind :data:`TERNARY`, unless :func:`pack` makes them
-    int8. ``scales`` has a factor for each output: its unit in int8, its level in BITS8 and TERNARY,
-    and in SIGNS twice its level, because the C code halves it; None for other kinds.
+    ``kind`` names the layout. It is an index in :data:`fairseq_ext.engine.NUMBERS` (fp32, bf16,
+    int8), or one of the constants of this module: :data:`PLAIN`, :data:`SIGNS`, :data:`BITS8` and
+    :data:`TERNARY`.
+
+    ``scales`` has a factor for each output, or is None if the kind has no factors. In int8 this is
+    the unit by which to multiply the whole numbers. In BITS8 and TERNARY this is the level by which
+    to multiply the signs, and in SIGNS twice the level, because the C code halves it.
     """
 
     kind: int
@@ -49,8 +52,8 @@ class Packed(NamedTuple):
 class Pool:
     """Memory for many weights, allocated in pieces of at least ``piece`` bytes.
 
-    For a large piece, numpy asks the system for huge pages. With pages of 4 KB, the processor can
-    spend a quarter of a step's time on looking up pages.
+    Large pieces make translation faster: for them, numpy asks the system for huge pages. With pages
+    of 4 KB, the processor can spend a quarter of its time on looking up pages.
     """
 
     def __init__(self, piece: int = PIECE) -> None:
@@ -72,11 +75,15 @@ class Pool:
 def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None) -> Packed:
     """Pack a weight ``[N, K]`` in the format ``numbers`` (fp32, bf16 or int8).
 
-    Plain weights stay in fp32. In int8, the unit of an output is its largest magnitude / 127.
-    Binary and ternary weights stay signs in every format, unless the format is int8 and their
-    inputs are floats. A ternary weight then becomes an int8 weight, and a binary weight becomes
-    BITS8: the machine rounds its inputs to int8. The arrays are in the memory of ``pool``; None for
-    new memory.
+    - Plain weights are packed in fp32.
+    - Weights that are stored in int8 stay in int8.
+    - Other float weights are packed in the format. In int8, the unit of an output is the largest
+      magnitude of its weights, divided by 127.
+    - Binary and ternary weights become SIGNS and TERNARY. But if the format is int8 and their
+      inputs are floats, binary weights become BITS8 and ternary weights become int8, so that the
+      machine rounds the inputs to int8.
+
+    The arrays are in the memory of ``pool``; None for new memory.
     """
     pool = pool or Pool(0)
     if isinstance(matrix, Signs):
@@ -99,13 +106,13 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None
 def pack_all(
     matrices: Iterable[Matrix | Signs], numbers: str = "fp32", pool: Pool | None = None
 ) -> list[Packed]:
-    """Pack weights one after another by :func:`pack`; None stands for a new pool."""
+    """Pack each weight by :func:`pack`; if ``pool`` is None, put all into a new pool."""
     pool = pool or Pool()
     return [pack(matrix, numbers, pool) for matrix in matrices]
 
 
 def _pack_int8(rounded: np.ndarray, units: np.ndarray, pool: Pool) -> Packed:
-    """Pack an int8 matrix ``[N, K]``, whose rows are to be multiplied by ``units [N]``."""
+    """Pack a weight in int8: the matrix ``rounded [N, K]``, with its rows times ``units [N]``."""
     sums = 128 * rounded.sum(1, dtype=np.int32)
     outputs, inputs = rounded.shape
     return Packed(2, outputs, inputs, _panels(rounded, pool, 4), _filled(units), _filled(sums))
@@ -145,7 +152,7 @@ def _padded(bits: np.ndarray, inputs: int) -> np.ndarray:
 
 
 def _filled(values: np.ndarray) -> np.ndarray:
-    """Pad a vector of one number per output with zeros to a multiple of 64, the panel's size."""
+    """Pad a vector, which has a number for each output, with zeros to a multiple of 64."""
     return np.pad(values, (0, -len(values) % PANEL))
 
 
@@ -156,13 +163,16 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
 
 
 def to_int8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Round a matrix to int8, at most ±127; also return the unit by which to multiply each row."""
+    """Round a matrix to int8, -127 to 127; return this, and the unit to multiply each row by."""
     units = np.maximum(np.abs(values).max(1), np.finfo(np.float32).tiny) / np.float32(127)
     return np.rint(values / units[:, None]).astype(np.int8), units
 
 
 def _panels(values: np.ndarray, pool: Pool, together: int = 1) -> np.ndarray:
-    """Arrange a matrix ``[N, K]`` in panels: ``[N / 64][K / together][64][together]``."""
+    """Arrange a matrix ``[N, K]`` in panels: ``[N / 64][K / together][64][together]``.
+
+    ``together`` is how many inputs of an output lie side by side. Sizes are rounded up.
+    """
     outputs, inputs = values.shape
     count, groups = -(-outputs // PANEL), -(-inputs // together)
     panels = pool.take((count, groups, PANEL, together), values.dtype)

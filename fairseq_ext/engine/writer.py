@@ -1,8 +1,8 @@
 """Build programs for the engine, with one method for each operation.
 
-A method adds its operation to the decoder if the result has a row for each hypothesis, and to the
-encoder otherwise. It writes the result to the columns ``out``, or to a new register if ``out`` is
-None, and returns these columns.
+If the result has a row for each hypothesis, a method adds its operation to the decoder, otherwise
+to the encoder. The operation writes its result to the columns ``out``. If ``out`` is None, the
+method adds a register for the result. It returns the columns of the result.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 class Writer(Program):
-    """A program under construction; the model's state dict ``state`` has the weights by name."""
+    """A program under construction; ``state`` is the state dict of the model to compile."""
 
     def __init__(self, *arguments: Any, state: Mapping[str, Tensor] | None = None) -> None:
         super().__init__(*arguments)
@@ -31,7 +31,7 @@ class Writer(Program):
         self._recipes: dict[int, tuple[np.ndarray, Recipe | np.ndarray]] = {}
 
     def name(self, parameter: Tensor) -> str | None:
-        """Return a parameter's first name in the state dict, or None if it is not there."""
+        """Return the first name of a parameter in the state dict, or None if it has none."""
         return self._names.get((parameter.data_ptr(), parameter.shape))
 
     @overload
@@ -41,7 +41,10 @@ class Writer(Program):
     def array(self, parameter: Tensor | None) -> np.ndarray | None: ...
 
     def array(self, parameter: Tensor | None) -> np.ndarray | None:
-        """Return a parameter as an fp32 array, the same object at every call; None stays None."""
+        """Return a parameter as an fp32 array: for one parameter always the same object.
+
+        For None, return None.
+        """
         if parameter is None:
             return None
         key = parameter.data_ptr()
@@ -64,7 +67,7 @@ class Writer(Program):
     def derive(self, operation: str, *operands: np.ndarray | int) -> np.ndarray:
         """Return the result of an operation of ``recipes.py``, and remember the result's recipe.
 
-        The recipe is the operation with the recipes of its operands (see :meth:`recipe`).
+        The recipe is a list of the operation and the recipes of its operands (see :meth:`recipe`).
         """
         key = (operation, *(x if isinstance(x, int) else id(x) for x in operands))
         if key not in self._derived:
@@ -74,16 +77,16 @@ class Writer(Program):
         return self._derived[key]
 
     def recipe(self, array: np.ndarray) -> Recipe | np.ndarray:
-        """Return an array's recipe (``recipes.py``), or the array if it is not made from weights.
+        """Return the recipe of an array that was made from weights, or else the array itself.
 
         The array is kept alive, because its recipe is looked up by its ``id``.
         """
         return self._recipes.setdefault(id(array), (array, array))[1]
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
-        """Return a weight's index in the program, to which it is added if it is missing.
+        """Return the index of a weight in the program; if it is not there yet, add it.
 
-        ``plain`` is as for :class:`Matrix`. The index of None, no weight, is -1.
+        ``plain`` is the field of :class:`Matrix`. If ``values`` is None, return -1.
         """
         if values is None:
             return -1
@@ -94,12 +97,12 @@ class Writer(Program):
         return len(self.matrices) - 1
 
     def register(self, width: int, phase: Phase, rows: int = 0) -> Columns:
-        """Add a register and return its columns; ``rows`` is the number of slots, if it has any."""
+        """Add a register and return its columns; ``rows`` is its number of slots, 0 for none."""
         self.shapes.append(programs.Shape(width, phase, rows))
         return Columns(len(self.shapes) - 1, 0, width)
 
     def phase(self, place: Columns) -> Phase:
-        """Return the phase of a register: what the rows of the columns ``place`` stand for."""
+        """Return the phase of the columns ``place``, which says what their rows stand for."""
         return self.shapes[place.register].phase
 
     def write(
@@ -111,13 +114,19 @@ class Writer(Program):
         ints: tuple[int, ...] = (),
         reals: tuple[float, ...] = (),
     ) -> Columns:
-        """Add an operation to the decoder if ``out`` has hypotheses, else to the encoder."""
+        """Add an operation, which writes ``out``; return ``out``.
+
+        If ``out`` has a row for each hypothesis, add it to the decoder, otherwise to the encoder.
+        """
         operations = self.decoder if self.phase(out) is Phase.HYPOTHESES else self.encoder
         operations.append(Operation(code, out, inputs, weights, ints, reals))
         return out
 
     def like(self, place: Columns, width: int | None = None) -> Columns:
-        """Add a register with the rows of ``place``, and ``width`` columns (None: as ``place``)."""
+        """Add a register that has rows like ``place``, and return its columns.
+
+        It has ``width`` columns; None for as many as ``place``.
+        """
         shape = self.shapes[place.register]
         return self.register(place.width if width is None else width, shape.phase, shape.rows)
 
@@ -132,8 +141,8 @@ class Writer(Program):
     ) -> Columns:
         """Compute embeddings of tokens, ``scale · W[token] + P[position + first_position]``.
 
-        W is ``table``, P is ``positions`` (None for 0). The tokens are those of the source if
-        ``phase`` is TOKENS, and the newest token of each hypothesis if it is HYPOTHESES.
+        W is ``table``, P is ``positions`` (None for 0). If ``phase`` is TOKENS, embed the tokens of
+        the source. If it is HYPOTHESES, embed the newest token of each hypothesis.
         """
         weights = (self.matrix(table), self.matrix(positions, plain=True))
         out = self.register(table.shape[1], phase) if out is None else out
@@ -148,7 +157,10 @@ class Writer(Program):
         added: Columns = programs.NOTHING,
         out: Columns | None = None,
     ) -> Columns:
-        """Compute ``f(x W^T + b) + added``; if there is ``added``, f must be linear or relu."""
+        """Compute ``f(x W^T + b) + added``, where f is the function called ``activation``.
+
+        If ``added`` is not NOTHING, the activation must be ``linear`` or ``relu``.
+        """
         if isinstance(weight, Signs):
             outputs, number = len(weight.values), len(self.matrices)
             self.matrices.append(weight)
@@ -166,7 +178,7 @@ class Writer(Program):
         return self.write(Code.NORM, self.like(x), (x,), weights, (groups,), (eps,))
 
     def binarize(self, x: Columns, groups: int) -> Columns:
-        """Binarize each of ``groups`` equal parts x of a row to ``sign(x) max|x| / 2``."""
+        """Cut a row into ``groups`` equal parts; binarize each part p to ``sign(p) max|p| / 2``."""
         return self.write(Code.BINARIZE, self.like(x), (x,), ints=(groups,))
 
     def add(self, x: Columns, z: Columns, a: float = 1.0, b: float = 1.0) -> Columns:
@@ -179,7 +191,7 @@ class Writer(Program):
 
     @staticmethod
     def activation(name: str) -> int:
-        """Return the engine's number for an activation function; ConfigError if it has none."""
+        """Return the engine's number of an activation function; ConfigError if it has no number."""
         if name not in programs.ACTIVATIONS:
             raise ConfigError(f"the engine has no activation `{name}`.")
         return programs.ACTIVATIONS[name]
@@ -200,16 +212,19 @@ class Writer(Program):
         binary: str | None = None,
         out: Columns | None = None,
     ) -> Columns:
-        """Compute ``softmax(scale Q K^T) V`` within each sentence, or over the source or the past.
+        """Compute attention, ``softmax(scale Q K^T) V``.
 
-        If keys have rows of hypotheses, pass this step's keys; the machine keeps all past keys.
+        - In the encoder, the tokens of a sentence attend to its own tokens or slots.
+        - In the decoder, if the keys come from the encoder, hypotheses attend to the source.
+        - Otherwise, hypotheses attend to their past. Then ``keys`` and ``values`` are those of this
+          step; the machine keeps those of past steps.
 
         Args:
-            scale: factor of the products; None for ``1 / √D``, where D is the width of a head.
+            scale: factor of ``Q K^T``; None for ``1 / √D``, where D is the width of a head.
             shown: whether the weights over the source are the alignment.
             binary: how to binarize the attention weights, a key of
-                :data:`fairseq_ext.engine.program.WEIGHTS`. Unless it is None, the caller passes
-                values that :meth:`binarize` has binarized, with ``heads`` groups.
+                :data:`fairseq_ext.engine.program.WEIGHTS`; None for floats. If it is not None,
+                ``values`` must be a result of :meth:`binarize` for ``heads`` groups.
         """
         scale = (q.width // heads) ** -0.5 if scale is None else scale
         out = self.like(q, values.width) if out is None else out
@@ -233,14 +248,17 @@ class Writer(Program):
         return self.write(Code.ADDITIVE, out, (query, keys, values), weights, ints)
 
     def cache(self, x: Columns) -> int:
-        """Add a cache for past rows of ``x``; return its index. In the encoder, only return -1."""
+        """Add a cache, in which the decoder keeps past rows of ``x``; return its index.
+
+        If ``x`` belongs to the encoder, add none, and return -1.
+        """
         if self.phase(x) is not Phase.HYPOTHESES:
             return -1
         self.caches += 1
         return self.caches - 1
 
     def mix(self, x: Columns, matrix: np.ndarray) -> Columns:
-        """Compute K slots ``E x`` of each sentence of up to N tokens; E is ``matrix [K, N]``."""
+        """Compress each sentence of up to N tokens to K slots, ``E x``; E is ``matrix [K, N]``."""
         out = self.register(x.width, Phase.SLOTS, len(matrix))
         return self.write(Code.MIX, out, (x,), (self.matrix(matrix, plain=True),))
 
@@ -253,11 +271,11 @@ class Writer(Program):
         *,
         out: Columns | None = None,
     ) -> Columns:
-        """Convolve ``values`` with dynamic kernels, which differ by position and head.
+        """Convolve ``values`` with dynamic kernels: each position and head has its own.
 
-        A head has n kernels, whose results are added. ``kernels [n, 2]`` has the number of taps of
-        each kernel and the factor of its result. ``logits`` has a number for each head, kernel and
-        tap, in this order; its softmax over the taps is the kernel.
+        A head has n kernels, whose results are added. For each kernel, ``kernels [n, 2]`` has its
+        number of taps and the factor of its result. A row of ``logits`` has a number for each head,
+        kernel and tap, in this order. The softmax over the taps of a kernel is the kernel.
         """
         out = self.like(values) if out is None else out
         weights = (self.matrix(kernels, plain=True),)
@@ -270,7 +288,10 @@ class Writer(Program):
         return self.write(Code.TAPS, out, (x,), ints=(1, self.cache(x), count))
 
     def filter(self, x: Columns, kernels: np.ndarray, heads: int) -> Columns:
-        """Convolve ``x`` with one kernel per head; ``kernels [H * taps]`` has them head by head."""
+        """Convolve ``x`` with one kernel for each head, the same at every position.
+
+        ``kernels [heads * taps]`` has the kernels one after another.
+        """
         ints = (heads, self.cache(x), len(kernels) // heads)
         weights = (self.matrix(kernels, plain=True),)
         return self.write(Code.FILTER, self.like(x), (x,), weights, ints)
@@ -287,37 +308,44 @@ class Writer(Program):
     ) -> Columns:
         """Compute a GRU over the words of each sentence; write its state at each word to ``out``.
 
-        The gates are sums of two terms: ``gates``, which come from the inputs (``W x + b``, 3H
-        columns), and ``U s + b'``, which come from the previous state s. U is ``weight [3H, H]``
-        and b' is ``bias``. ``backwards`` reads the last word first. With ``cells``, compute an LSTM
-        instead, with 4H columns of gates; its rows are ``[state; cell]``.
+        The gates are computed from ``W x + b`` and ``U s + b'``, where x is the input and s is the
+        previous state. ``gates`` is ``W x + b``, 3H columns. U is ``weight [3H, H]`` and b' is
+        ``bias``. If ``backwards``, the last word is read first.
+
+        If ``cells``, compute an LSTM instead. Then ``gates`` has 4H columns, ``weight`` is
+        ``[4H, H]``, and the rows of ``out`` are ``[state; cell]``, 2H columns.
         """
         weights = (self.matrix(weight), self.matrix(bias, plain=True))
         how = programs.BACKWARDS * backwards | programs.CELLS * cells
         return self.write(Code.RECUR, out, (gates,), weights, (how,))
 
     def pick(self, x: Columns, out: Columns, first: bool) -> Columns:
-        """Copy each sentence's first row of ``x``, or last row if not ``first``, to ``out``."""
+        """Copy one row of ``x`` per sentence to ``out``: the first if ``first``, else the last."""
         return self.write(Code.PICK, out, (x,), ints=(int(first),))
 
     def recall(
         self, x: Columns, initial: Columns = programs.NOTHING, out: Columns | None = None
     ) -> Columns:
-        """Return ``x`` as it was after the previous step; at first, ``initial`` or zeros."""
+        """Read the value that ``x`` had at the end of the previous step.
+
+        At the first step, this value is ``initial``, or 0 if ``initial`` is NOTHING.
+        """
         out = self.like(x) if out is None else out
         return self.write(Code.RECALL, out, (x, initial))
 
     def gru(self, inputs: Columns, hiddens: Columns, state: Columns, out: Columns) -> Columns:
-        """Compute a GRU's next state (H columns) from ``state`` and the terms of its gates r, z, n.
+        """Compute a GRU's next state, H columns, from its previous ``state``.
 
-        ``inputs`` are the terms from the input, ``hiddens`` those from the state, 3H columns each.
+        ``inputs`` is ``W x + b`` and ``hiddens`` is ``U s + b'``, 3H columns each: terms for the
+        reset gate r, the update gate z and the new state n.
         """
         return self.write(Code.GRU, out, (inputs, hiddens, state))
 
     def lstm(self, inputs: Columns, hiddens: Columns, cell: Columns, out: Columns) -> Columns:
-        """Compute an LSTM's next ``[state; cell]`` (2H columns) from ``cell`` and gates i, f, g, o.
+        """Compute an LSTM's next ``[state; cell]``, 2H columns, from its previous ``cell``.
 
-        ``inputs`` are the terms from the input, ``hiddens`` those from the state, 4H columns each.
+        ``inputs`` is ``W x + b`` and ``hiddens`` is ``U h + b'``, 4H columns each: terms for the
+        gates i, f, g and o.
         """
         return self.write(Code.LSTM, out, (inputs, hiddens, cell))
 

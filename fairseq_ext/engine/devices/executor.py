@@ -1,7 +1,10 @@
 """Translate batches by beam search in torch, on any device, as the C engine does on the CPU.
 
-The state of a search is a dictionary of tensors. Their sizes are fixed and each step changes them
-in place, because only then can CUDA record a step as a graph, and replay it.
+The state of a search is a dictionary of tensors. Their sizes are fixed, and each step of the search
+changes them in place. Only then can CUDA record a step as a graph, and replay it.
+
+Shapes: ``B`` sentences, ``S`` source tokens, ``T`` steps, ``W`` hypotheses of each sentence (the
+beam), ``V`` target tokens in the vocabulary.
 """
 
 import functools
@@ -54,11 +57,11 @@ def captured(step: Step, device: torch.device) -> Step:
 
 @functools.cache
 def _anchor(device: int) -> torch.cuda.CUDAGraph:
-    """Return a CUDA graph whose memory pool all graphs of the device share.
+    """Return a graph that is never freed, whose memory pool all CUDA graphs of the device share.
 
-    Graphs can share a pool because only one runs at a time, and none reads what another has left
-    there. When torch frees the last graph of a pool, it frees the pool too, and refuses to capture
-    further graphs with it. So this graph is never freed.
+    Graphs can share a pool because only one runs at a time, and none reads data that another has
+    left in the pool. When torch frees the last graph of a pool, it frees the pool, too, and then
+    cannot capture further graphs with it. This graph keeps the pool alive.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -84,12 +87,15 @@ def rounded(count: int) -> int:
 def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
     """Allocate the tensors of a search's state; return them by name, filled with 0.
 
-    Tensors of past steps, ``[B, T, W, …]``, have W rows for each sentence and step. The search
-    never reorders them. Instead, ``ancestors [b, w, t]`` is the row (0 to W - 1) of step t from
-    which hypothesis w of sentence b descends. The ``ended`` tensors, ``[B, W + 1, …]``, keep a
-    sentence's finished hypotheses at indices 0 to W - 1. All others are written to index W, which
-    nothing reads. If a batch has fewer than B sentences, the entries beyond them are 0.
-    ``attention`` adds a tensor of attention weights.
+    ``attention`` says whether to add a tensor of attention weights. Two groups of tensors:
+
+    - Tensors of past steps, ``[B, T, W, …]``, have W rows for each sentence and step. The search
+      never reorders these rows. Instead, ``ancestors[b, w, t]`` is the row (0 to W - 1) of step t
+      from which hypothesis w of sentence b descends.
+    - Tensors whose names begin with ``ended``, ``[B, W + 1, …]``, keep the finished hypotheses of a
+      sentence at indices 0 to W - 1. All others are written to index W, which nothing reads.
+
+    If a batch has fewer than B sentences, ``open`` stays false for the rest.
     """
     b, s, t, w = sizes
     program, dtype = model.program, model.dtype
@@ -132,13 +138,13 @@ def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
 
 
 def empty(state: dict[str, Tensor]) -> None:
-    """Set all tensors of a state to 0, so that it is at the first step and has no sentences."""
+    """Set all tensors of a state to 0: the state is at the first step and has no sentences."""
     for tensor in state.values():
         tensor.zero_()
 
 
 def fill(state: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
-    """Copy each tensor in ``parts`` to the beginning of the tensor with its name in ``state``."""
+    """Copy each tensor in ``parts`` to the beginning of the tensor of equal name in ``state``."""
     for name, part in parts.items():
         state[name][tuple(map(slice, part.shape))].copy_(part)
 
@@ -151,7 +157,8 @@ def advance(
 ) -> None:
     """Choose the next tokens by beam search, like ``native/search.c``; update the state in place.
 
-    ``logits`` are each model's logits for the next tokens, ``[B, W, V]``. There is no sampling.
+    ``logits`` has a tensor ``[B, W, V]`` for each model of an ensemble. ``rules.sampling`` is
+    ignored.
     """
     step, beam, ancestors = state["step"], rules.beam, state["ancestors"]
     totals = state["totals"].index_select(1, step).squeeze(1)
@@ -179,7 +186,7 @@ def advance(
 
 
 def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
-    """Store the input of a step: newest tokens and total log-probabilities, both ``[B, W]``."""
+    """Store in ``state`` the newest tokens and total log-probabilities, ``[B, W]``, for a step."""
     step, ancestors = state["step"], state["ancestors"]
     rows = torch.arange(ancestors.size(1), device=ancestors.device).view(1, -1, 1)
     ancestors.index_copy_(2, step, rows.expand(len(ancestors), -1, 1))
@@ -188,9 +195,10 @@ def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
 
 
 def ancestors_of(ancestors: Tensor, rows: Tensor) -> Tensor:
-    """Return the rows ``[B, n, T]``, one per step, from which hypotheses ``rows [B, n]`` descend.
+    """Return the ancestors ``[B, n, T]`` of n hypotheses of each sentence: a row for each step.
 
-    ``ancestors`` is the tensor ``[B, W, T]`` of the state (see :func:`allocate`).
+    ``rows [B, n]`` are the rows (0 to W - 1) of the hypotheses. ``ancestors`` is the tensor
+    ``[B, W, T]`` of the state (see :func:`allocate`).
     """
     return ancestors.gather(1, rows.unsqueeze(2).expand(-1, -1, ancestors.size(2)))
 
@@ -198,10 +206,10 @@ def ancestors_of(ancestors: Tensor, rows: Tensor) -> Tensor:
 def ranked(
     rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return each hypothesis's 2 W best next tokens: log-probabilities and ids, ``[B, W, 2 W]``.
+    """Return the 2 W best next tokens of each hypothesis: log-probabilities and ids.
 
-    ``rules`` and the prefixes in ``state`` restrict the choice. ``logits [B, W, V]`` are changed in
-    place.
+    Both are ``[B, W, 2 W]``. Tokens that ``rules`` or the prefixes in ``state`` forbid have the
+    log-probability -∞. The function changes ``logits [B, W, V]`` in place.
     """
     step = state["step"]
     normalizers = logits.logsumexp(2, keepdim=True)
@@ -226,10 +234,11 @@ def ranked(
 
 
 def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tensor) -> None:
-    """Set the logits ``[B, W, V]`` of tokens that would repeat an n-gram of ``size`` tokens to -∞.
+    """Set the logits ``[B, W, V]`` of tokens that would repeat an n-gram to -∞.
 
-    ``state`` has each hypothesis's earlier tokens. An n-gram with the start symbol does not count.
-    The logit of ``pad``, which is never chosen, may become -∞, too.
+    An n-gram has ``size`` tokens; those with the start symbol are ignored. ``state`` has the
+    earlier tokens of each hypothesis. The logit of ``pad`` may become -∞, too: pads are never
+    chosen.
     """
     step, ancestors = state["step"], state["ancestors"]
     words = state["tokens"].transpose(1, 2).gather(1, ancestors)  # of each hypothesis, [B, W, T]
@@ -242,11 +251,13 @@ def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tenso
 
 
 def finish(state: dict[str, Tensor], ends: Tensor, totals: Tensor, parents: Tensor) -> None:
-    """Store the hypotheses that end, best first, until a sentence has W finished ones.
+    """Store the new hypotheses that end, best first, until a sentence has W finished ones.
 
-    The arguments, ``[B, W]``, describe the W best new hypotheses of each sentence: ``ends`` says
-    whether a hypothesis ends, ``totals`` is its total log-probability, and ``parents`` is the row
-    (0 to W - 1) of the hypothesis that it continues.
+    The other arguments, ``[B, W]``, describe the W best new hypotheses of each sentence:
+
+    - ``ends``: whether the hypothesis ends;
+    - ``totals``: its total log-probability;
+    - ``parents``: the row (0 to W - 1) of the hypothesis that it continues.
     """
     beam = ends.size(1)
     places = state["count"].unsqueeze(1) + ends.cumsum(1) - 1
@@ -280,10 +291,11 @@ class Stage:
 class Executor:
     """A translator of batches, which runs a program in torch on any device.
 
-    ``capture`` records a step as a CUDA graph (see :func:`captured`). This is slow, so a step is
-    captured only when its sizes are needed for the second time. The search asks only once in
-    ``every`` steps (None: 1 on a CPU, else 4) which sentences are finished, because it must wait
-    for the device's answer.
+    ``capture`` records a step as a CUDA graph (see :func:`captured`). This takes long, so a step is
+    captured only when its sizes are needed for the second time.
+
+    After every ``every`` steps, the search asks the device which sentences are finished, and waits
+    for the answer. If ``every`` is None, it is 1 on a CPU and 4 on other devices.
     """
 
     def __init__(
@@ -310,10 +322,10 @@ class Executor:
         numbers: Sequence[int] | None = None,
         constraints: Rows | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate by beam search; see :meth:`fairseq_ext.engine.library.Worker.translate`.
+        """Translate as :meth:`fairseq_ext.engine.library.Worker.translate` does, by beam search.
 
-        Sampling and constraints are not implemented; callers must refuse them. So ``numbers``
-        and ``constraints``, which are there for the common interface, have no effect.
+        This method ignores ``rules.sampling``, ``numbers`` and ``constraints``; its callers refuse
+        sampling and constraints.
         """
         if not sentences:
             return []
@@ -401,7 +413,7 @@ class Executor:
 
 
 def padded(rows: Rows, pad: int) -> Tensor:
-    """Pad rows of ids with ``pad`` on the right; return them as a tensor ``[B, longest]``."""
+    """Pad rows of ids with ``pad`` on the right to the longest row; return ``[B, longest]``."""
     tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=pad)
 
@@ -409,7 +421,8 @@ def padded(rows: Rows, pad: int) -> Tensor:
 def collect(stage: Stage, rows: Sequence[int], lengths: Sequence[int]) -> list[list[Hypothesis]]:
     """Return the finished hypotheses of the sentences in ``rows`` of the stage's state, best first.
 
-    ``lengths`` are the sentences' numbers of source tokens, to which attention weights are cut.
+    ``lengths`` are the numbers of source tokens of the sentences; attention weights have one column
+    for each source token, and none for pads.
     """
     state = stage.state
     where = torch.tensor(rows, dtype=torch.long, device=state["open"].device)

@@ -1,8 +1,12 @@
 """The operations of a program in torch; machine.h describes them and their operands.
 
-A register is a padded batch ``[…, width]``. Its first axes depend on what a row stands for: a
-source token ``[B, S]``, a sentence ``[B]``, one of a Linformer's slots ``[B, K]``, or a hypothesis
-``[B, W]``. Nothing here synchronizes with the device, because CUDA graphs do not allow it.
+Operations read and write registers. Here a register is a padded batch ``[…, width]``, whose first
+axes depend on what a row stands for: a source token ``[B, S]``, a sentence ``[B]``, one of the K
+slots to which a Linformer compresses a sentence ``[B, K]``, or a hypothesis ``[B, W]``. No function
+of this module synchronizes with the device, because CUDA graphs do not allow it.
+
+Shapes: ``B`` sentences, ``S`` source tokens, ``T`` steps, ``W`` hypotheses of each sentence (the
+beam), ``V`` target tokens. In attention: ``Q`` queries and ``N`` keys of each sentence.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +23,10 @@ from fairseq_ext.engine.program import Code, Columns, Matrix, Operation, Program
 
 
 class BinaryWeight(NamedTuple):
-    """A weight ``levels[:, None] * signs``, ``[N, K]``; ``reading`` says how to binarize inputs."""
+    """A weight ``levels[:, None] * signs`` of N outputs and K inputs, ``[N, K]``.
+
+    ``reading`` says how to binarize the inputs of a product with this weight.
+    """
 
     signs: Tensor
     levels: Tensor
@@ -51,7 +58,7 @@ FUNCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
 
 
 def product(x: Tensor, weight: Tensor | BinaryWeight, bias: Tensor | None) -> Tensor:
-    """Compute ``x W^T + b``; first binarize ``x`` if the ``reading`` of a binary W asks for it."""
+    """Compute ``x W^T + b``; a binary W binarizes ``x`` first, as its ``reading`` says."""
     if isinstance(weight, Tensor):
         return F.linear(x, weight, bias)
     how, bound, divisor = weight.reading
@@ -76,8 +83,8 @@ def signs_of(x: Tensor) -> Tensor:
 def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
     """Compute a GRU's next state ``(1 - z) n + z s``, ``[…, H]``, from its ``state`` s.
 
-    ``inputs`` (``W x + b``) and ``hiddens`` (``U s + b'``), ``[…, 3 H]`` each, have the terms for
-    r, z and n side by side.
+    ``inputs`` is ``W x + b``, ``hiddens`` is ``U s + b'``, ``[…, 3 H]`` each. Both have terms for
+    the reset gate r, the update gate z and the new state n side by side.
     """
     of_inputs, of_hiddens = inputs.chunk(3, -1), hiddens.chunk(3, -1)
     r, z = (torch.sigmoid(of_inputs[i] + of_hiddens[i]) for i in (0, 1))
@@ -87,7 +94,7 @@ def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
 def lstm_state(inputs: Tensor, hiddens: Tensor, cell: Tensor) -> Tensor:
     """Compute an LSTM's next ``[h; c]``, ``[…, 2 H]``, from its previous ``cell`` c ``[…, H]``.
 
-    ``inputs`` (``W x + b``) and ``hiddens`` (``U h + b'``), ``[…, 4 H]`` each, have the terms for
+    ``inputs`` is ``W x + b``, ``hiddens`` is ``U h + b'``, ``[…, 4 H]`` each. Both have terms for
     the gates i, f, g and o side by side.
     """
     i, f, g, o = (inputs + hiddens).chunk(4, -1)
@@ -96,7 +103,10 @@ def lstm_state(inputs: Tensor, hiddens: Tensor, cell: Tensor) -> Tensor:
 
 
 def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Compute in fp32 the softmax over the keys (last axis) for which ``mask`` is true."""
+    """Compute in fp32 the softmax over the keys (last axis) for which ``mask`` is true.
+
+    If ``mask`` is None, all keys count.
+    """
     scores = scores.float()
     if mask is not None:
         scores = scores.masked_fill(mask.logical_not(), -torch.inf)
@@ -104,10 +114,11 @@ def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -> Tensor:
-    """Compute ``Σ_j weights_j values_j`` of binary attention, like ``mix`` in machine.c.
+    """Binarize attention weights; return ``Σ_j weights_j values_j``, like ``mix`` in machine.c.
 
-    ``how``, a value of :data:`fairseq_ext.engine.program.WEIGHTS`, says how to binarize the weights
-    ``[…, Q, N]``; the values ``[…, N, D]`` are binary. Only keys where ``mask`` is true count.
+    ``weights`` is ``[…, Q, N]``. ``values`` is ``[…, N, D]`` and already binary. Only keys j for
+    which ``mask`` is true count; None for all. ``how`` says how to binarize the weights: a number
+    in :data:`fairseq_ext.engine.program.WEIGHTS`.
     """
     counted = weights * (2 * values.select(-1, 0).abs().float()).unsqueeze(-2)
     largest = counted.amax(-1, keepdim=True)
@@ -121,7 +132,10 @@ def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -
 
 @dataclass
 class Frame:
-    """A run of the encoder, or one step of the decoder: its tensors, and a method per operation."""
+    """The tensors of a run of the encoder, or of one step of the decoder.
+
+    Each operation of a program has a method, such as :meth:`linear`, which returns its result.
+    """
 
     model: Model
     tokens: Tensor  # source tokens [B, S], or the newest token of each hypothesis [B, W]
@@ -151,7 +165,7 @@ class Frame:
         return None if number < 0 else self.model.weights[number]
 
     def run(self, operations: Sequence[Operation]) -> None:
-        """Run operations one after another, each by the method of its name, such as ``linear``."""
+        """Run operations in order: compute each by the method of its name, and write the result."""
         for operation in operations:
             compute = getattr(self, operation.code.name.lower())
             self.write(operation.out, compute(operation))
@@ -159,9 +173,9 @@ class Frame:
     # ---- the past, in the decoder ----
 
     def keep(self, name: str, values: Tensor) -> Tensor:
-        """Store a step's values, ``[B, W, …]``, in ``state[name]``, ``[B, T, W, …]``.
+        """Store the values ``[B, W, …]`` of this step in the tensor ``state[name]``.
 
-        Return ``state[name]``, with the values of all steps so far.
+        Return this tensor, ``[B, T, W, …]``, which has the values of all steps so far.
         """
         past = self.state[name]
         return past.index_copy_(1, self.state["step"], values.unsqueeze(1).to(past))
@@ -170,8 +184,9 @@ class Frame:
     def ancestor_mask(self) -> Tensor:
         """A mask ``[B, W, T W]``, true for the rows of past steps from which a hypothesis descends.
 
-        With this mask, one product computes the attention of all hypotheses of a sentence to the
-        sentence's past rows. It reads each key only once, and no cache has to be reordered.
+        With this mask, one matrix product computes the attention of all hypotheses of a sentence to
+        all past rows of the sentence. The product reads each key only once, and no cache has to be
+        reordered.
         """
         ancestors = self.state["ancestors"]
         rows, times = (torch.arange(n, device=ancestors.device) for n in ancestors.shape[1:])
@@ -224,11 +239,11 @@ class Frame:
     def attention(
         self, op: Operation, keys: Tensor, values: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute ``softmax(scale Q K^T) V`` over the keys where a mask ``[B, 1 or Q, N]`` is true.
+        """Compute ``softmax(scale Q K^T) V`` over the keys for which ``mask`` is true.
 
-        ``op`` has the queries, the number of heads and the scale. Return the result
-        ``[B, Q, width]``, and the attention weights' mean over heads ``[B, Q, N]``, or None if they
-        are not computed, because nothing needs them.
+        ``op`` has the queries, the number of heads and the scale. ``mask`` is ``[B, 1 or Q, N]``;
+        None for all keys. Return the result ``[B, Q, width]``, and the mean over heads of the
+        attention weights, ``[B, Q, N]``. If nothing needs these weights, they are None.
         """
         heads, shown, binary = op.ints
         q, k, v = (
@@ -276,10 +291,11 @@ class Frame:
         return self.weight(op.weights[0]).narrow(1, 0, x.size(1)) @ (x * self.real.unsqueeze(2))
 
     def window(self, place: Columns, cache: int, taps: int) -> Tensor:
-        """Return the rows that a convolution reads at each position: ``[B, S or W, taps, width]``.
+        """Return the rows that a convolution reads for each row of its result.
 
-        ``taps`` is the length of the kernel. Rows outside the sentence are 0. ``cache`` is the
-        number of the cache in which the decoder keeps past rows.
+        The tensor is ``[B, S, taps, width]`` in the encoder, ``[B, W, taps, width]`` in the
+        decoder. ``taps`` is the length of the kernel. Rows outside the sentence are 0. ``cache`` is
+        the number of the cache in which the decoder keeps past rows.
         """
         x = self.read(place)
         if not self.state:
@@ -360,7 +376,7 @@ class Frame:
 
 
 def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
-    """Run the encoder over ``tokens [B, S]``; return its registers by number.
+    """Run the encoder over ``tokens [B, S]``; return a dictionary of its registers by number.
 
     ``real [B, S]`` is False at pads.
     """
@@ -373,7 +389,8 @@ def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
 def decode(model: Model, state: dict[str, Tensor]) -> list[Tensor]:
     """Run one step of the decoder; return each model's logits ``[B, W, V]`` in fp32.
 
-    The step reads its tokens from the state, and stores its keys, values and past rows there.
+    The step reads its tokens from ``state``. It stores its keys, values and the rows that later
+    steps read in ``state``, too.
     """
     program, step = model.program, state["step"]
     tokens = state["tokens"].index_select(1, step).squeeze(1)
