@@ -2,8 +2,9 @@
 
 Epsilon sampling draws among the tokens whose probability is at least ε (Hewitt et al. 2022, arXiv
 2210.15191). Freitag et al. 2023 (arXiv 2305.09860) use it for minimum Bayes risk decoding, with
-ε = 0.02. Improbable tokens together have much of a model's probability, but make little sense.
-Unlike top-k and top-p, a threshold keeps all good tokens of a flat distribution.
+ε = 0.02. The purpose: the many improbable tokens make little sense, but together they have much of
+a model's probability. Unlike top-k and top-p, a threshold keeps all good tokens of a flat
+distribution.
 
 The length penalty is equation 14 of Wu et al. 2016 (arXiv 1609.08144), section 7:
 ``score(Y) = log P(Y) / lp(Y)`` with ``lp(Y) = ((5 + |Y|) / 6)^α``; ``|Y|`` counts the tokens of a
@@ -22,10 +23,10 @@ from torch import Tensor
 
 
 def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
-    """Copy log-probabilities ``[..., V]``, with ``-inf`` for tokens less probable than ``epsilon``.
+    """Return a copy of ``log_probabilities``, with ``-inf`` for improbable tokens.
 
-    The most probable token always stays. The natural logarithms that remain are not normalized
-    again.
+    Natural logarithms ``[..., V]``. Improbable tokens have a probability below ``epsilon``. The
+    most probable token always stays. The other log-probabilities are not normalized again.
     """
     top = log_probabilities.amax(dim=-1, keepdim=True)
     threshold = top.clamp(max=math.log(epsilon) if epsilon > 0 else -math.inf)
@@ -35,8 +36,8 @@ def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
 class EpsilonSampling(Sampling):
     """A variant of fairseq's ``--sampling`` that draws only tokens with probability at least ε.
 
-    ``--temperature`` is applied before the threshold. Scores are the model's log-probabilities from
-    before truncation, as in fairseq's own sampling.
+    ``--temperature`` is applied first, then the threshold. As in fairseq's own sampling, scores are
+    the log-probabilities before truncation.
     """
 
     def __init__(self, dictionary: Dictionary, epsilon: float) -> None:
@@ -61,9 +62,9 @@ def with_gnmt_scores(
 ) -> list[list[dict[str, Tensor]]]:
     """Divide each hypothesis's log-probability by GNMT's penalty, and sort hypotheses, best first.
 
-    The search itself stays fairseq's: hypotheses of equal length compete by log-probability, and a
-    sentence is done when ``--beam`` hypotheses have ended. So the penalty only ranks the finished
-    hypotheses. Scores of single tokens stay log-probabilities.
+    ``sentences`` has the finished hypotheses of each sentence, found by fairseq's search. The
+    penalty only ranks these, and does not change the search. Scores of single tokens stay
+    log-probabilities.
     """
     for hypothesis in chain(*sentences):
         scores = hypothesis["positional_scores"]

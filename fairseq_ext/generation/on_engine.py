@@ -1,7 +1,7 @@
 """Translate fairseq's batches with our engine instead of fairseq's generator.
 
-:class:`NativeGenerator` has the interface of fairseq's generator. For bundles, which need neither
-torch nor fairseq, see :mod:`fairseq_ext.decoding.engine_translator`.
+:class:`NativeGenerator` has the interface of fairseq's generator. To translate with a bundle, which
+needs neither torch nor fairseq, see :mod:`fairseq_ext.decoding.engine_translator`.
 """
 
 import logging
@@ -38,8 +38,8 @@ logger = logging.getLogger(__name__)
 def log_fallback(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
     """Log the ``reason`` why fairseq's generator translates instead of the engine.
 
-    The message is a warning if users chose the format ``numbers`` themselves. With the default
-    ``fp32`` they lose only time.
+    The message is a warning, unless ``numbers`` is the default ``fp32``: then users lose only time.
+    ``numbers`` is a value of :data:`fairseq_ext.engine.ENGINES`.
 
     Raises:
         ConfigError: there is a ``shortlist``, which only the engine can use.
@@ -56,9 +56,9 @@ def on_a_device(model: BaseFairseqModel) -> bool:
 
 
 def share_weights(generators: Iterable[Any]) -> None:
-    """Let each :class:`NativeGenerator` in ``generators`` use the weights of the first.
+    """Let all :class:`NativeGenerator` objects in ``generators`` use the weights of the first.
 
-    All of them must run the same models. Other generators are left alone.
+    They must all run the same models. Generators of other classes stay as they are.
     """
     natives = [generator for generator in generators if isinstance(generator, NativeGenerator)]
     for native in natives[1:]:
@@ -67,7 +67,7 @@ def share_weights(generators: Iterable[Any]) -> None:
 
 
 def words(rows: Tensor, pad: int) -> list[list[int]]:
-    """Convert token ids ``[B, S]`` to a list for each of the B sentences, without pads."""
+    """Convert token ids ``[B, S]`` to B lists, one for each sentence, without pads."""
     return [row[row.ne(pad)].tolist() for row in rows]
 
 
@@ -85,14 +85,15 @@ def with_engine(
     numbers: str,
     shortlist: Shortlist | None = None,
 ) -> Any:
-    """Return a generator that runs ``models`` on the engine, or ``generator`` if the engine cannot.
+    """Return a :class:`NativeGenerator`, which runs ``models`` on the engine.
 
-    If it cannot, :func:`log_fallback` logs why. ``numbers`` is one of the values of
-    :data:`fairseq_ext.engine.ENGINES`. ``shortlist`` has the tokens that translations may have.
+    If the engine cannot replace ``generator``, log why, and return ``generator``. ``numbers`` is a
+    value of :data:`fairseq_ext.engine.ENGINES`. ``shortlist`` has the tokens that translations may
+    have.
 
     Raises:
-        ConfigError: the ``shortlist`` is too small for the search, or the engine, which alone could
-            use it, cannot translate.
+        ConfigError: there is a ``shortlist``, and it is too small for the search, or the engine
+            cannot replace ``generator``.
     """
     if shortlist is not None:
         if type(generator) is SequenceScorer:
@@ -114,7 +115,13 @@ def obstacle(
     numbers: str = "fp32",
     shortlist: Shortlist | None = None,
 ) -> str | None:
-    """Return why the engine cannot replace ``generator``, or None; see :func:`with_engine`."""
+    """Return the reason why the engine cannot replace ``generator``, or None if it can.
+
+    The reason is a sentence for messages. The arguments are those of :func:`with_engine`.
+
+    Raises:
+        ConfigError: the engine was not compiled, or cannot run on this processor.
+    """
     if numbers != TORCH:
         if any(map(on_a_device, models)):
             return "the model is on a GPU, where only `--engine torch` runs our engine."
@@ -149,12 +156,15 @@ def obstacle(
 
 
 def _followed(generator: SequenceGenerator) -> int:
-    """Return how many next tokens the search tries for a hypothesis, as :attr:`Rules.followed`."""
+    """Return the number of candidates for the next token of a hypothesis; see :class:`Rules`."""
     return 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
 
 
 def rules_of(generator: SequenceGenerator) -> Rules:
-    """Convert a generator's search options to the engine's; torch draws the seed of sampling."""
+    """Convert a generator's search options to the engine's.
+
+    For sampling, draw the engine's seed with torch's random numbers.
+    """
     search, blocker = generator.search, generator.repeat_ngram_blocker
     draws: dict[str, Any] = {}
     if isinstance(search, Sampling):
@@ -182,10 +192,14 @@ def rules_of(generator: SequenceGenerator) -> Rules:
 class NativeGenerator:
     """A generator that runs a model or an ensemble on the engine, in place of fairseq's generator.
 
-    fairseq's generator, the ``fallback``, translates what the engine cannot: batches whose start
-    symbol is not the end symbol, batches in which a prefix is a complete translation, and
-    constraints in a search that is not beam search. No weight may change once this object exists:
-    some are packed at once, the others at the first batch.
+    fairseq's generator, the ``fallback``, translates what the engine cannot:
+
+    - batches whose translations do not start with the end symbol;
+    - batches in which a prefix is a complete translation;
+    - batches with constraints, if the search is not beam search.
+
+    The weights of the models must not change once this object exists: it copies some of them at
+    once, and the others at the first batch.
     """
 
     def __init__(
@@ -204,14 +218,14 @@ class NativeGenerator:
         self._left: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute that fairseq's commands read, such as ``eos``, of its generator."""
+        """Return an attribute of the fallback, such as ``eos``, which fairseq's commands read."""
         if name == "_fallback":  # an object that is being copied has no fallback yet
             raise AttributeError(name)
         return getattr(self._fallback, name)
 
     @property
     def search(self) -> Search:
-        """The search strategy of the fallback; a task may replace it after building a generator."""
+        """The search strategy of the fallback; a task may set another one."""
         return self._fallback.search
 
     @search.setter
@@ -265,10 +279,10 @@ class NativeGenerator:
         return Team(machine, torch.get_num_threads())
 
     def _hypothesis(self, candidate: Hypothesis, source: Tensor) -> dict[str, Tensor]:
-        """Convert a hypothesis of the engine, with T tokens, to a hypothesis of fairseq.
+        """Convert a hypothesis of T tokens from the engine's form to fairseq's.
 
-        ``source`` ``[S]`` has the sentence's tokens. The attention ``[S, T]`` is 0 on pads, and
-        empty if not computed.
+        ``source [S]`` has the tokens of the sentence, with pads. The attention is ``[S, T]``, and 0
+        for pads. If the engine has not computed it, the attention is an empty tensor.
         """
         symbols, tokens = self._program.symbols, torch.from_numpy(candidate.tokens)
         attention = alignment = torch.empty(0)

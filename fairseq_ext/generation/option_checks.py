@@ -12,7 +12,7 @@ REAL = ("lenpen", "unkpen", "temperature", "max_len_a", "diversity_rate", "diver
 
 
 def refuse_broken(cfg: Any, command: str) -> None:
-    """Raise ConfigError for generation options that do nothing, or that would fail within fairseq.
+    """Raise ConfigError if a generation option has no effect, or would make fairseq fail.
 
     ``command`` is the module of the command that runs, such as ``fairseq_cli.generate``.
     """
@@ -68,7 +68,7 @@ def refuse_broken(cfg: Any, command: str) -> None:
 
 
 def no_alignment(model: Any) -> str:
-    """Return the reason why a model cannot align words, or "" if it can."""
+    """Return the reason why a model cannot align words, or an empty string if it can."""
     decoder = getattr(model, "decoder", model)
     cfg = getattr(decoder, "cfg", None)
     if getattr(decoder, "attention", decoder) is None or getattr(cfg, "no_cross_attention", False):
@@ -77,7 +77,7 @@ def no_alignment(model: Any) -> str:
 
 
 def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) -> None:
-    """Raise :class:`ConfigError` if epsilon sampling cannot work with the generation options."""
+    """Raise ConfigError if ``--epsilon-sampling`` does not go with the other generation options."""
     if not 0 <= epsilon < 1:
         raise wrong_value("--epsilon-sampling", "at least 0 and less than 1", epsilon)
     if epsilon and not sampling:
@@ -92,7 +92,7 @@ def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) 
 
 
 def check_gnmt_lenpen(alpha: float, generation: Any) -> None:
-    """Raise :class:`ConfigError` if GNMT's penalty cannot work with the generation options."""
+    """Raise ConfigError if ``--gnmt-lenpen`` does not go with the other generation options."""
     if not 0 <= alpha <= STEEPEST:
         raise ConfigError(
             f"`--gnmt-lenpen` must be a number from 0 to {STEEPEST}, but is {alpha} instead; 0 "

@@ -1,11 +1,15 @@
 """The task ``translation_ext``: ``translation`` with further options for its data and search.
 
-It has nine more options than ``translation``. The Linformer paper needs targets that are cut like
-sources with ``--truncate-source``, a start symbol on every source, and training batches drawn at
-random instead of by length. Cutting and the start symbol also apply in fairseq-interactive and to
-hub models, where ``translation`` ignores ``--truncate-source``. The BMT paper needs epsilon
-sampling for minimum Bayes risk decoding, and GNMT's length penalty for beam search. Models of many
-languages need symbols around sources and targets that name the languages.
+It has nine more options than ``translation``:
+
+- The Linformer paper needs targets that are cut as ``--truncate-source`` cuts sources, a start
+  symbol on every source, and training batches drawn at random instead of by length.
+- The BMT paper needs epsilon sampling for minimum Bayes risk decoding, and GNMT's length penalty
+  for beam search.
+- Models of many languages need symbols around sources and targets, which name the languages.
+
+Sources are also cut and get the start symbol in fairseq-interactive and in hub models, where
+``translation`` ignores ``--truncate-source``.
 """
 
 from copy import copy
@@ -80,8 +84,8 @@ class TranslationExtConfig(TranslationConfig):
 class CutDataset(data.TruncateDataset):
     """A dataset of sentences cut to ``truncation_length`` symbols; the last symbol is always kept.
 
-    fairseq removes ``</s>``, cuts, and appends ``</s>`` by three datasets, which together count one
-    symbol too many for every sentence that is not cut. The ``sizes`` of this dataset are exact.
+    Its ``sizes`` are exact. For ``--truncate-source``, fairseq uses three datasets, which remove
+    ``</s>``, cut, and append ``</s>``. For a sentence that is not cut, their size is one too large.
     """
 
     def __getitem__(self, index: int) -> Tensor:
@@ -95,7 +99,7 @@ class RandomPairDataset(data.LanguagePairDataset):
     """A dataset of sentence pairs in random order, with a new order in every epoch.
 
     Before fairseq asks for the order, it seeds numpy with the sum of ``--seed`` and the epoch's
-    number. So a resumed run gets the same batches in its epoch again.
+    number. So a training that resumes within an epoch gets the batches of this epoch again.
     """
 
     @property
@@ -112,10 +116,10 @@ class RandomPairDataset(data.LanguagePairDataset):
         max_sentences: int | None = None,
         required_batch_size_multiple: int = 1,
     ) -> list[np.ndarray]:
-        """Divide ``indices`` into batches, in their order.
+        """Divide ``indices`` into batches, in their order; return each batch's indices.
 
-        Without ``max_tokens``, ``required_batch_size_multiple`` has no effect: each batch but the
-        last has exactly ``max_sentences`` pairs.
+        If ``max_tokens`` is None, ignore ``required_batch_size_multiple``: each batch but the last
+        has exactly ``max_sentences`` pairs.
         """
         multiple = 1 if max_tokens is None else required_batch_size_multiple
         return super().batch_by_size(indices, max_tokens, max_sentences, multiple)
@@ -144,9 +148,10 @@ class TranslationExtTask(TranslationTask):
         self.affixes = Affixes(**numbers)
 
     def load_dataset(self, split: str, *rest: Any, **options: Any) -> None:
-        """Load a split as ``translation`` does; cut sentences or add symbols if options say so.
+        """Load a split as ``translation`` does, then cut its sentences and add symbols to them.
 
-        With ``--random-batches``, the training split becomes a :class:`RandomPairDataset`.
+        The options of this task say where to cut and which symbols to add. With
+        ``--random-batches``, the training split becomes a :class:`RandomPairDataset`.
         """
         stock = copy(self.cfg)
         stock.truncate_source, stock.num_batch_buckets = False, 0
@@ -183,7 +188,10 @@ class TranslationExtTask(TranslationTask):
         return super().build_dataset_for_inference(source, source.sizes, constraints=constraints)
 
     def build_generator(self, models: list[FairseqModel], args: Any, **options: Any) -> Any:
-        """Build fairseq's generator, changed for ``--epsilon-sampling`` and ``--target-suffix``.
+        """Build fairseq's generator, and adapt it to this task's options.
+
+        With ``--epsilon-sampling``, its search is ``EpsilonSampling``. With ``--target-suffix``,
+        this symbol ends translations. Both target symbols are left out of the output.
 
         Raises:
             ConfigError: generation options do not go with ``--epsilon-sampling`` or
@@ -218,8 +226,8 @@ class TranslationExtTask(TranslationTask):
     ) -> Any:
         """Translate a batch; return the hypotheses of each sentence, best first.
 
-        Each translation begins with ``--target-prefix``, if there is one. ``--gnmt-lenpen`` ranks
-        the translations of a sentence.
+        If there is a ``--target-prefix``, each translation begins with it. With ``--gnmt-lenpen``,
+        GNMT's scores replace fairseq's and rank the hypotheses.
         """
         if isinstance(generator, SequenceScorer):
             return super().inference_step(generator, models, sample, prefix_tokens, constraints)
@@ -250,7 +258,7 @@ class TranslationExtTask(TranslationTask):
 def surrounded(
     dataset: data.FairseqDataset, before: int | None, after: int | None
 ) -> data.FairseqDataset:
-    """Put the symbols ``before`` and ``after``, unless they are None, around each sentence."""
+    """Put the symbols ``before`` and ``after`` around each sentence; None for no symbol."""
     if before is not None:
         dataset = data.PrependTokenDataset(dataset, before)
     return dataset if after is None else data.AppendTokenDataset(dataset, after)
