@@ -6,7 +6,7 @@ tensors. torch's fused kernel needs one pass. The two differ in where ε stands:
     fairseq    θ -= η √(1 - β₂^t) / (1 - β₁^t) · m / (√v + ε)
     torch      θ -= η / (1 - β₁^t) · m / (√v / √(1 - β₂^t) + ε')
 
-so ``ε' = ε / √(1 - β₂^t)`` makes them equal. Weight decay is decoupled in both.
+With ``ε' = ε / √(1 - β₂^t)`` they are equal. Weight decay is decoupled in both.
 """
 
 import math
@@ -23,7 +23,7 @@ from fairseq_ext.utils.errors import CheckpointError
 def can_fuse(optimizer: Optimizer) -> bool:
     """Return whether :func:`step` can replace the step of ``optimizer``, which is fairseq's Adam.
 
-    It can if all weights are fp32, all gradients dense, and AMSGrad is off.
+    This is so if all weights are fp32, all gradients are dense, and AMSGrad is off.
     """
     return all(
         not group.get("amsgrad", False)
@@ -37,7 +37,7 @@ def can_fuse(optimizer: Optimizer) -> bool:
 
 
 def step(optimizer: Optimizer) -> None:
-    """Update every parameter that has a gradient, and keep the state as fairseq's Adam keeps it.
+    """Update every parameter that has a gradient; the state has the format of fairseq's Adam.
 
     Raises:
         CheckpointError: the state, which comes from a checkpoint, does not fit the parameters.
@@ -69,7 +69,10 @@ def step(optimizer: Optimizer) -> None:
 
 
 def _advance(state: dict[str, Any], weight: Tensor) -> int:
-    """Prepare the moments of a weight for its next step; count the step, and return its number."""
+    """Prepare the ``state`` of a weight for its next step; return the number of this step, from 1.
+
+    If the state is empty, the moments begin at 0.
+    """
     if not state:
         state.update(step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight))
     for name in ("exp_avg", "exp_avg_sq"):
@@ -81,7 +84,11 @@ def _advance(state: dict[str, Any], weight: Tensor) -> int:
 
 
 def _fitted(moment: Any, weight: Tensor) -> Tensor:
-    """Convert a moment to its weight's type, device and strides, which torch does not check."""
+    """Convert a moment to its weight's type, device and strides.
+
+    torch's fused step needs them equal, but does not check. Raise CheckpointError if the shapes
+    differ.
+    """
     if not isinstance(moment, Tensor) or moment.shape != weight.shape:
         shape = list(moment.shape) if isinstance(moment, Tensor) else moment
         raise _unfit(f"{shape!r:.40} as a moment of a weight of {list(weight.shape)}")

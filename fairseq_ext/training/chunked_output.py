@@ -1,7 +1,7 @@
 """Let the loss compute a model's output layer, so that the logits can be computed in chunks.
 
-Inside :func:`deferred`, a model returns the features that its output layer would read, and
-:func:`output_layer` gives the loss the weights of that layer.
+Inside ``with deferred(model)``, a model returns features, the input of its output layer, instead of
+logits. :func:`output_layer` then gives the loss the features with the weights of that layer.
 """
 
 import contextlib
@@ -25,7 +25,8 @@ WRAPPERS = (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataPa
 def obstacle(model: nn.Module) -> str | None:
     """Return the reason why the loss cannot compute the output layer of ``model`` in chunks.
 
-    The result is a phrase for messages, such as ``adaptive softmax``, or None if the loss can.
+    The reason is a phrase for messages, such as ``adaptive softmax``. If the loss can compute the
+    layer, return None.
     """
     if getattr(model, "find_unused_parameters", False):
         return "--find-unused-parameters"
@@ -55,7 +56,10 @@ def obstacle(model: nn.Module) -> str | None:
 
 @contextlib.contextmanager
 def deferred(model: nn.Module) -> Iterator[None]:
-    """Make ``model``, which must have no :func:`obstacle`, return features instead of logits."""
+    """Make ``model`` return features instead of logits inside a ``with`` block.
+
+    :func:`obstacle` must return None for this model.
+    """
     attributes = vars(unwrapped(model).decoder)
     attributes["output_layer"] = _unchanged  # in the instance, to hide the class's method
     try:
@@ -65,12 +69,15 @@ def deferred(model: nn.Module) -> Iterator[None]:
 
 
 def is_deferred(model: nn.Module) -> bool:
-    """Return whether ``model`` returns features now, because of :func:`deferred`."""
+    """Return whether the code runs inside ``with deferred(model)``."""
     return vars(getattr(unwrapped(model), "decoder", model)).get("output_layer") is _unchanged
 
 
 def output_layer(model: nn.Module, features: Tensor) -> OutputLayer:
-    """Return the output layer of ``model`` for its input ``features``, ``[B, T, C]``."""
+    """Return the output layer of ``model`` with its input ``features``; compute no logits.
+
+    ``features`` is ``[B, T, C]``: ``T`` target tokens of each of ``B`` sentences.
+    """
     decoder: FairseqDecoder = unwrapped(model).decoder
     owner = owner_of(decoder, "output_layer")
     if "last_product" in vars(owner):

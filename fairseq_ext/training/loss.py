@@ -1,10 +1,10 @@
 """Compute the output layer and its cross-entropy together, a chunk of words at a time.
 
-fairseq computes the logits and log-probabilities of all words, the loss and, in the backward pass,
-the gradients of both: several matrices of words times vocabulary. Here the forward and the backward
-pass are made for one chunk of words at a time: no matrix is larger than the logits of a chunk.
+fairseq computes logits, log-probabilities and the gradients of both for all words at once. Each of
+these is a matrix of words times vocabulary. This module makes the forward and the backward pass for
+one chunk of words at a time, so that no such matrix is larger than the logits of a chunk.
 
-N: words, R: words of a chunk, C: features, V: vocabulary.
+Shapes: ``N`` words, ``R`` words of a chunk, ``C`` features, ``V`` words in the vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,18 +20,21 @@ BLOCK = 2**18  # logits of which the loss is computed at a time: they fit into a
 
 
 class OutputLayer(NamedTuple):
-    """The last matrix product of a model: logits are ``h W^T + b``."""
+    """The output layer of a model, with its input: the logits are ``h W^T + b``."""
 
     features: Tensor  # h, [..., C]
     weight: Tensor  # W, [V, C]
     bias: Tensor | None = None  # b, [V]
 
     def of_words(self, words: Tensor | slice) -> "OutputLayer":
-        """Return this layer with only the features of the selected ``words``, ``[N, C]``."""
+        """Return this layer with the features of some words only, ``[N, C]``.
+
+        ``words`` are indices or a slice of all words, in which the axes before C are flattened.
+        """
         return self._replace(features=self.features.flatten(0, -2)[words])
 
     def logits(self) -> Tensor:
-        """Compute the logits ``[..., V]``, in at least fp32."""
+        """Compute the logits ``[..., V]`` in fp32, or in fp64 if the features are in fp64."""
         z = F.linear(self.features, self.weight, self.bias)
         return z.to(torch.promote_types(z.dtype, torch.float32))
 
@@ -57,13 +60,13 @@ def smoothed_nll(
 
     Args:
         output: the features of the words ``[..., C]``, and the matrix that yields their logits.
-        target: the correct words' numbers in the vocabulary, ``[...]``.
-        epsilon: ε, the probability taken from the target and shared by all other words.
+        target: the indices of the correct words in the vocabulary, ``[...]``.
+        epsilon: ε, the probability taken from the target and divided among all other words.
         padding_idx: words with this target do not count.
 
     Returns:
-        Two scalars in nats, in at least fp32: the loss, and the negative log-likelihood of the
-        targets, without gradient.
+        Two scalars in nats: the loss, and the negative log-likelihood of the targets. The second
+        has no gradient. Both are in fp32, or in fp64 if the features are.
     """
     words, target = _counted(target, padding_idx)
 
@@ -92,18 +95,18 @@ def distilled_nll(
     teacher_weight: float = 1.0,
     padding_idx: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute a weighted mean of two cross-entropies, with the teacher and with the targets.
+    """Compute the loss of word-level distillation, summed over words.
 
-    The mean is summed over words, like the loss of :func:`smoothed_nll`.
-
-    For one word with logits ``z`` of the student and ``y`` of the teacher, ``w`` the teacher's
-    weight, ``p = softmax(y/τ)`` and ``q = softmax(z/τ)``:
+    For each word, this is a weighted mean of two cross-entropies of the student: one with the
+    teacher's probabilities, one with the target. Letters: logits ``z`` of the student and ``y`` of
+    the teacher, weight ``w`` of the teacher, ``p = softmax(y/τ)`` and ``q = softmax(z/τ)``:
 
         L = w · (-τ² Σ_v p_v log q_v) + (1 - w) · (-log softmax(z)_t)
         ∂L/∂z = w τ (q - p) + (1 - w) (softmax(z) - onehot(t))
 
-    ``output`` and ``teacher`` are the output layers of the words ``[...]``; the teacher's gets no
-    gradient. ``temperature`` is τ. All else, also the results, is as for :func:`smoothed_nll`.
+    ``output`` is the output layer of the student, ``teacher`` that of the teacher, which gets no
+    gradient. ``temperature`` is τ, ``teacher_weight`` is w. The other arguments and the two results
+    are those of :func:`smoothed_nll`.
     """
     words, target = _counted(target, padding_idx)
     teacher = teacher.of_words(words)
@@ -128,9 +131,9 @@ def distilled_nll(
 
 
 def _counted(target: Tensor, padding_idx: int | None) -> tuple[Tensor | slice, Tensor]:
-    """Return which words are not pads, and their targets ``[N]``.
+    """Return the words that are not pads, and their targets ``[N]``.
 
-    The words are indices ``[N]``, or a slice that selects all words if none is a pad.
+    The words are returned as their indices ``[N]``. If none is a pad, they are a slice of all.
     """
     target = target.reshape(-1)
     if padding_idx is None or (counted := target.ne(padding_idx)).all():
@@ -157,10 +160,14 @@ def _summed(output: OutputLayer, chunk_loss: ChunkLoss) -> tuple[Tensor, Tensor]
 class _Summed(torch.autograd.Function):
     """The sum of a :data:`ChunkLoss` over all chunks; the forward pass computes the gradients, too.
 
-    The ChunkLoss computes ``∂L/∂z`` for a chunk with features ``h`` and logits ``z``. This gives
-    the features' gradient ``∂L/∂z W``. The gradient of W is the sum of ``(∂L/∂z)^T h`` over chunks,
-    and that of b the sum of ``∂L/∂z`` over words. The gradient of W is stored transposed, as
-    ``h^T ∂L/∂z``: libraries compute this product, which has few rows, twice as fast.
+    The ChunkLoss computes ``∂L/∂z`` for a chunk with features ``h`` and logits ``z``. Gradients:
+
+    - features: ``∂L/∂z W``;
+    - W: the sum of ``(∂L/∂z)^T h`` over chunks;
+    - b: the sum of ``∂L/∂z`` over words.
+
+    The forward pass computes the gradient of W transposed, as ``h^T ∂L/∂z``, because libraries
+    compute this product twice as fast.
     """
 
     @staticmethod
@@ -214,7 +221,10 @@ class _Summed(torch.autograd.Function):
 
 
 def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return ``total + A B`` in ``dtype``, computed in place unless ``total`` is None."""
+    """Return ``total + A B``, computed in place in ``total``; if ``total`` is None, ``A B``.
+
+    ``dtype`` is the type of ``total`` and of the result.
+    """
     if total is None:
         return (a @ b).to(dtype)
     if dtype == b.dtype:
@@ -224,7 +234,7 @@ def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype)
 
 
 def _softmax_(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``p = softmax(z)``, in place of ``z`` ``[R, V]``, and ``log Σ e^z``, ``[R, 1]``."""
+    """Return ``softmax(z)`` ``[R, V]``, which overwrites ``z``, and ``log Σ e^z`` ``[R, 1]``."""
     highest = z.amax(dim=1, keepdim=True)
     p = torch.softmax(z, dim=1, out=z)
     return p, highest - p.amax(dim=1, keepdim=True).log()  # the largest p is at least 1/V

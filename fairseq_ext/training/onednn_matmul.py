@@ -1,16 +1,17 @@
 """Multiply fp32 matrices with oneDNN: faster where torch's own choice is slow, or in bf16.
 
 torch multiplies fp32 matrices with MKL, which uses AVX-512 on Intel's processors only. oneDNN, also
-part of torch, uses it on all processors. On AMD's processors of family 26 (Zen 5), a matrix product
-of training takes half the time. On those of family 25 (Zen 4), whose vector units have 256 bits,
-AVX-512 gains nothing. Sums are rounded in another order, as with any other library.
+part of torch, uses AVX-512 on all processors that have it. On AMD's processors of family 26
+(Zen 5), a matrix product of training takes half the time with oneDNN. On those of family 25
+(Zen 4), whose vector units have 256 bits, AVX-512 gains nothing. The two libraries add in different
+orders, so results differ by rounding.
 
-On request both factors and the result of a large product are rounded to bf16 (8 bits of mantissa),
-and the result is returned in fp32. oneDNN sums in fp32. A processor with instructions for bf16
-(AVX512-BF16, AMX) computes such a product in about half the time, or less. Products of batches of
-matrices, such as those within attention, and small products stay in fp32.
+On request, both factors and the result of a large product are rounded to bf16 (8 bits of mantissa).
+oneDNN sums in fp32, and the result is returned in fp32. A processor with instructions for bf16
+(AVX512-BF16, AMX) computes such a product in about half the time, or less. Small products stay in
+fp32, and so do products of batches of matrices, such as those within attention.
 
-Letters: ``A [M, K]``, ``B [K, N]``.
+Shapes: ``A [M, K]``, ``B [K, N]``.
 """
 
 import contextlib
@@ -48,7 +49,9 @@ an update needs thirty. With the default of 1,024 for each, a training would fil
 
 @functools.cache
 def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether MKL is slow here (AMD from family 26 on) and oneDNN can replace it.
+    """Return whether MKL is slow on this processor, and oneDNN can replace it.
+
+    MKL is slow on AMD's processors from family 26 on.
 
     ``processors`` is the file in which Linux describes the processors.
     """
@@ -64,16 +67,16 @@ def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def is_replaceable() -> bool:
-    """Return whether torch has oneDNN, and lets :func:`by_onednn` replace torch's own products."""
+    """Return whether :func:`by_onednn` works: torch must have oneDNN and replaceable kernels."""
     parameters = inspect.signature(torch.library.Library.impl).parameters
     return torch.backends.mkldnn.is_available() and "allow_override" in parameters
 
 
 @contextlib.contextmanager
 def by_onednn(bf16: bool = False) -> Iterator[None]:
-    """Compute products on the CPU by oneDNN in the ``with`` block, also in backward passes.
+    """Compute large products of fp32 matrices on the CPU by oneDNN, inside a ``with`` block.
 
-    With ``bf16``, factors and results of large products of fp32 matrices are rounded to bf16.
+    This includes products in backward passes. If ``bf16``, factors and results are rounded to bf16.
     """
     product = _bf16_product if bf16 else _product
     for name, capacity in CACHES.items():
@@ -91,7 +94,10 @@ def by_onednn(bf16: bool = False) -> Iterator[None]:
 
 
 def mm(product: Product, a: Tensor, b: Tensor) -> Tensor:
-    """Compute ``A B``: a large product of fp32 matrices by ``product``, any other by torch."""
+    """Compute ``A B``.
+
+    If this is a large product of fp32 matrices, ``product`` computes it, otherwise torch.
+    """
     if _is_large(a, b):
         return product(a, b, None)
     return torch.mm(a, b, out=a.new_empty(a.size(0), b.size(1)))  # torch's own kernel
@@ -102,8 +108,8 @@ def addmm(
 ) -> Tensor:
     """Compute ``β added + α A B``.
 
-    A large product of fp32 matrices is computed by ``product``, if ``added`` is a bias ``[N]`` and
-    ``β = α = 1``; any other by torch.
+    If ``A B`` is a large product of fp32 matrices, ``added`` is a bias ``[N]`` and ``β = α = 1``,
+    ``product`` computes it, otherwise torch.
     """
     is_bias = added.dim() == 1 and added.size(0) == b.size(1) and added.is_contiguous()
     if is_bias and beta == alpha == 1 and added.dtype == a.dtype and _is_large(a, b):
@@ -117,8 +123,8 @@ def addmm_(
 ) -> Tensor:
     """Compute ``β sums + α A B`` in place of ``sums``.
 
-    A large product of fp32 matrices is computed by ``product``, if ``β = α = 1``; any other by
-    torch.
+    If ``A B`` is a large product of fp32 matrices and ``β = α = 1``, ``product`` computes it,
+    otherwise torch.
     """
     if beta == alpha == 1 and sums.dtype == a.dtype and _is_large(a, b):
         return sums.add_(product(a, b, None))
@@ -143,7 +149,7 @@ def _bf16_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def times_as_long(converted: bool) -> float:
-    """Return the time of a matrix product on the CPU in bf16, divided by its time in fp32.
+    """Measure a matrix product on the CPU; return its time in bf16, divided by its time in fp32.
 
     If ``converted``, the time in bf16 includes the conversion of the factors from fp32.
     """

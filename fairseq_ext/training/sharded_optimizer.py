@@ -1,8 +1,9 @@
 """``--zero-sharding os``: each process keeps the optimizer's state for a part of the weights.
 
-This is stage 1 of ZeRO (Rajbhandari et al., 2020, https://arxiv.org/abs/1910.02054), in torch's
-``ZeroRedundancyOptimizer``: gradients are summed as usual, and each process updates its own
-parameters and sends them to the others. No parameter is divided, so sharding changes no results.
+This is stage 1 of ZeRO (Rajbhandari et al., 2020, https://arxiv.org/abs/1910.02054), by torch's
+``ZeroRedundancyOptimizer``. Gradients are summed over processes as usual. Each process updates some
+of the parameters and sends them to the others. Each parameter belongs to one process, so sharding
+changes no results.
 """
 
 from typing import Any
@@ -11,10 +12,10 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 
 class ShardedOptimizer(ZeroRedundancyOptimizer):
-    """An optimizer that splits its state among processes, and has the methods that fairseq calls.
+    """An optimizer of fairseq (the inner optimizer) whose state is split among processes.
 
-    :meth:`state_dict` returns the whole state as the inner optimizer would, so that a checkpoint
-    does not depend on how many processes wrote it.
+    :meth:`state_dict` returns the whole state in the format of the inner optimizer, so that a
+    checkpoint does not depend on the number of processes.
     """
 
     disable_mem_eff_fp16_loading_hack = True
@@ -33,21 +34,24 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         return utils.broadcast_object(state, src_rank=0, group=self.process_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load this process's part of a whole state, without the second copy that torch keeps."""
+        """Load this process's part of a whole state.
+
+        torch's own method would also keep the whole state in memory.
+        """
         super().load_state_dict(state_dict)
         self.state.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that ``consolidate_state_dict`` has collected from all processes.
+        """Return the whole state, which ``consolidate_state_dict`` has collected before.
 
-        This whole state is not kept in memory: the next checkpoint collects it again.
+        The whole state is not kept in memory; the next checkpoint collects it again.
         """
         state = super().state_dict()
         self._all_state_dicts: list[dict[str, Any]] = []
         return state
 
     def share(self) -> tuple[int, int]:
-        """Return two numbers of weights: those whose state this process keeps, and all."""
+        """Return the number of weights whose state this process keeps, and that of all weights."""
         share, total = (
             sum(weight.numel() for group in groups for weight in group["params"])
             for groups in (self.optim.param_groups, self.param_groups)
