@@ -63,9 +63,9 @@ def has_wordspaces(text: str) -> bool:
 
 
 def suggest_pieces(language: str, path: Path) -> str:
-    """Return the advice to use SentencePiece for a text without spaces between words.
+    """Return the advice to use SentencePiece if the text in ``path`` has no spaces between words.
 
-    ``language`` is the text's language, which the advice names. Return "" if there are spaces.
+    If it has spaces, return "". The advice names the text's ``language``.
     """
     with path.open(encoding="utf-8", newline="\n") as file:
         if not is_spaceless(list(islice(file, READ))):

@@ -48,9 +48,10 @@ class ByteBPE:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(lines))]
 
     def decode(self, symbols: Iterable[str]) -> str:
-        """Turn pieces' ids, in decimal, into text with single spaces.
+        """Turn the decimal ids of pieces into text.
 
-        Symbols that are not the id of a piece of text, such as ``<unk>``, are skipped.
+        Each run of white space in the text becomes a single space. Symbols that are not the id of a
+        piece of text, such as ``<unk>``, are skipped.
         """
         ids = [int(symbol) for symbol in symbols if symbol.isdecimal() and len(symbol) < 10]
         text = self._tokenizer.decode([id_ for id_ in ids if id_ in self._known])

@@ -1,11 +1,12 @@
 """Check a corpus before fairseq reads it: text and dictionaries.
 
 fairseq reads text in Python's universal-newline mode and splits each line at white space. So
-``\\n``, ``\\r\\n`` and a lone ``\\r`` end a line. Form feed, next line (U+0085), no-break space
-and the line and paragraph separators (U+2028, U+2029) only separate words, like a space, and are
-accepted. A lone ``\\r`` is refused: it shifts every later sentence against its translation.
+``\\n``, ``\\r\\n`` and a lone ``\\r`` end a line. A lone ``\\r`` within a sentence would make two
+sentences of it, and all later sentences would be paired with wrong translations. Files with a lone
+``\\r`` are therefore refused. Form feed, next line (U+0085), no-break space and the line and
+paragraph separators (U+2028, U+2029) are accepted: they only separate words, like a space.
 
-A faulty file raises DataError, whose message has the line's number and a remedy.
+All checks raise DataError for a faulty file. The message has the line's number and a remedy.
 """
 
 import re

@@ -29,10 +29,10 @@ def plain(text: str) -> str:
 
 
 def lower_case(language: str) -> Callable[[str], str]:
-    """Return the function that lower-cases text of a language, letter by letter.
+    """Return the function that lower-cases text of a language.
 
-    In Turkish and its relatives, which have two letters i, ``I`` becomes ``ı``. In every language
-    ``İ`` becomes ``i``, because Unicode's rule would add a mark that tokenizers split off.
+    In Turkish and its relatives ``I`` becomes ``ı``, the letter i without a dot. In every language
+    ``İ`` becomes ``i``; by Unicode's rule a combining dot would follow, which tokenizers split off.
     """
     if is_turkic(language):
         return lambda text: text.replace("I\u0307", "i").translate(TURKIC).lower()
@@ -69,8 +69,9 @@ def unescape_controls(tokens: str) -> str:
 class Spaced(dict[int, int]):
     """A table for ``str.translate`` that turns characters of some Unicode categories into spaces.
 
-    ``categories`` are the first letters of their names: L letters, M marks (such as Indic vowels),
-    N numbers, P punctuation, S symbols, Z spaces, C controls. ``exceptions`` are kept.
+    ``categories`` has the first letters of these categories' names: ``L`` for letters, ``M`` for
+    marks (such as Indic vowels), ``N`` for numbers, ``P`` for punctuation, ``S`` for symbols, ``Z``
+    for spaces, ``C`` for controls. The characters in ``exceptions`` stay.
     """
 
     def __init__(self, categories: str, exceptions: str = "") -> None:

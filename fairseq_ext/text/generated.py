@@ -33,7 +33,10 @@ class Postprocessor:
 
     @classmethod
     def by_language(cls, language: str | None) -> "Postprocessor":
-        """Build a converter that joins subword-nmt's pieces and, for a language, detokenizes."""
+        """Build a converter that joins subword-nmt's pieces.
+
+        If ``language`` is given, it also detokenizes by Moses' rules for this language.
+        """
         return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 
     def words(self, lines: Iterable[str]) -> list[str]:
@@ -66,9 +69,10 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
     """Load the pipeline that turns the output ``generated`` of fairseq-generate into text.
 
-    Return the folder of its ``text.json``, and the pipeline. The output names its ``text.json``
-    (:func:`note`); if no unchanged copy of it is left, print a message and return None. If the
-    output names none, load the ``text.json`` beside the output; return None if there is none.
+    Return the folder of the ``text.json``, and the pipeline. If the output names a ``text.json``
+    (:func:`note`), take an unchanged copy of it; if there is none, print a message and return None.
+    If the output names no ``text.json``, take the one in the output's folder; if there is none,
+    return None.
     """
     beside = Path(generated).absolute().parent
     match = _NOTE.search(Path(generated).read_bytes()) if Path(generated).is_file() else None
@@ -95,8 +99,9 @@ def require_text(
 ) -> None:
     """Raise :class:`DataError` if the lines of the file ``name`` are subwords instead of text.
 
-    Lines are taken for subwords if most begin with SentencePiece's ``▁``; with ``references``, also
-    if more than a tenth have subword-nmt's ``@@`` and no reference has it.
+    Lines count as subwords if most begin with SentencePiece's ``▁``. If there are ``references``,
+    they also count as subwords if more than a tenth of them, but no reference, have subword-nmt's
+    ``@@``.
     """
     if references is not None and 10 * _marked(lines) > len(lines) and not _marked(references):
         raise DataError(

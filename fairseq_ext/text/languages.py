@@ -27,8 +27,8 @@ _OF_REGION = {"zh-cn": "zh-hans", "zh-sg": "zh-hans"} | dict.fromkeys(
 def short_code(language: str) -> str:
     """Return a language's code without script and region: ``pt`` for ``pt-BR`` and ``por_Latn``.
 
-    If a language has a code of two letters and one of three (ISO 639-1 and 639-3), return the code
-    that Moses uses, or else the shorter code.
+    If a language has several codes, such as ``de``, ``deu`` and ``ger``, return the one that Moses
+    uses, or the code of two letters if Moses has none. Unknown codes stay, in small letters.
     """
     code = re.split("[-_]", language.lower(), maxsplit=1)[0]
     return _SHORT.get(code, code)

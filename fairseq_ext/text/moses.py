@@ -1,15 +1,15 @@
 """Normalize punctuation, tokenize and detokenize by the rules of Moses' scripts.
 
-The tokenizer and the detokenizer are our own. From the library sacremoses, which lacks the rules of
-several languages, they take only the abbreviations. In every language they print exactly what
-``tokenizer.perl`` and ``detokenizer.perl`` of moses-smt/mosesdecoder print. There are three
-exceptions, because the scripts would break the text:
+The tokenizer and the detokenizer are our own, because the library sacremoses lacks the rules of
+several languages. Only its lists of abbreviations are used. In every language, the tokenizer and
+the detokenizer return exactly what ``tokenizer.perl`` and ``detokenizer.perl`` of
+moses-smt/mosesdecoder print. There are three exceptions, because the scripts would break the text:
 
 - A mark, joiner, skin tone or variation selector stays with the character that it belongs to, by
   Unicode's rules for grapheme clusters: Hindi, Tamil, Thai, Burmese and Khmer vowels, Yoruba tones,
   Persian words with a non-joiner, families of emoji, flags.
-- The word ``DOTMULTI`` stays as it is. The script writes it in place of successive full stops, and
-  in the end turns all of them into full stops, those of the text, too.
+- The word ``DOTMULTI`` stays as it is. The script turns it into full stops, because it uses this
+  word itself to stand for successive full stops.
 - A line that begins with ``<`` and ends with ``>`` is also detokenized.
 
 Punctuation is normalized by the rules of sacremoses, with three changes that give the output of
@@ -17,8 +17,8 @@ Punctuation is normalized by the rules of sacremoses, with three changes that gi
 
 - The two rules that move a comma or full stop behind a closing quotation mark apply to every
   language but English and Czech.
-- The rule for the full stop also applies at the end of a line. It needs a character behind the
-  quotation mark; the script finds the line feed there.
+- The rule for the full stop also applies at the end of a line, as in the script. This rule needs a
+  character behind the quotation mark, and the script's lines still have their line feed.
 - Only ASCII digits count as digits.
 """
 
@@ -112,9 +112,9 @@ UNESCAPES |= {ESCAPES[sign]: sign for sign in reversed(ESCAPES)}  # `&amp;` must
 def needed(pattern: str, replacement: str) -> str:
     """Return a string that occurs in every text that a rule changes; "" if none is known.
 
-    Few texts have the characters of most rules, so most rules need not be tried. The string is a
-    character of the regex ``pattern`` outside its groups, unless something there is optional. A
-    rule that replaces ``x+`` by ``x`` changes only texts with ``xx``.
+    A rule need not be tried on a text without this string, and that saves time. If a rule replaces
+    ``x+`` by ``x``, the string is ``xx``. Else it is a character that the regex ``pattern`` has
+    outside its groups. It is "" if ``pattern`` has optional or alternative parts there.
     """
     if pattern == f"{replacement}+":
         return 2 * replacement
@@ -280,10 +280,10 @@ def _spaced(words: list[str], language: str) -> Iterator[str]:
 
 
 def _is_ending(words: list[str], language: str) -> bool:
-    """Return whether the last of one to three successive words is attached to the word before it.
+    """Return whether the last word in ``words`` is written without a space before it.
 
-    English endings, such as ``'s`` or ``'ll``, are attached, and the decimals of a Czech number:
-    the ``5`` of ``3 , 5``.
+    This is so for English endings, such as ``'s`` or ``'ll``, and for the decimals of a Czech
+    number: the ``5`` of ``3 , 5``. ``words`` has the word and up to two words before it.
     """
     *before, word = words
     if language == "en":
@@ -300,7 +300,10 @@ def _is_elided(word: str, after: str) -> bool:
 
 
 def _is_dashed(word: str, after: list[str]) -> bool:
-    """Return whether a dash joins a Czech word to the words ``after``: ``e`` to ``- mail``."""
+    """Return whether a dash joins a Czech word to the next, such as ``e`` to ``mail``.
+
+    ``after`` has the two words after it: the dash and the next word.
+    """
     if len(after) < 2 or after[0] not in ("-", "–"):
         return False
     ending = bool(re.fullmatch("li|mail.*", after[1], re.IGNORECASE))

@@ -41,7 +41,8 @@ class Pipeline:
         escape: write ``&``, ``<``, quotes and brackets as XML entities in the tokens.
         aggressive: make hyphens within words tokens, written ``@-@``.
         lowercase: lower-case the text after tokenization.
-        lowercase_first: lower-case before Moses' rules, which recognize abbreviations by case.
+        lowercase_first: lower-case before Moses' rules instead of after them. The rules for full
+            stops depend on capitals, so some tokens differ.
         subwords: a kind of :data:`fairseq_ext.text.subwords.KINDS`, or ``none``.
         files: the files of the subwords.
     """
@@ -224,7 +225,10 @@ def load(folder: str | Path) -> Pipeline | None:
 
 
 def _verified(path: Path, entry: Any) -> Path:
-    """Return the path of a file that ``text.json`` names, which must be beside it, unchanged."""
+    """Return the path of a file that ``text.json`` names in its ``entry``.
+
+    Raise DataError if the file is not in the folder of ``text.json``, or has changed.
+    """
     name = entry.get("name") if isinstance(entry, dict) else None
     if not files.is_name(name):
         raise _wrong(path, f"`files` has {entry!r:.60}")

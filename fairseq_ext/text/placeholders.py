@@ -110,7 +110,10 @@ def _has_word(text: str) -> bool:
 
 
 def _pairs(span: str, tags: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return start and end of each element in a span; ``tags`` has start and end of each tag."""
+    """Return start and end of each XML element in a span, from its opening to its closing tag.
+
+    ``tags`` has start and end of each tag.
+    """
     pairs, opened = [], dict[str, list[int]]()
     for start, stop in tags:
         name = span[start:stop].strip("</>").partition(" ")[0].lower()
@@ -159,9 +162,9 @@ class Keeper:
     def _core(self, span: str, is_whole: bool) -> tuple[int, int]:
         """Return start and end of the part of a span that belongs to the sentence, its core.
 
-        Tags at the start and end of the span are left out, but not a pair of tags with text of the
-        span between them, unless the span is the whole line (``is_whole``). For a span without a
-        word return ``(len(span), 0)``.
+        Tags at the start and at the end of the span do not belong to the core. But a pair of tags
+        with text of the span between them does, unless the span is the whole line (``is_whole``).
+        If the span has no word, return ``(len(span), 0)``.
         """
         tags = [match.span() for match in TAG.finditer(span)] if self.markup else []
         start, stop = 0, len(span)

@@ -145,7 +145,7 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
 
 
 def decoded(raws: Iterable[bytes], path: Path | str, first: int = 1) -> Iterator[tuple[int, str]]:
-    """Decode lines of UTF-8 bytes, of which ``first`` is the first number, like :func:`lines`.
+    """Decode lines of UTF-8 bytes like :func:`lines`, and number them from ``first``.
 
     ``path`` is the file's path, or the name of a stream, for messages.
     """
@@ -216,11 +216,13 @@ def _encoding(line: bytes) -> str:
 def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield each row of a CSV file as ``(number of its first line, cells)``.
 
-    A first line such as ``sep=;``, which Excel writes, names the separator of cells. Otherwise it
-    is the comma, semicolon, tab or bar whose number per line is most regular at the start of the
-    file; in a tie, the one that is most frequent in the first line. Quoted cells may contain line
-    ends. A carriage return, which the format does not allow outside quotation marks, becomes a
-    space. Raise DataError if the file is not CSV, or :func:`lines` refuses it.
+    If the first line names the separator of cells, such as ``sep=;``, which Excel writes, use it.
+    Else use the comma, semicolon, tab or bar that occurs in the first line, and equally often in
+    the most of the first :data:`LOOKED_AT` lines. In a tie, use the most frequent one in the first
+    line.
+
+    Quoted cells may contain line ends. A carriage return within a line becomes a space. Raise
+    DataError if the file is not CSV, or :func:`lines` refuses it.
     """
     numbered = ((number, line.replace("\r", " ")) for number, line in lines(path, member))
     top = [line for _, line in itertools.islice(numbered, LOOKED_AT)]
@@ -262,9 +264,11 @@ def suggest_format(fields: Sequence[str]) -> str:
 def cells(
     numbered: Iterable[tuple[int, str]], path: Path, columns: tuple[int, int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the cleaned ``(source, target)`` of each line of a tab-separated file.
+    """Yield the cells ``(source, target)`` of each line of a tab-separated file.
 
-    ``numbered`` has lines with their numbers; ``columns`` are those of source and target, from 1.
+    The cells are cleaned by :func:`~fairseq_ext.text.cleaning.plain`, and those of an empty line
+    are "". ``numbered`` has the lines with their numbers. ``columns`` has the numbers of the source
+    and target columns, from 1. Raise DataError if a line lacks one of them.
     """
     for number, line in numbered:
         fields = line.split("\t") if line else [""] * max(columns)

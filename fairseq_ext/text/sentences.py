@@ -31,7 +31,10 @@ _NEXT = re.compile(rf"(?:\w{{4}}\.|[!?…])[{_QUOTES}]*\s+\W*(\w)")
 
 
 def seem_several(line: str) -> bool:
-    """Guess whether a line has several sentences, by a rule for all languages (no library)."""
+    """Guess whether a line has several sentences, without a library.
+
+    A sentence ends at a sign such as ``.`` or ``!`` before a capital, or at a sign such as ``。``.
+    """
     if any(match[1].isupper() for match in _NEXT.finditer(line)):
         return True
     return any(mark in line for mark in _MARKS) and bool(re.search(_END, line[:-2]))
@@ -50,7 +53,11 @@ class SentenceSplitter:
     joint: str
 
     def join(self, parts: Sequence[str], translations: Sequence[str]) -> str:
-        """Join the translations of a line's parts; two or more spaces between the parts stay."""
+        """Join the translations of a line's parts; leave out parts with the translation "".
+
+        An indentation stays, and so do two or more spaces between two parts. Elsewhere, ``joint``
+        is put between the parts.
+        """
         pairs = [pair for pair in zip(parts, translations, strict=True) if pair[1]]
         line = ""
         for part, translation in pairs[:-1]:

@@ -34,11 +34,13 @@ LONGEST_REMEMBERED = 100  # most characters of a cached word
 
 
 class Subwords(NamedTuple):
-    """The functions of one kind of subwords: ``encode`` from words to pieces, ``decode`` back.
+    """The functions of one kind of subwords, which split words into pieces and join the pieces.
 
-    ``mark`` is ``▁`` for the kinds that mark spaces by it, like SentencePiece, and "" for others.
-    With this mark, text without any ``▁`` has already been joined into words, and a ``▁`` of the
-    text itself becomes :data:`STAND_IN` in the pieces.
+    If pieces have ``▁`` in place of spaces, like those of SentencePiece, ``mark`` is ``▁``; else it
+    is "". For kinds with this mark:
+
+    - A ``▁`` of the text itself becomes :data:`STAND_IN` in the pieces.
+    - Lines without any ``▁`` are words already, not pieces.
     """
 
     encode: Step  # turns words into pieces
@@ -76,9 +78,10 @@ def remove_bpe(text: str) -> str:
 
 
 class Merges:
-    """A function that splits the words of a line like subword-nmt, and caches their pieces.
+    """A callable that splits the words of a line into pieces like subword-nmt.
 
-    ``codes`` is the file of merges; with ``counts``, it is a file of fastBPE.
+    ``codes`` is the file of merges, from fastBPE if ``counts`` is set, else from subword-nmt. The
+    pieces of each word are cached.
     """
 
     def __init__(self, codes: Path, counts: bool = False) -> None:
@@ -109,9 +112,9 @@ class Merges:
 def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
     """Merge symbols like subword-nmt, in time nearly linear (not quadratic) in their number.
 
-    ``ranks`` has the pairs to merge, each with its rank. Each round merges all pairs of the lowest
-    rank, from left to right. The pairs of a symbol merged in this round wait for a later round,
-    even if their ranks are lower still.
+    ``ranks`` maps the pairs to merge to their ranks. Each round merges all pairs of the lowest rank
+    that occurs, from left to right. The merged symbols form new pairs, which are merged in later
+    rounds only, even if their ranks are lower.
     """
     # Until the end, a merged symbol has the place of its left half; that of the right is empty.
     merged, count = list(symbols), len(symbols)
