@@ -1,4 +1,7 @@
-"""Translate sentences with a model that the engine runs, without torch and fairseq."""
+"""Translate sentences with a model that the engine (:mod:`fairseq_ext.engine`) runs.
+
+This needs neither torch nor fairseq.
+"""
 
 import math
 import os
@@ -25,11 +28,15 @@ def available_threads() -> int:
 
 
 class EngineTranslator:
-    """A translator of tokenized lines by the engine. Threads that share it take turns.
+    """A translator of tokenized lines by the engine.
 
-    It has the attributes of :class:`~fairseq_ext.decoding.translator.Translator`. ``search`` is the
-    default search of all calls; None for the model's own defaults. ``threads`` is the number of
-    threads that share a batch; None for :func:`available_threads`.
+    Several Python threads may call it; they take turns. It has the attributes of
+    :class:`~fairseq_ext.decoding.translator.Translator`.
+
+    Args:
+        search: the default search of all calls; None for the model's own defaults.
+        threads: number of the engine's threads, which translate a batch together; None for
+            :func:`available_threads`.
     """
 
     def __init__(
@@ -68,7 +75,7 @@ class EngineTranslator:
     ) -> list[list[Candidate]]:
         """Translate like :meth:`fairseq_ext.decoding.translator.Translator.translate`.
 
-        Batch size, constraints and shortlist are always the translator's.
+        Batch size, constraints and shortlist are always those of the translator's default search.
         """
         search = search or self._search
         rules = _rules(search, self._search.constraints, len(self._model.target))
@@ -119,7 +126,7 @@ class EngineTranslator:
         return scored
 
     def _split(self, line: str) -> list[str]:
-        """Return a line's sentence and, if the search has constraints, those of the line."""
+        """Return the sentence of a line and, if the search has constraints, its constraints."""
         return line.split("\t") if self._search.constraints else [line]
 
     def _encode_constraints(self, constraints: Sequence[str]) -> list[int]:
@@ -132,7 +139,10 @@ class EngineTranslator:
         return tokens
 
     def _encode(self, line: str) -> list[int]:
-        """Encode a line as token ids, truncated, and with the special symbols, as in training."""
+        """Return the token ids of a line, with the special symbols that the model expects.
+
+        If sources were truncated in training (``--truncate-source``), this line is, too.
+        """
         model = self._model
         numbers = (self._numbers.get(symbol, UNKNOWN) for symbol in line.split())
         tokens = [number for number in numbers if number != PAD]  # fairseq takes it for padding
@@ -155,10 +165,11 @@ class EngineTranslator:
 
 
 def _rules(search: Search, constraints: str | None, vocabulary: int) -> Rules:
-    """Convert the options of a search into the engine's.
+    """Convert the options of a search into those of the engine.
 
-    ``constraints`` are the translator's, and ``vocabulary`` is the size of the target dictionary.
-    Raise ConfigError for half precision, or a beam that is too large for the dictionary.
+    ``constraints`` is the option of the translator's default search, and ``vocabulary`` the size of
+    the target dictionary. Raise ConfigError for half precision, or a beam that is too large for the
+    dictionary.
     """
     if search.fp16:
         raise ConfigError("`--fp16` does not go with a model for the engine.")

@@ -45,7 +45,7 @@ def measure(path: str | Path, texts: Sequence[str], beam: int) -> Latency:
     """Measure time and energy of a model that translates lines one at a time, on one CPU thread.
 
     The model at ``path`` is a bundle, or a checkpoint whose dictionaries :func:`~fairseq_ext.load`
-    finds. Empty lines are left out.
+    finds. Empty lines are left out. Raise DataError if all lines are empty.
     """
     texts = [text for text in texts if text.strip()]
     if not texts:

@@ -1,7 +1,9 @@
 """Open a trained model of any format, to translate with it.
 
-A bundle with a program needs neither torch nor fairseq; all other models need both. For such
-models, :mod:`fairseq_ext.generation.on_engine` decides between the engine and fairseq's generator.
+A model is a checkpoint, or a bundle: a folder with all that the model needs
+(:mod:`fairseq_ext.checkpoints.bundle`). The engine runs bundles that have a ``program.json``,
+without torch and fairseq. All other models need both libraries. For these models,
+:mod:`fairseq_ext.generation.on_engine` decides between the engine and fairseq's generator.
 """
 
 import logging
@@ -96,7 +98,10 @@ def open_model(
 
 
 def _require_same_text(folders: Iterable[Path], src: str, tgt: str) -> None:
-    """Raise ConfigError for an ensemble with different ``text.json``; models may lack the file."""
+    """Raise ConfigError if the ``text.json`` of an ensemble's models differ.
+
+    Models without a ``text.json`` are accepted.
+    """
     texts = [(folder, pipeline.find_towards([folder], src, tgt)) for folder in sorted(folders)]
     existing = [(folder, text) for folder, text in texts if text is not None]
     for (first, text), (second, other) in pairwise(existing):
@@ -116,9 +121,9 @@ def refuse_unused_data(
 ) -> None:
     """Raise ConfigError if ``data``, a folder with dictionaries, would have no effect.
 
-    This is so if the engine runs all models, which are then bundles with their own dictionaries.
-    ``engine`` and ``fp16`` are options of the search, on which this depends. The message names the
-    option ``name``.
+    It has none if the engine runs all models, because these are then bundles, which have their own
+    dictionaries. ``engine`` and ``fp16`` are the options of the search that decide whether the
+    engine runs the models. ``name`` is the name of the option for ``data`` in the message.
     """
     if data is not None and _run_by_engine(models, engine, fp16):
         raise ConfigError(
@@ -156,9 +161,10 @@ def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> lis
     """Return the models that a path names: one or, for some models that fairseq published, several.
 
     Several models are an ensemble. ``src`` and ``tgt`` choose the languages of multilingual
-    published models; None for the languages of the training. The folder of a run stands for its
-    averaged, best or last checkpoint, and the name of a bundle for the bundle's folder. Raise
-    ConfigError for a folder without a model.
+    published models; None for the languages of the training. If the path is the folder of a
+    training, return its averaged checkpoint, or else the best one, or else the last one. If it is
+    the name of a bundle, return the bundle's folder. Else return the path itself. Raise ConfigError
+    for a folder without a model.
     """
     if links := published.prepare(path, src, tgt):
         return links
@@ -195,9 +201,14 @@ def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path
 def data_of(path: Path) -> Path:
     """Find the folder with the dictionaries that a checkpoint was trained with.
 
-    If the path in the checkpoint is relative, it is looked up in the checkpoint's folder, in the
-    two folders above it (for the recipes), and then in the working folder of this process. Raise
-    ConfigError if there is no such folder.
+    Return the first folder with dictionaries among these:
+
+    - the checkpoint's own folder;
+    - the folder of the data that the checkpoint names. If its path is relative, it is looked up
+      from the checkpoint's folder, from the two folders above it, where the recipes keep their
+      data, and from the working folder of this process.
+
+    Raise ConfigError if no folder has dictionaries.
     """
     checkpoint = find_model.require(path)  # before the next line, which fails without torch
     from fairseq_ext.checkpoints import storage

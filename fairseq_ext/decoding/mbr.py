@@ -55,7 +55,7 @@ class SacrebleuUtility:
         self.score = metric.sentence_score
 
     def matrix(self, candidates: Sequence[str], source: str | None = None) -> Array:
-        """Score each candidate (row) with every candidate as reference (column): ``[H, H]``."""
+        """Score each of ``H`` candidates (rows) against each as reference (columns): ``[H, H]``."""
         return np.array([[self.score(h, [y]).score for y in candidates] for h in candidates])
 
 
@@ -74,7 +74,7 @@ class NeuralUtility:
         return f"COMET|{self.metric.signature}"
 
     def matrix(self, candidates: Sequence[str], source: str) -> Array:
-        """Score each candidate (row) with every candidate as reference (column): ``[H, H]``.
+        """Score each of ``H`` candidates (rows) against each as reference (columns): ``[H, H]``.
 
         Raise ConfigError if the metric does not read references.
         """
@@ -121,7 +121,7 @@ class MbrsUtility:
         return self._load()
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
-        """Score each candidate (row) with every candidate as reference (column): ``[H, H]``."""
+        """Score each of ``H`` candidates (rows) against each as reference (columns): ``[H, H]``."""
         texts = list(candidates)
         scores = self.metric.pairwise_scores(texts, texts, source)
         return self.sign * scores.double().cpu().numpy()
@@ -136,8 +136,9 @@ def _value(text: str) -> Any:
 
 
 Utility = SacrebleuUtility | NeuralUtility | MbrsUtility
-"""A utility u. ``reads_source`` says whether u needs the source text, ``signature`` is the name to
-report, and ``matrix`` computes u(candidate i, candidate j) ``[H, H]``; larger values are better."""
+"""A utility u; larger values are better. ``reads_source`` says whether u needs the source text.
+``signature`` is the name to report. ``matrix`` computes u(candidate i, candidate j) for all pairs
+of ``H`` candidates: ``[H, H]``."""
 
 
 def is_neural(name: str) -> bool:
@@ -150,8 +151,13 @@ def build_utility(
 ) -> Utility:
     """Build the utility ``chrf``, ``bleu``, ``comet:MODEL`` or ``mbrs:METRIC``.
 
-    ``options`` are fields of the mbrs metric's configuration, as text; ``tokenizer`` is for BLEU;
-    ``process`` has arguments of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
+    Args:
+        options: fields of the configuration of an mbrs metric, as text.
+        tokenizer: sacrebleu's tokenizer, for BLEU.
+        process: arguments of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`, for COMET.
+
+    Raises:
+        ConfigError: the utility does not exist or cannot be used, or ``options`` do not fit it.
     """
     if name.startswith(OUTSIDE):
         return MbrsUtility(name.removeprefix(OUTSIDE), options or {})
@@ -226,7 +232,7 @@ def read_candidates(
 
 
 def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]) -> None:
-    """Raise DataError if two files of samples have different sources, or are equal."""
+    """Raise DataError if two files have samples for different sources, or the same samples."""
     samples: dict[tuple, str | Path] = {}
     for path, sentences in zip(paths, files, strict=True):
         if [entry.source for entry in sentences] != [entry.source for entry in files[0]]:

@@ -55,10 +55,10 @@ class Folder:
         return [parts_by_name[name] for name in self.shared.missing([*parts_by_name])]
 
     def work(self, parts: Sequence[Part], write: WritePart) -> None:
-        """Translate those of ``parts`` that are missing, along with other workers.
+        """Translate ``parts`` together with other workers, until none of them is missing.
 
-        ``write`` translates a part into an open file of text and one of details, which is None if
-        no details are requested.
+        Call ``write`` with each part that falls to this worker, an open file for the translations,
+        and an open file for the details or, if no details are requested, None.
         """
         parts_by_name = {self.text(part).name: part for part in parts}
         self.shared.work([*parts_by_name], lambda name: self._write(parts_by_name[name], write))

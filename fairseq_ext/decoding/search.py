@@ -44,7 +44,7 @@ class Search:
         beam: beam size, or number of samples.
         nbest: translations returned for each sentence.
         lenpen: a score is divided by the translation's length to this power.
-        gnmt_lenpen: α of GNMT's length penalty, used in place of ``lenpen`` unless it is 0.
+        gnmt_lenpen: α of GNMT's length penalty, which replaces ``lenpen``; 0: ``lenpen`` is used.
         sampling: whether to draw tokens instead of searching.
         epsilon: draw only among tokens of at least this probability.
         top_k: draw only among the ``top_k`` most probable tokens; 0 for all.
@@ -56,9 +56,9 @@ class Search:
         cpu: whether to use the CPU even if there is a GPU.
         engine: :data:`fairseq_ext.engine.FAIRSEQ`, or one of :data:`fairseq_ext.engine.ENGINES`.
         shortlist: file of `fairseq-ext shortlist` with the tokens that translations may have.
-        constraints: ``ordered`` or ``unordered`` if each sentence is followed, after tabs, by
-            target tokens that its translation must have, in the order of the line or in any order;
-            None if not.
+        constraints: if not None, a sentence may have constraints after tabs: target tokens that its
+            translation must have. ``ordered``: in the order of the line; ``unordered``: in any
+            order.
 
     Raises:
         ConfigError: options are out of range or do not go together.
@@ -130,10 +130,10 @@ Translates: TypeAlias = "Translator | EngineTranslator"
 
 
 def require_compatible(constraints: str | None, **options: object) -> None:
-    """Raise ConfigError if options that change the text are set together with ``constraints``.
+    """Raise ConfigError if ``constraints`` is set together with an option in ``options``.
 
-    Such ``options``, by field name, are for example ``keep``. They would also change the
-    constraints, which follow the text in its line.
+    ``options`` maps names of options that change a line before it is translated, such as ``keep``,
+    to their values. They would also change the constraints, because these are part of the line.
     """
     names = [flag(name) for name, value in options.items() if value]
     if constraints is not None and names:

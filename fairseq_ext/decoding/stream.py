@@ -187,7 +187,7 @@ class SpannedSentences:
     def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
         """Return the translations of each sentence.
 
-        ``ranked`` has those of the parts that :meth:`restore` returned, in the same order.
+        ``ranked`` has the translations of the parts that :meth:`restore` returned, in their order.
         """
         translated, results = iter(ranked), list[Ranked]()
         for line, result in zip(self._masked, self._results, strict=True):
@@ -203,11 +203,12 @@ class SpannedSentences:
 def join_parts(
     parts: Sequence[str], translated: Iterator[Ranked], splitter: SentenceSplitter
 ) -> Ranked:
-    """Join the translations of a line's sentences: all best ones, all second best, and so on.
+    """Join the translations of a line's sentences into translations of the line, best first.
 
-    ``parts`` are the sentences as ``splitter`` split the line. The next items of ``translated`` are
-    their translations. Indentation and the bullets and numbers of list items are parts that stay as
-    they are. A line without a translation gets an empty one.
+    The best translation of the line has the best one of each sentence, and so on. ``parts`` are the
+    parts into which ``splitter`` split the line; their translations are the next items of
+    ``translated``. Parts that are an indentation, or the bullet or number of a list item, stay as
+    they are. A sentence without a translation becomes "".
     """
     rows = [*islice(translated, len(parts))]
     if len(parts) == 1:
@@ -222,16 +223,20 @@ def join_parts(
 
 
 def by_rank(rows: Sequence[Sequence[_T]]) -> list[list[_T]]:
-    """Transpose rows, without empty ones; a short row repeats its last entry."""
+    """Return the first entries of all rows, then the second entries, and so on.
+
+    Rows that are too short repeat their last entry, and empty rows are left out: ``[1, 2], [3]``
+    becomes ``[1, 3], [2, 3]``.
+    """
     rows = [row for row in rows if row]
     ranks = range(max(map(len, rows), default=0))
     return [[row[min(rank, len(row) - 1)] for row in rows] for rank in ranks]
 
 
 def _concatenated(candidates: Sequence[Candidate]) -> Candidate:
-    """Join the translations of a line's parts; the result has no attention.
+    """Join the translations of a line's parts into one translation, without attention.
 
-    Its score is the mean of their scores, weighted by length (``</s>`` included).
+    Its score is the mean of the parts' scores, weighted by length (``</s>`` included).
     """
     lengths = [len(candidate.tokens.split()) + 1 for candidate in candidates]
     scores = [candidate.score * n for candidate, n in zip(candidates, lengths, strict=True)]

@@ -247,12 +247,17 @@ def load(
     """Load a trained model that translates text, and the text steps (subwords …) of its training.
 
     Args:
-        path: a bundle (most need neither torch nor fairseq); the name of a bundle that comes with
-            the package, such as ``de-en``; a checkpoint; a run's folder, where the first of
-            ``average.pt``, ``checkpoint_best.pt`` and ``checkpoint_last.pt`` that exists is
-            loaded; or a name on the Hugging Face Hub, ``org/name`` or ``org/name@revision``.
-        data: folder of fairseq-preprocess with the dictionaries; None for the dictionaries in the
-            model or, if these still exist, the dictionaries of its training.
+        path: the model, in any of these forms:
+
+            - a checkpoint;
+            - the folder of a training: the first of ``average.pt``, ``checkpoint_best.pt`` and
+              ``checkpoint_last.pt`` that exists is loaded;
+            - a bundle: a folder or archive of ``fairseq-ext bundle`` with all that the model needs.
+              Most bundles need neither torch nor fairseq;
+            - the name of a bundle that comes with the package, such as ``de-en``;
+            - a name on the Hugging Face Hub, ``org/name`` or ``org/name@revision``.
+        data: folder of fairseq-preprocess with the dictionaries; None for the model's own
+            dictionaries or, if it has none, those that it was trained with.
         src, tgt: languages; None for the languages of the training.
         engine: the translator on a CPU: ``native``, ``native-bf16``, ``native-int8``,
             ``torch``, or ``fairseq``.
@@ -260,8 +265,8 @@ def load(
             processors. With a checkpoint, torch uses this number in the whole process.
         max_tokens: most source tokens in a batch.
         cpu: whether to use the CPU even if there is a GPU.
-        constraints: ``ordered`` or ``unordered`` if each line is followed, after tabs, by texts
-            that its translation must have, in the order of the line or in any order; None if not.
+        constraints: if not None, a line may have constraints after tabs: texts that its translation
+            must have. ``ordered``: in the order of the line; ``unordered``: in any order.
 
     Raises:
         CheckpointError: a file cannot be used.

@@ -138,11 +138,11 @@ class Translator:
         """Translate sentences; return the ``nbest`` best translations of each, best first.
 
         Args:
-            sentences: lines of source tokens, none longer than ``limit``, with constraints after
-                tabs if the translator's own search has them.
+            sentences: lines of at most ``limit`` source tokens. If the translator's default search
+                has ``constraints``, they follow after tabs.
             numbers: the sentences' numbers, on which samples depend; None for 0, 1, 2 ….
-            search: how to search; None for the translator's own search. Precision, device and
-                engine are always the translator's.
+            search: how to search; None for the default search. Precision, device, engine, batch
+                size, shortlist and constraints are always those of the default search.
 
         Raises:
             ConfigError: the search is not possible.
@@ -177,8 +177,9 @@ class Translator:
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Tensor]:
         """Return, for each target, the log-probabilities (base e) of its tokens and ``</s>``.
 
-        fairseq computes them with unrounded weights, even if the engine's weights are rounded.
-        Raise DataError if a target has more tokens than the model can write.
+        fairseq computes them from the unrounded weights, even if the engine of the search rounds
+        weights, as ``native-int8`` does. Raise DataError if a target has more tokens than the model
+        can write.
         """
         words = self._task.target_dictionary
         tokens = [words.encode_line(line, add_if_not_exist=False).long() for line in targets]
@@ -270,8 +271,8 @@ def _configuration(data: str | Path, search: Search) -> Any:
 def forked_random_numbers(search: Search) -> AbstractContextManager[None]:
     """Return a context that, at its end, restores the state of torch's random generators.
 
-    The generators of GPUs are restored, too, unless ``search`` asks for the CPU and CUDA is not in
-    use.
+    If there are GPUs, their generators are included, except if ``search`` asks for the CPU and this
+    process has not used CUDA yet.
     """
     cuda = torch.cuda.is_initialized() or (torch.cuda.is_available() and not search.cpu)
     return torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else [])
