@@ -106,7 +106,7 @@ class Service:
         return JSONResponse(answer)
 
     async def detect(self, request: Request) -> Response:
-        """Detect the language of a text: the served languages, the most probable first."""
+        """Detect the language of a text; return the served languages, the most probable first."""
         fields = await self._fields(request)
         text = fields.get("q")
         if not isinstance(text, str) or not text.strip():
@@ -115,7 +115,11 @@ class Service:
         return JSONResponse(await self._in_text_thread(1, lambda: self._pairs.detect(text)))
 
     async def _fields(self, request: Request) -> dict[str, Any]:
-        """Read a request's fields; refuse a full queue (429), damaged fields or a wrong API key."""
+        """Read the fields of a request.
+
+        Refuse the request if the queue is full (429), the body cannot be read or parsed, or the API
+        key is missing or wrong.
+        """
         if self._load >= self._limits.max_queue:
             raise Refusal(429, BUSY, {**WAIT, **requests.CLOSE})  # before there is a body in memory
         self._reading += 1
@@ -133,7 +137,11 @@ class Service:
         return self._batcher.waiting + self._reading + self._encoding
 
     async def _in_text_thread(self, lines: int, work: Callable[[], _T]) -> _T:
-        """Call ``work`` in the thread that converts text; refuse it if too many lines wait."""
+        """Call ``work`` in the thread that converts text, and return its result.
+
+        ``lines`` is the number of lines in ``work``. Refuse the request (429) if these and the
+        lines and sentences that already wait are too many.
+        """
         if self._load + lines > self._limits.max_queue:
             raise Refusal(429, BUSY, WAIT)
         self._encoding += lines
@@ -239,7 +247,11 @@ def _joined(
 
 
 async def _while_waited_for(request: Request, work: Coroutine[Any, Any, _T], seconds: float) -> _T:
-    """Return the result of ``work``; cancel it if the client leaves, or after ``seconds``."""
+    """Return the result of ``work``.
+
+    If the client leaves first (499), or after ``seconds`` (503), cancel ``work`` and refuse the
+    request.
+    """
     task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
     try:
         await asyncio.wait({task, disconnect}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -2,7 +2,8 @@
 
 If there are several workers, the server sets ``PROMETHEUS_MULTIPROC_DIR`` before it starts them.
 Each worker writes its counts to files in that folder. The worker that is asked for the counts adds
-up all files. No label comes from clients, so clients cannot make the page long.
+up all files. Requests for unknown paths are counted together, under the label ``other``, so that
+clients cannot make the page of counts long.
 """
 
 import os
@@ -80,7 +81,7 @@ class Metrics:
 
 
 class _AllWorkers(MultiProcessCollector):
-    """A collector of the metrics of all workers, which skips the empty file of a starting one."""
+    """A collector of the metrics of all workers; it skips a starting worker's empty file."""
 
     def collect(self) -> Iterable[prometheus.Metric]:
         return self.merge([str(path) for path in Path(self._path).glob("*.db") if _size(path)])

@@ -15,12 +15,17 @@ ANY = "*"
 class OriginFilter:
     """ASGI middleware that refuses requests of foreign web pages.
 
-    ``Host`` must be ``localhost``, one of ``names`` or an IP address. This stops a page that points
-    its own name at this machine (DNS rebinding), because the page's requests have this name in
-    ``Host``. ``Origin``, if there is one, must be this server or one of ``origins``, such as
-    ``https://example.org``. This stops all other foreign pages. ``*`` in ``names`` accepts every
-    ``Host``, and ``*`` in ``origins`` every ``Origin``. Messages name the command's options that
-    allow more: ``name_option`` and, unless it is empty, ``origin_option``.
+    A request is answered if both its headers are allowed, else refused (403):
+
+    - ``Host`` must be ``localhost``, one of ``names`` or an IP address; with ``*`` in ``names``, it
+      may be anything. This stops a page that points its own domain name at this machine (DNS
+      rebinding), because the page's requests have that name in ``Host``.
+    - ``Origin``, if there is one, must be this server or one of ``origins``, such as
+      ``https://example.org``; with ``*`` in ``origins``, it may be anything. This stops all other
+      foreign pages.
+
+    The message of a refusal says which option of the command allows the request: ``name_option`` or
+    ``origin_option``. An empty ``origin_option`` is left out.
     """
 
     def __init__(

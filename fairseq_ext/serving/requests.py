@@ -139,7 +139,10 @@ def check_texts(texts: Sequence[str], limits: Limits) -> None:
 
 
 def require_few(unit: str, count: int, maximum: int) -> None:
-    """Refuse (status 413) a request with more than ``maximum`` of a unit, such as ``lines``."""
+    """Refuse a request (status 413) whose ``count`` is above ``maximum``.
+
+    ``unit`` is the word for the things that were counted, such as ``lines``.
+    """
     if count > maximum:
         fault = f"The request has {count:,} {unit}, but at most {maximum:,} are translated."
         raise Refusal(413, fault)

@@ -140,8 +140,9 @@ class Settings:
                     raise wrong_value(flag(name), wish, value)
 
     def keeper(self, in_html: bool) -> Keeper | None:
-        """Return a finder of text that stays untranslated, such as URLs; None if there is none.
+        """Return a finder of text that stays untranslated, such as URLs.
 
-        The options say which text this is; tags belong to it, too, if ``in_html`` is set.
+        It finds matches of ``keep``, addresses if ``keep_addresses`` is set, and tags if
+        ``in_html`` is set. If all three are off, return None.
         """
         return keeper(self.keep, in_html, self.keep_addresses)
