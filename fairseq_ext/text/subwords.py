@@ -239,9 +239,9 @@ def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[st
 def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
     """Learn at most ``merges`` merges from all texts together, and write them to ``codes``.
 
-    ``subword-nmt learn-bpe`` would learn the same merges from the concatenated texts. To save
-    memory, it gets each word only once, with its count. Raise DataError if there is nothing to
-    merge.
+    They are the merges that ``subword-nmt learn-bpe`` would learn from the concatenated texts. To
+    save memory, subword-nmt gets each word only once here, with its count. Raise DataError if there
+    is nothing to merge.
     """
     from subword_nmt import learn_bpe as subword_nmt
     from tqdm import tqdm
