@@ -260,7 +260,10 @@ def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ..
 
 
 def decide(candidates: Candidates, utility: Utility, indices: Sequence[int]) -> Decision:
-    """Choose, among the candidates at ``indices``, the one with the best mean utility."""
+    """Choose the candidate with the best mean utility; if several have it, the first.
+
+    Only the candidates at ``indices`` take part, both as hypotheses and as references.
+    """
     counts = Counter(candidates.texts[index] for index in indices)
     texts = list(counts)
     weights = np.array([*counts.values()]) / len(indices)
