@@ -76,7 +76,10 @@ class Service:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Translate until the ``with`` block ends; also import what the first request needs."""
+        """Let the batcher translate until the ``with`` block ends.
+
+        Meanwhile the text thread imports what the first request needs.
+        """
         self._text_thread.submit(import_module, "fairseq_ext.serving.query")
         async with self._batcher.running():
             yield

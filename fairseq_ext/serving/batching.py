@@ -82,9 +82,10 @@ class Batcher:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Translate until the ``with`` block ends, and then finish the last batch.
+        """Translate the sentences of the queue until the ``with`` block ends.
 
-        A single thread translates all batches, because the engine's memory belongs to one thread.
+        Then finish the last batch, but begin no other. A single thread translates all batches,
+        because the engine's memory belongs to one thread.
         """
         with ThreadPoolExecutor(1, "translate") as thread:
             work = asyncio.create_task(self._work(thread))

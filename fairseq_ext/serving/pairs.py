@@ -61,9 +61,10 @@ class Pairs:
         ]
 
     def detect(self, text: str) -> list[dict[str, Any]]:
-        """Return the served languages with their probability for a text in percent, highest first.
+        """Return how probable each served language is for a text, the most probable first.
 
-        Refuse the request (501) if py3langid cannot be used.
+        Each entry has the ``language`` and the ``confidence``, a probability in percent. Refuse the
+        request (501) if py3langid is not installed, or knows no served language.
         """
         if self._identifier is None:
             raise Refusal(501, f"Languages cannot be detected: {extras.missing('py3langid')}")
