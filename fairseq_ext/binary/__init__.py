@@ -10,18 +10,26 @@ the attention, make such a Transformer trainable::
     q, k, v = LN(A_b W_b) for each head                                                    (3.4)
     Out(A) = LN(A_b W_b) + A                                                               (3.5)
 
+``A`` are inputs, ``W`` are weights, ``b`` is a bias, ε a small constant, LN a layer norm. An index
+b, as in ``A_b``, means binarized.
+
 Weights may be ternary instead, as in BitNet b1.58 (Ma et al. 2024, "The Era of 1-bit LLMs")::
 
     W_t = round(clip(W / γ, -1, 1)) γ                  γ = mean |W|, detached
 
 ``docs/bmt.md`` says which code computes which equation. ``reference.py`` has these equations in
-plain code; the tests compare the fast layers with it. ``binarize.py`` has (3.1) and its gradient.
-``linear.py`` has two layers: one replaces ``nn.Linear`` (3.3), the other is the second half of FFN
-(3.4). Further modules are ``attention.py`` with the attention, ``switches.py`` the choice of the
-products to binarize (rows of the paper's Table 1), ``stages.py`` the stages of training and their
-learning rate, and ``distillation.py`` the criterion. ``model.py`` has the model for fairseq;
-``compose.py`` binarizes other architectures. ``scaling_law.py`` fits the paper's scaling law
-(section 4.2).
+plain code; the tests compare the fast layers with it. The other modules:
+
+- ``binarize.py``: equation (3.1) and its gradient.
+- ``linear.py``: a layer that replaces ``nn.Linear`` (3.3), and the second layer of FFN (3.4).
+- ``attention.py``: the attention (3.5).
+- ``switches.py``: the choice of the matrix products to binarize, a row of the paper's Table 1.
+- ``stages.py``: the stages of training (float, binary weights, binary inputs), and a learning rate
+  for them.
+- ``distillation.py``: the criterion that trains on a teacher's probabilities.
+- ``model.py``: the model for fairseq.
+- ``compose.py``: the binarization of other architectures.
+- ``scaling_law.py``: the fit of the paper's scaling law (section 4.2).
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch bmt_base --bmt-preset bmt-1 --stage-updates
 50000,88339 --lr-scheduler staged_cosine``.

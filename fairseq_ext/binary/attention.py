@@ -4,23 +4,26 @@
 has its own ``forward``, because in training fairseq's ``forward`` reads the weights of the
 projections directly, and would skip their binarization.
 
-In rows BMT-7 and BMT-8 of Table 1 the paper also binarizes the products of queries and keys (QK)
-and of attention weights and values (Score-V), but neither the paper nor its code says how. All
-terms of a sum must share one bound (3.1), and no result may depend on masked positions.
+In rows BMT-7 and BMT-8 of Table 1 the paper also binarizes two products of activations: queries
+times keys (QK), and attention weights times values (Score-V). Neither the paper nor its code says
+how. Two conditions must hold: all terms of a sum share one bound ``B`` (the largest magnitude of
+the numbers to binarize, 3.1), and no result depends on masked positions.
 
-*QK*: ``q_b · k_b`` is a sum over the channels of a head. Queries and keys have a bound for each
-position and head, so positions do not influence each other.
+*QK*: ``q_b · k_b`` is a sum over the channels of a head. Each query and each key of a head has its
+own bound, so positions do not influence each other.
 
 *Score-V*: ``Σ_j p_ij v_j`` is a sum over positions ``j``. By the rule of 3.1, each channel of V
-would have one bound over all positions, even masked and future ones. Here each ``v_j`` has a bound
-``B_j`` of its own instead, which is moved to the weights: ``Σ_j (p_ij B_j) (v_jb / B_j)``. The left
-factors have one bound for each query, and the right factors are ±1/2. So each sum still has one
-bound, which depends only on positions that the query may see.
+would have one bound over all positions, even masked and future ones. Here each ``v_j`` has its own
+bound ``B_j`` instead, and the attention weight is multiplied by it:
+``Σ_j (p_ij B_j) (v_jb / B_j)``. The left factors have one bound for each query, and the right
+factors are ±1/2. So each sum still has one bound, which depends only on positions that the query
+may see.
 
-Attention weights are binarized in two ways. *signed* follows (3.1), which maps every weight to
-``+B/2``, because none is negative; masked weights are set to 0 afterwards. So all visible positions
-count equally. With *unsigned*, as in binarized BERTs, weights of at least half the largest become
-equal, and all smaller weights 0.
+There are two ways to binarize attention weights:
+
+- *signed* follows (3.1), which maps every weight to ``+B/2``, because none is negative. Masked
+  weights are set to 0 afterwards. So all visible positions count equally.
+- *unsigned*, as in binarized BERTs, maps weights below ``B/2`` to 0, and all others to ``B``.
 
 Letters: ``N`` sentences, ``H`` heads, ``T`` queries, ``S`` keys, ``D`` channels of a head, ``R``
 rows (one per sentence or, in beam search, one per hypothesis), ``C = H · D`` channels.
@@ -43,16 +46,15 @@ IncrementalState = dict[str, dict[str, Tensor | None]]
 class BinaryAttention(MultiheadAttention):
     """Multi-head attention ``Out(softmax(Q K^T / √D) V)`` whose products can be binarized.
 
-    Stages are the stages of training in :mod:`fairseq_ext.binary.stages`.
-
     Args:
         embed_dim, num_heads, **options: arguments of fairseq's attention.
-        norm_heads: apply a layer norm to q, k and v in each head; all heads share its parameters.
-        norm_output: apply the norm ``LN(A W)`` of (3.5).
-        shortcut: add the shortcut ``+ A`` of (3.5).
-        qk: binarize queries and keys, from stage 2 on.
-        score_v: how to binarize attention weights and values, from stage 2 on: ``signed`` or
-            ``unsigned``; None leaves them as they are.
+        norm_heads: whether to apply a layer norm to the q, the k and the v of each head. All heads
+            share its parameters.
+        norm_output: whether to apply LN to the output's product ``A W`` (3.5).
+        shortcut: whether to add ``A``, the input of this product (3.5).
+        qk: whether to binarize queries and keys in stage 2 of training (:meth:`set_stage`).
+        score_v: how to binarize attention weights and values in stage 2: ``signed`` or
+            ``unsigned``, or None to leave them as they are.
     """
 
     def __init__(
@@ -78,7 +80,10 @@ class BinaryAttention(MultiheadAttention):
 
     @classmethod
     def of(cls, attention: MultiheadAttention, **options: Any) -> "BinaryAttention":
-        """Make a binary attention with the parameters of ``attention``, and with ``options``."""
+        """Make a binary attention that shares the layers of ``attention``.
+
+        ``options`` are this class's own arguments, such as ``shortcut``.
+        """
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced below
             binary = cls(
                 attention.embed_dim,
@@ -94,7 +99,7 @@ class BinaryAttention(MultiheadAttention):
         return binary.train(attention.training)
 
     def set_stage(self, stage: int) -> None:
-        """Enter a stage of training: ``qk`` and ``score_v`` take effect from stage 2 on."""
+        """Enter stage 0, 1 or 2 of training; ``qk`` and ``score_v`` have an effect only in 2."""
         self.binary_qk: bool = self.options["qk"] and stage >= 2
         self.binary_score_v: str | None = self.options["score_v"] if stage >= 2 else None
 
@@ -114,9 +119,9 @@ class BinaryAttention(MultiheadAttention):
         """Attend from ``query`` ``[T, R, C]`` to ``key``; return outputs ``[T, R, C]`` and weights.
 
         Arguments and results are as in fairseq's attention. ``attn_mask`` ``[T, S]`` is below 0
-        where a query must not look. The weights are taken before dropout and binarization. They are
-        ``[H, R, T, S]`` with ``need_head_weights``; their mean over heads ``[R, T, S]`` with
-        ``need_weights`` alone; None with neither.
+        where a query must not look. The weights are those before dropout and binarization. If
+        ``need_head_weights`` is true, they are ``[H, R, T, S]``. Else, if ``need_weights`` is true,
+        they are the mean over heads, ``[R, T, S]``. Else they are None.
         """
         queries = self._heads(self.q_proj(query), "q")
         keys, values, pads = self._keys_values(key, key_padding_mask, incremental_state, static_kv)
@@ -137,7 +142,10 @@ class BinaryAttention(MultiheadAttention):
         return output, weights.transpose(0, 1) if need_head_weights else weights.mean(1)
 
     def _heads(self, projected: Tensor, name: str) -> Tensor:
-        """Split ``[T, R, C]`` into heads ``[R, H, T, D]``; apply the norm ``name``, if any."""
+        """Split ``[T, R, C]`` into heads ``[R, H, T, D]``, and normalize them if there are norms.
+
+        ``name`` is ``q``, ``k`` or ``v``, which have different norms.
+        """
         heads = projected.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
         return self.head_norms[name](heads) if self.head_norms else heads
 
@@ -148,10 +156,10 @@ class BinaryAttention(MultiheadAttention):
         incremental_state: IncrementalState | None,
         static: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return keys and values ``[R, H, S, D]`` of all steps so far, and their pads ``[R, S]``.
+        """Return keys and values ``[R, H, S, D]`` of all steps so far, and their padding mask.
 
-        With ``static``, all steps read the same ``source``: keys and values are then computed only
-        in the first step.
+        The mask is ``[R, S]``, true on pads, or None. If ``static`` is true, all steps read the
+        same ``source``, and keys and values are computed only in the first step.
         """
         saved = {} if incremental_state is None else self._get_input_buffer(incremental_state)
         if static and "prev_key" in saved:
@@ -174,7 +182,7 @@ class BinaryAttention(MultiheadAttention):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> IncrementalState:
-        """Keep the cached keys and values of the rows ``new_order`` ``[R']``, for beam search."""
+        """Keep the cached keys and values of the ``R'`` rows ``new_order``, for beam search."""
         state = {
             name: None if value is None else keep_sentences(value, 0, new_order)
             for name, value in self._get_input_buffer(incremental_state).items()
@@ -221,9 +229,9 @@ def contexts(
     """Compute the contexts ``Σ_j p_ij v_j`` ``[N, H, T, D]`` from attention weights p and values v.
 
     Weights are ``[N, H, T, S]``, values ``[N, H, S, D]``. ``hidden`` is the mask of
-    :func:`attention_weights`. ``dropout`` is applied to the weights, after binarization.
-    ``binary`` is ``signed`` or ``unsigned`` to binarize weights and values (Score-V in Table 1),
-    or None.
+    :func:`attention_weights`. ``binary`` says how to binarize weights and values (Score-V in Table
+    1): ``signed``, ``unsigned``, or None for not at all. ``dropout`` is applied to the weights,
+    after any binarization.
     """
     if binary is None:
         return dropout(weights) @ values

@@ -1,12 +1,13 @@
 """Binarize or ternarize tensors, with gradients for training.
 
-All terms of a sum in a matrix product share one bound ``B``, which has no gradient. So the gradient
-of a binarized number ``x_b`` either passes to ``x`` or stops.
+In each factor of a matrix product, the numbers of a sum (a row of inputs, for example) share one
+bound ``B``, by default their largest magnitude. ``B`` has no gradient. So the gradient of a
+binarized number ``x_b`` either passes to ``x`` or stops.
 
-Binarized numbers are signs ±1 times a magnitude, the *level*; ternary signs may also be 0. A sum of
-products of signs is an exact integer, whatever the order of its terms (half precision rounds it
-once, at the end). So a sum of 0 is exactly 0, and a sentence gets the same signs in the next
-binarization whether it is computed in a batch, alone or from stored bits.
+A binarized number is a sign, ±1, times a magnitude, the *level*. A ternary sign may also be 0. A
+sum of products of signs is an exact integer, whatever the order of its terms (half precision rounds
+it once, at the end). So a sentence gets the same sums, whether it is computed in a batch, alone or
+from stored bits. If a layer binarizes these sums again, it gets the same signs, too.
 """
 
 from dataclasses import dataclass
@@ -21,9 +22,9 @@ TERNARY = "ternary"
 
 
 class _Quantized(torch.autograd.Function):
-    """The autograd function that turns ``x`` into signs, or into signs times ``level``.
+    """The autograd function that maps ``x`` to signs, times ``level`` unless that is None.
 
-    ``levels`` says which signs are 0, and where the gradient passes.
+    ``levels`` decides which signs are 0, and where the gradient passes.
     """
 
     @staticmethod
@@ -49,9 +50,9 @@ def signs_of(x: Tensor) -> Tensor:
 class Levels(NamedTuple):
     """The magnitude of binarized numbers ``x_b``, and the range of ``x`` whose gradient passes.
 
-    ``level`` is ``|x_b|``, ``limit`` the largest ``|x|`` whose gradient passes, ``slope`` the
-    factor of a gradient that passes (None for 1), and ``zero`` the largest ``|x|`` that becomes 0
-    (None if no number does). All have size 1 in the dimension that a product sums over.
+    ``level`` is ``|x_b|``. ``limit`` is the largest ``|x|`` whose gradient passes; ``slope`` is a
+    factor for this gradient, None for 1. ``zero`` is the largest ``|x|`` that becomes 0, None if no
+    number does. All have size 1 in the dimension that a product sums over.
     """
 
     level: Tensor
@@ -86,10 +87,10 @@ class Binarizer:
             BASE of the paper's Table 1 (Rastegari et al. 2016); the gradient of the sign is 1 for
             ``|x| <= 1``. ``ternary``, only for weights, is ``round(clip(x / γ, -1, 1)) γ`` with
             ``γ = mean |x|``, as in BitNet b1.58 (Ma et al. 2024); its gradient is 1 everywhere.
-        mask: where the gradient of ``bmt`` is 1; elsewhere it is 0. ``code``: for
-            ``|x| <= (1 - ε) B``, as in the paper's code, so not for the largest number. ``paper``:
-            for ``|x| <= B``.
-        bound: a fixed ``B`` for ``bmt``; None for the largest ``|x|``.
+        mask: where the gradient of ``bmt`` is 1; elsewhere it is 0. For ``paper`` it is 1 where
+            ``|x| <= B``. For ``code``, the choice of the authors' program, it is 1 where
+            ``|x| <= (1 - ε) B``, so the number that sets ``B`` gets none. ε is :data:`EPSILON`.
+        bound: a fixed ``B`` for ``bmt``, or None for the largest ``|x|``.
     """
 
     kind: str = "bmt"
@@ -105,8 +106,9 @@ class Binarizer:
         """Split ``x_b`` into signs, shaped like ``x``, and levels, of size 1 along ``dim``.
 
         Signs are ±1 or, if ternary, 0. All numbers along ``dim`` share a level. The product of
-        signs and levels has the gradient of ``x_b``, with one exception: where all of ``x`` is 0
-        (or subnormal in fp32), ``x_b`` has gradient 1, but the product's gradient is 0 or nearly 0.
+        signs and levels has the gradient of ``x_b``, with one exception: where all numbers along
+        ``dim`` are 0 (or subnormal in fp32), ``x_b`` has gradient 1, but the product's gradient is
+        0 or nearly 0.
         """
         levels = self.levels(x, dim)
         # The product multiplies the gradient by the level, which is what `xnor` needs.
@@ -144,10 +146,10 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _inverse(level: Tensor) -> Tensor:
-    """Return ``1 / level`` at least in fp32, or 1 where the level is 0 or subnormal.
+    """Return ``1 / level``, or 1 where the level is 0 or subnormal.
 
-    The result scales a gradient that has already been multiplied by the level. So where the level
-    is 0 or subnormal, this gradient stays 0 or nearly 0.
+    The result is at least fp32. It multiplies a gradient that has already been multiplied by the
+    level. So the gradient stays 0 or nearly 0 where the level is 0 or subnormal.
     """
     level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)

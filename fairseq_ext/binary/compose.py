@@ -1,8 +1,8 @@
 """Replace the float layers of an architecture by binary ones.
 
-The model is built with float layers first. Then the layers that compute the selected products (see
-:mod:`fairseq_ext.binary.switches`) are found by their names and replaced by binary layers with the
-same parameters.
+The model is built with float layers first. Then the layers that compute the selected matrix
+products (see :mod:`fairseq_ext.binary.switches`) are replaced by binary layers with the same
+parameters. The name of a layer says which product it computes.
 """
 
 import sys
@@ -32,13 +32,15 @@ LAYER_NAMES = {
 
 
 def layer_options(cfg: Any, selection: switches.Switches, product: str) -> dict[str, Any]:
-    """Return the arguments of :class:`BinaryLinear` for layers of a product, such as ``qkv``.
+    """Return the arguments of :class:`BinaryLinear` for layers that compute ``product``.
 
-    ``cfg`` has the options of binarization, ``selection`` the products to binarize.
+    ``cfg`` has the options of binarization, ``selection`` the products to binarize. ``product`` is
+    a matrix product of the model, such as ``qkv``.
 
     Raises:
-        ConfigError: a bound is neither a word such as ``channel`` nor a number above 0, or
-            ``--binary-weight-bound`` or ``--binary-gradient`` does not go with ternary weights.
+        ConfigError: ``--binary-weight-bound`` or ``--binary-activation-bound`` is neither a word
+            such as ``channel`` nor a number above 0; or weights are ternary, and
+            ``--binary-weight-bound`` is a number or ``--binary-gradient`` would have no effect.
     """
     of_weights, of_inputs = cfg.binary_weight_bound, cfg.binary_activation_bound
     kind, mask = selection.binarizer, str(cfg.binary_gradient)
@@ -82,7 +84,7 @@ def attention_options(cfg: Any, selection: switches.Switches) -> dict[str, Any]:
 
 
 def add_stage(model: nn.Module, cfg: Any, selection: switches.Switches) -> None:
-    """Add the module ``binary_stage``, by which binary layers enter their stages of training.
+    """Add the module ``binary_stage`` to a model: a :class:`stages.Stage` of its binary layers.
 
     Raises:
         ConfigError: ``--stage-updates`` is wrong, or has fewer stages than ``selection`` needs.
@@ -100,8 +102,8 @@ def add_stage(model: nn.Module, cfg: Any, selection: switches.Switches) -> None:
 def binarize_model(model: BaseFairseqModel, cfg: configuration.BinaryOptions) -> None:
     """Replace layers of a model by binary ones, as the options of binarization say.
 
-    A model with the module ``binary_stage``, a :class:`stages.Stage`, has binary layers already and
-    stays as it is. Other models get this module, unless the options select no products.
+    A model that has a module ``binary_stage`` is binary already, and stays as it is. So does any
+    model if the options select no products. Else :func:`add_stage` is called at the end.
 
     Raises:
         ConfigError: the options name a product that the model does not compute or cannot binarize,
@@ -164,7 +166,10 @@ def _require_own_products(model: BaseFairseqModel) -> None:
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield each option of binarization that ``cfg`` turns off, and what would turn it on."""
+    """Yield ``(option, requirement)`` for each option of binarization without effect in ``cfg``.
+
+    The requirement is what would give the option an effect, such as ``binary weights``.
+    """
     selection = switches.selected(cfg)
     weights, inputs = selection.weights, selection.activations & {*switches.LAYERS}
     bounded = selection.binarizer == "bmt"  # XNOR-Net's numbers have no bound

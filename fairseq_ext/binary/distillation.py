@@ -44,8 +44,8 @@ class DistillationConfig(FairseqDataclass):
 def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
     """Compute ``-τ² Σ_v p_v log q_v``, ``p = softmax(teacher / τ)``, ``q = softmax(student / τ)``.
 
-    ``teacher`` and ``student`` are logits ``[..., V]``; ``temperature`` is ``τ``. The loss is
-    ``[...]``, at least in fp32.
+    ``teacher`` and ``student`` are logits ``[..., V]`` for the ``V`` symbols of a vocabulary;
+    ``temperature`` is ``τ``. The loss is ``[...]``, at least in fp32.
     """
     precise = torch.promote_types(student.dtype, torch.float32)
     q = F.log_softmax(student.to(precise) / temperature, dim=-1)
@@ -86,11 +86,12 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         sample: dict[str, Any],
         reduce: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss and the negative log-likelihood, summed over words if ``reduce`` is set.
+        """Return the loss and the negative log-likelihood of the references.
 
-        If the output layer is deferred to the loss, ``net_output`` has features instead of logits.
-        Both results are then computed in chunks of words, and always summed
-        (:mod:`fairseq_ext.training.chunked_output`).
+        If ``reduce`` is true, both are sums over words, else they are ``[words, 1]``. If the loss
+        applies the output layer (:mod:`fairseq_ext.training.chunked_output`), ``net_output`` has
+        features instead of logits. Both results are then computed in chunks of words, and are
+        always sums.
         """
         if not self.training:
             return super().compute_loss(model, net_output, sample, reduce)

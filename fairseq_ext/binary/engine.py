@@ -1,7 +1,7 @@
 """Compile binary layers to operations of the engine, and pack their weights as bits.
 
-The operations are added to ``program``. ``Columns`` say in which columns of a register an operation
-finds its input or leaves its result.
+The functions add operations to ``program``. An operation reads and writes *registers*, which are
+matrices of floats. ``Columns`` are the columns of a register that an operation reads or writes.
 """
 
 from typing import Any
@@ -22,9 +22,9 @@ from fairseq_ext.utils.errors import CheckpointError
 def binary_linear(layer: BinaryLinear, x: Columns, program: Writer, **options: Any) -> Columns:
     """Compile a :class:`BinaryLinear`; return the columns of the result.
 
-    This is ``A_b W_b / s + b`` (sections 3.1 and 3.3), ``A W_b + b`` if inputs are float, or
-    ``A W + b`` if weights are still float, too. ``x`` are the columns of ``A``. ``options`` are
-    further arguments of ``program.linear``.
+    The result is ``A_b W_b / s + b`` (sections 3.1 and 3.3). If inputs are float, it is
+    ``A W_b + b``; if weights are float, too, ``A W + b``. ``x`` are the columns of ``A``.
+    ``options`` are further arguments of ``program.linear``.
     """
     bias = program.array(layer.bias)
     if not layer.binary_weights:
@@ -52,7 +52,7 @@ def feed_forward_output(
 ) -> Columns:
     """Compile ``LN(LN(h)_b W_2b + b_2) + added`` (section 3.4); return the columns of the result.
 
-    ``x`` are the columns of the hidden layer ``h``. ``added`` may be ``NOTHING``.
+    ``x`` are the columns of the hidden layer ``h``. If ``added`` is ``NOTHING``, nothing is added.
     """
     hidden = norm(layer.input_norm, x, program)
     y = norm(layer.output_norm, linear(layer.linear, hidden, program), program)
@@ -72,8 +72,9 @@ def attention(
     ``A`` is the output of all heads. LN is left out for a layer without norm, and ``+ A`` for a
     layer without shortcut.
 
-    Queries are computed from ``x``, keys and values from ``source``; if ``source`` is ``NOTHING``,
-    also from ``x``. ``shown`` says whether the attention weights are the translation's alignment.
+    Queries are computed from ``x``, keys and values from ``source``. If ``source`` is ``NOTHING``,
+    keys and values are also computed from ``x``. If ``shown`` is true, the attention weights become
+    the translation's alignment.
     """
     read, heads = x if source is NOTHING else source, layer.num_heads
     q = linear(layer.q_proj, x, program)
@@ -97,13 +98,14 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str
     """Return the weights that are binary or ternary in a model's current stage, packed as bits.
 
     Returns:
-        A description, which readers of the bits need: ``binarizer``, ``granularity``, and
-        ``inputs``, the number of columns of each weight by name. Then the tensors of each weight
-        by name: its packed signs and its levels, each under the ending that it adds to the name.
+        A description and the packed weights. The description has what is needed to unpack them:
+        ``binarizer``, ``granularity``, and ``inputs``, which maps the name of each weight to its
+        number of columns. The second result maps the name of each weight to two tensors, its
+        packed signs and its levels. Their keys are endings, to be added to the weight's name.
 
     Raises:
-        CheckpointError: no weights are binary or ternary. The message lacks its subject, the
-            checkpoint's name, which the caller adds in front.
+        CheckpointError: no weights are binary or ternary. The caller must put the checkpoint's name
+            in front of the message.
     """
     layers = {
         f"{name}.weight": layer

@@ -130,7 +130,10 @@ class BinaryLinear(nn.Linear):
 
     @classmethod
     def of(cls, linear: nn.Linear, **options: Any) -> "BinaryLinear":
-        """Make a layer that shares the parameters of ``linear``, with arguments ``options``."""
+        """Make a layer that shares the parameters of ``linear``.
+
+        ``options`` are this class's own arguments, such as ``scale``.
+        """
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced
             binary = cls(linear.in_features, linear.out_features, **options)
         binary.weight, binary.bias = linear.weight, linear.bias
@@ -170,7 +173,7 @@ class BinaryLinear(nn.Linear):
         return _Product.apply(x, self.weight, self.bias, self._levels(), inputs, mask, scale)
 
     def binarized_weight(self) -> Tensor:
-        """Return ``W_b`` ``[N, K]``; the latent weights while the stage does not binarize them."""
+        """Return ``W_b`` ``[N, K]``, or the latent weights if they are float in this stage."""
         if not self.binary_weights:
             return self.weight
         if self.frozen_level is not None:

@@ -3,8 +3,8 @@
 The functions take one sentence, without padding and dropout. They are slow and meant to be read;
 the tests compare the fast layers' values and gradients with theirs. In the backward pass, ``floor``
 counts as the identity (the straight-through estimator); all else is plain autograd. Section numbers
-are the paper's. Parameters ``p`` have the names that they have in
-:class:`~fairseq_ext.binary.attention.BinaryAttention` and in a feed-forward network.
+are the paper's. ``p`` maps names to parameters; the names, such as ``q_proj.weight`` and
+``fc1.weight``, are those in a layer of the model ``bmt``.
 
 Letters: ``T`` queries, ``S`` keys, ``C`` channels, ``D`` channels of a head.
 """
@@ -23,8 +23,8 @@ EPSILON = 2.0**-7
 def binarized(x: Tensor, bound: Tensor | None = None) -> Tensor:
     """Binarize each row of ``x`` ``[..., K]`` to ±B/2 (section 3.1).
 
-    The result is ``(floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B``. ``bound`` is ``B`` ``[..., 1]``;
-    None for the largest magnitude of each row.
+    The result is ``(floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B``. ``bound`` is ``B`` ``[..., 1]``,
+    or None for the largest magnitude of each row.
     """
     if bound is None:
         bound = x.detach().abs().amax(-1, keepdim=True)  # B = max |x|
@@ -86,9 +86,10 @@ def attention(
 ) -> Tensor:
     """Attend from ``queries`` ``[T, C]`` to ``source`` ``[S, C]`` (section 3.5 and figure 1).
 
-    ``visible`` ``[T, S]`` is true where a query may look. ``bits`` has the ``bits`` of
-    :func:`dense` for each of the products ``qkv``, ``out`` and ``qk``. ``score_v`` is ``signed`` or
-    ``unsigned`` to binarize attention weights and values, or None. ``eps`` is the ε of the norms.
+    ``visible`` ``[T, S]`` is true where a query may look. ``bits`` maps each of the products
+    ``qkv``, ``out`` and ``qk`` to the ``bits`` of :func:`dense`. ``score_v`` says how to binarize
+    attention weights and values: ``signed``, ``unsigned``, or None for not at all. ``eps`` is the ε
+    of the norms.
     """
 
     def by_head(x: Tensor, name: str) -> list[Tensor]:

@@ -6,22 +6,22 @@ Section 4.2 of the BMT paper, after Ghorbani et al. 2021 (arXiv 2109.07740)::
 
 ``Ne`` and ``Nd`` are the numbers of parameters of encoder and decoder, without embeddings. ``N̄e``
 and ``N̄d`` are these numbers for the baseline (6 + 6 layers in the paper). ``L`` is the loss per
-token, ``L∞`` the loss that no size removes. A model *scales the encoder* if its decoder has the
+token, ``L∞`` its limit for large models. A model *scales the encoder* if its decoder has the
 baseline's size, and *scales the decoder* if its encoder has the baseline's size. Letters below:
 ``n`` models, and ``θ``, the vector of the law's constants, ``(log α, pe, pd, L∞)``.
 
-α and L∞ are nearly interchangeable over the range of sizes that one can train (their correlation is
-about -0.999 in the paper's design), so an estimate says little without a confidence interval. Every
-constant has two intervals: a Jacobian interval, from the curvature at the optimum, and a bootstrap
-interval, from refits to resampled residuals.
+Over the range of sizes that can be trained, a larger α with a smaller L∞ predicts nearly the same
+losses (the estimates have a correlation of about -0.999 for the paper's sizes). So an estimate says
+little without a confidence interval. Every constant has two: a Jacobian interval, from the
+curvature at the optimum, and a bootstrap interval, from refits to resampled residuals.
 
 A table of losses is a ``.json`` list of objects, or ``.csv`` or ``.tsv`` text with a heading. A row
 has a model's loss on one dataset; columns in brackets are optional::
 
     name   encoder_parameters  decoder_parameters  loss   [family]  [dataset]  [train_loss]
 
-Parameters are counted without embeddings, losses per token. A family is a kind of model, such as
-float or binary. For each family and each dataset a law is fitted.
+Parameters are counted without embeddings, and losses are per token. A family is a kind of model,
+such as float or binary. A law is fitted for each family on each dataset.
 """
 
 import csv
@@ -117,8 +117,9 @@ def fit_law(
     """Fit a scaling law to the losses of models by least squares, from several starting points.
 
     ``encoder`` and ``decoder`` are the models' numbers of parameters without embeddings, ``losses``
-    their losses per token, ``[n]`` each. ``base`` is (N̄e, N̄d). A baseline that is listed twice
-    counts twice. ``label`` names the models in messages. There are ``resamples`` bootstrap refits.
+    their losses per token, ``[n]`` each. A model that is listed twice counts twice. ``base`` is
+    (N̄e, N̄d), the sizes of the baseline. ``label`` names the models in messages. ``resamples`` is
+    the number of refits for the bootstrap intervals.
 
     Raises:
         DataError: there are fewer than :data:`FEWEST_SIZES` different sizes, or several laws fit
@@ -189,7 +190,8 @@ def _jacobian(theta: Array, x: Array, y: Array) -> Array:
 def _starts(x: Array, y: Array, losses: Array) -> list[Array]:
     """Return starting points θ of the search, one for each of several values of L∞.
 
-    With a fixed L∞, ``log(L - L∞)`` is linear in x and y, so linear regression gives the rest.
+    For a fixed L∞, ``log(L - L∞)`` is linear in x and y, so linear regression gives the other
+    constants.
     """
     columns = np.stack([np.ones_like(x), x, y], axis=1)
     starts = []
@@ -225,11 +227,11 @@ def _search(x: Array, y: Array, losses: Array, start: Array) -> OptimizeResult:
 def _bootstrap(
     theta: Array, x: Array, y: Array, residuals: Array, resamples: int, seed: int
 ) -> list[Array]:
-    """Refit θ ``resamples`` times: each time to the fitted losses plus residuals drawn at random.
+    """Return ``resamples`` refits of θ, each to the fitted losses plus residuals drawn at random.
 
-    Residuals are drawn with replacement. Models are not resampled, because a draw might lack all
-    models that scale the encoder, say. Residuals are smaller than the true errors, so they are
-    first divided by ``√(1 - leverage)`` and centred.
+    Residuals are smaller than the true errors, so they are first divided by ``√(1 - leverage)``.
+    Then they are centred, and drawn with replacement. Models are not drawn, because some draws
+    would have no models that scale the encoder, or none that scale the decoder.
     """
     fitted = _predict(theta, x, y)
     basis = np.linalg.qr(_jacobian(theta, x, y))[0]
@@ -418,7 +420,10 @@ def as_dict(groups: Sequence[Group], base: tuple[int, int]) -> dict[str, Any]:
 
 
 def as_table(groups: Sequence[Group]) -> str:
-    """Format each law as a text table: its constants, with their estimates and both intervals."""
+    """Format each law as a text table, with a row for each constant.
+
+    A row has the estimate, the Jacobian interval and the bootstrap interval.
+    """
     heading = ("", "estimate", f"{LEVEL:.0%} (Jacobian)", f"{LEVEL:.0%} (bootstrap)", "")
     parts = []
     for group in groups:

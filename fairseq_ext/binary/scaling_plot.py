@@ -46,10 +46,10 @@ def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model
 
 
 def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> list[list[float]]:
-    """Return points ``[parameters, loss]`` of a group's law, for one of its :func:`arms`.
+    """Return ``points`` pairs ``[parameters, loss]`` of a group's law, for one of its :func:`arms`.
 
-    Parameters are those of encoder and decoder together, from the arm's smallest model to its
-    largest.
+    Parameters are those of encoder and decoder together. The pairs go from the size of the arm's
+    smallest model to the size of its largest.
     """
     members = arms(group.models, base)[arm]
     fixed = np.full(points, float(base[1] if arm == ENCODER else base[0]))
@@ -82,7 +82,8 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
     """Plot the models' losses on each dataset against their training losses (Figure 3).
 
     Each family with at least three models gets a least-squares line. Return the paths of the
-    picture and of the JSON of its numbers, or none without training losses.
+    picture and of the JSON of its numbers. If no model has a training loss, plot nothing and return
+    an empty list.
     """
     all_pairs = [
         (group, [(m.train_loss, m.loss) for m in group.models if m.train_loss is not None])
@@ -114,7 +115,7 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _panels(groups: Sequence[Group]) -> Iterator[tuple[Figure, dict[str, Axes]]]:
-    """Open a figure with a panel for each dataset; the ``with`` block draws into the panels."""
+    """Open a figure with a panel for each dataset; yield the figure and ``{dataset: panel}``."""
     datasets = list(dict.fromkeys(group.dataset for group in groups))
     across = min(_ACROSS, len(datasets))
     down = -(-len(datasets) // across)

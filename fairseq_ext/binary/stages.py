@@ -31,10 +31,10 @@ NAMES = ("float", "binary weights", "binary weights and activations")
 
 
 def lengths(text: str, fewest: int = 1) -> list[int]:
-    """Parse the value of ``--stage-updates``: the number of updates in each stage; [] if empty.
+    """Parse ``--stage-updates`` into the number of updates in each stage; [] if ``text`` is empty.
 
-    A list with fewer than ``fewest`` stages is refused: 2 are needed to binarize weights, 3 to
-    binarize activations.
+    ``fewest`` is the least number of stages that is allowed: 2 if the model binarizes weights, 3 if
+    it binarizes activations.
 
     Raises:
         ConfigError: ``text`` is not a list of numbers, or has a wrong number of stages.
@@ -74,8 +74,8 @@ class Stage(nn.Module):
     fairseq calls ``set_num_updates`` before each batch, with the number of updates so far. It also
     calls this before it loads a checkpoint's state, with the checkpoint's number of updates. The
     stage in the loaded state then replaces the computed stage, and training never goes back to an
-    earlier stage. So loading never changes what a model computes: not at the boundary of two
-    stages, not with ``--reset-optimizer``, and not for fine-tuning.
+    earlier stage. So a loaded model always computes what the saved model computed, even at the
+    boundary of two stages, with ``--reset-optimizer``, and in fine-tuning.
 
     ``layers`` are the binary layers, ``stages`` the result of :func:`lengths`. If ``stages`` is
     empty, everything is binary from the start.
@@ -96,9 +96,10 @@ class Stage(nn.Module):
             layer.set_stage(stage)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Enter the stage of update ``num_updates`` (from 0), but never go back to an earlier one.
+        """Enter the stage of update ``num_updates``, counted from 0.
 
-        Log the change of stage, or warn once that the options ask for an earlier stage.
+        If the stage changes, log this. If ``--stage-updates`` asks for an earlier stage, stay in
+        the later one, and warn once.
         """
         planned = stage_at(num_updates, self.stages)
         if planned > self.index:

@@ -73,17 +73,17 @@ def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]
 
 
 def selected(cfg: Any) -> Switches:
-    """Return the choice of products that the options of a model make.
+    """Return the products to binarize, and how, from the options of a model.
 
-    Only the model ``bmt`` has presets, the rows of Table 1. ``--binary-weights`` and
-    ``--binary-activations``, if not empty, replace the preset's products; ``none`` stands for no
-    products. ``--bmt-ffn``, ``--bmt-attention-output`` and ``--binarizer`` each replace
-    a field of the preset unless their value is ``preset``.
+    The model ``bmt`` starts from a preset, a row of Table 1; other models start from no products.
+    ``--binary-weights`` and ``--binary-activations``, if not empty, replace the products; ``none``
+    stands for no products. ``--bmt-ffn``, ``--bmt-attention-output`` and ``--binarizer`` each
+    replace a field unless their value is ``preset``.
 
     Raises:
-        ConfigError: a list has an unknown product, ``--binary-weights`` has ``ternary`` and
-            ``none``, or ``--binarizer`` has no effect, because weights are ternary and activations
-            are float.
+        ConfigError: an option names an unknown product; ``--binary-weights`` has both ``ternary``
+            and ``none``; or ``--binarizer`` would have no effect, because weights are ternary and
+            activations float.
     """
     switches = PRESETS[str(cfg.bmt_preset)] if hasattr(cfg, "bmt_preset") else Switches()
     if cfg.binary_weights:

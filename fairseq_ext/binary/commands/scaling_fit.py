@@ -1,4 +1,4 @@
-"""``fairseq-ext scaling-fit``: the scaling law of trained models, with intervals and pictures."""
+"""``fairseq-ext scaling-fit``: fit and plot scaling laws, with confidence intervals."""
 
 import argparse
 from pathlib import Path
