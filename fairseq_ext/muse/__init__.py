@@ -7,7 +7,8 @@ read the same input in parallel. Attention and convolution share one value proje
     x ← LN(x + … + D(Cross(x, source)))                                         decoder
     Conv(V)_t = Σ_j softmax(W_k V_t)_j V_{t + j - ⌈(k+1)/2⌉}                     (5), (6)
 
-D is dropout. MUSE-simple (2) has no convolutions.
+A is the attention without its output matrix, V are its values, α is a learned gate with a number
+for each convolution, k a kernel size, and D dropout. MUSE-simple (2) has no convolutions.
 
 ``docs/muse.md`` says which code computes which equation. ``reference.py`` has the equations in
 plain code; the tests compare the fast layers with it. ``convolution.py`` has the dynamic and the

@@ -94,9 +94,10 @@ class ParallelBlock(nn.Module):
         self.layer_norm = nn.LayerNorm(dim)
 
     def source(self, encoded: Tensor, padding_mask: Tensor | None) -> Source:
-        """Compute the source's keys and values from the encoder's output ``[S, B, C']``.
+        """Compute the source's keys and values from ``encoded`` ``[S, B, source_dim]``.
 
-        ``padding_mask`` ``[B, S]`` is true on pads. Pass the result to :meth:`forward`.
+        ``encoded`` is the encoder's output. ``padding_mask`` ``[B, S]`` is true on pads. Pass the
+        result to :meth:`forward`.
         """
         return self.cross.source(self.cross_key_value(encoded), padding_mask)
 

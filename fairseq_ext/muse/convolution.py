@@ -31,7 +31,8 @@ Past = dict[str, Tensor]
 def extend(past: Past, name: str, newest: Tensor) -> Tensor:
     """Append the newest position ``[rows, 1, …]`` to ``past[name]``; return the extended tensor.
 
-    ``past`` keeps the earlier positions in incremental decoding.
+    ``past`` keeps the earlier positions in incremental decoding. It has no ``name`` before the
+    first position.
     """
     past[name] = torch.cat([past[name], newest], dim=1) if name in past else newest
     return past[name]
@@ -211,8 +212,8 @@ class OrdinaryConvolution(nn.Module):
     """The ordinary convolution of Table 3: from all channels to all channels, k taps, a bias.
 
     It mixes channels itself. So it reads the input of the block instead of the attention's values,
-    and needs no ``W_out``. With ``causal`` (decoder) it reads no later positions; without, the taps
-    are centred.
+    and needs no ``W_out``. If ``causal`` is true (decoder), it reads no later positions, else its
+    taps are centred.
     """
 
     def __init__(self, dim: int, kernel_size: int, causal: bool) -> None:

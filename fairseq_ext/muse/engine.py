@@ -1,7 +1,7 @@
 """Compile a MUSE block to operations of the engine.
 
-The operations are added to ``program``. ``Columns`` say in which columns of a register an operation
-finds its input or leaves its result.
+The functions add operations to ``program``. An operation reads and writes *registers*, which are
+matrices of floats. ``Columns`` are the columns of a register that an operation reads or writes.
 """
 
 from functools import partial
@@ -23,8 +23,8 @@ def block(
 ) -> Columns:
     """Compile ``LN(x + SAConv(x) + Cross(x, source) + FFN(x))``; return the columns of the result.
 
-    SAConv is self-attention and convolution. In an encoder ``source`` is ``NOTHING``. ``shown``
-    says whether this block's attention weights over the source are the translation's alignment.
+    SAConv is self-attention and convolution. In an encoder ``source`` is ``NOTHING``. If ``shown``
+    is true, this block's attention weights over the source become the translation's alignment.
     """
     before, heads = x, layer.attention.heads
     if layer.normalize_before:
@@ -61,9 +61,10 @@ def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
 
 
 def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: Writer) -> Columns:
-    """Compile ``x + W_Dec parts``, with the branches' last matrices; return the sum's columns.
+    """Compile ``x + W_Dec parts``; return the columns of the sum.
 
-    ``parts`` are what the branches' last matrices read, in adjacent columns of a register.
+    ``W_Dec`` are the last matrices of all branches, side by side. ``parts`` are the inputs of these
+    matrices, in adjacent columns of a register.
     """
     projections = layer.projections
     if isinstance(projections, FusedProjections):
@@ -82,7 +83,10 @@ def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: 
 
 
 def convolution(layer: DynamicConvolution, values: Columns, out: Columns, program: Writer) -> None:
-    """Compile the gated dynamic convolutions (6), (7) of ``values``; ``out`` gets the result."""
+    """Compile the gated sum of dynamic convolutions of ``values``, equations (6) and (7).
+
+    The result is written to the columns ``out``.
+    """
     logits = program.linear(values, program.array(layer.predictor.weight))
     shares = layer.gate_values().detach().float().cpu().numpy()
     kernels = np.stack([np.array(layer.kernel_sizes, np.float32), shares], axis=1)

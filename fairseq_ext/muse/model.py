@@ -142,10 +142,11 @@ class DecoderBlock(ParallelBlock):
         self_attn_padding_mask: Tensor | None,
         **unused: bool,
     ) -> tuple[Tensor, Tensor, None]:
-        """Compute the layer for ``x`` ``[T, R, C]`` and the source ``encoder_out`` ``[S, B, C']``.
+        """Compute the layer for ``x`` ``[T, R, C]`` and the encoder's output ``encoder_out``.
 
         Return states ``[T, R, C]``, attention weights over the source ``[H, R, T, S]``, and a None
-        that fairseq expects. With ``incremental_state``, ``x`` is only the newest position.
+        that fairseq expects. ``encoder_out`` is ``[S, B, C']``, with the encoder's ``C'`` channels.
+        With ``incremental_state``, ``x`` is only the newest position.
         ``self_attn_mask`` ``[T, T]`` is added to the scores of self-attention. Padding masks
         (``[B, S]`` and ``[R, T]``) are true on pads.
         """
@@ -165,7 +166,7 @@ class DecoderBlock(ParallelBlock):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Keep the cached tensors of the rows ``new_order`` ``[R']``, for beam search."""
+        """Keep the cached tensors of the ``R'`` rows ``new_order``, for beam search."""
         state = self.get_incremental_state(incremental_state, "state")
         if state is None:
             return
@@ -199,7 +200,7 @@ class MuseEncoder(TransformerEncoderBase):
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Return the encoder's output for the rows ``new_order`` ``[R']``, for beam search."""
+        """Return the encoder's output for the ``R'`` rows ``new_order``, for beam search."""
         return reorder_rows(encoder_out, new_order, "src_lengths")
 
 
@@ -222,10 +223,10 @@ class MuseDecoder(TransformerDecoderBase):
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
     def extract_features(self, *args: Any, **kwargs: Any) -> tuple[Tensor, dict[str, Any]]:
-        """Compute the output layer's input ``[B, T, C]``, with fairseq's arguments.
+        """Compute the output layer's input ``[B, T, C]``; arguments are as in fairseq's decoder.
 
-        The entry ``attn`` of the second result has the attention ``[B, T, S]``, or None if
-        generation does not need it.
+        The second result is a dictionary. Its entry ``attn`` is a list with the attention weights
+        ``[B, T, S]``, or with None if generation does not need them.
         """
         features, extra = super().extract_features(*args, **kwargs)
         return features, extra if self.need_attn else {**extra, "attn": [None]}
@@ -235,7 +236,7 @@ class MuseDecoder(TransformerDecoderBase):
         return self._output(features, self.output_projection.weight, None)
 
     def last_product(self, features: Tensor) -> OutputLayer:
-        """Return the factors of the output layer's product, which the loss computes in chunks."""
+        """Return the output layer's input and weight; the loss computes logits from them."""
         return OutputLayer(features, self.output_projection.weight)
 
     def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:
@@ -256,7 +257,10 @@ class MuseModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield each option that ``cfg`` turns off, and what would turn it on."""
+        """Yield ``(option, requirement)`` for each option that has no effect in ``cfg``.
+
+        The requirement is what would give the option an effect.
+        """
         yield from super().without_effect(cfg)
         if cfg.muse_kernels == "none":
             yield "muse_convolution", "convolutions (`--muse-kernels`)"

@@ -121,11 +121,11 @@ class SeparateProjections(nn.Module):
 
 
 class FusedProjections(nn.Module):
-    """The matrices of all branches in two: the first ones in ``W_Enc``, the last ones in ``W_Dec``.
+    """All branches' first matrices joined into ``W_Enc``, and their last ones into ``W_Dec``.
 
-    The biases of the last matrices are stored separately, so that :func:`unfuse` is exact. If
-    dropout gives the branches different inputs, or is applied to each branch's output, the
-    branches' products are computed separately.
+    The biases of the last matrices are stored separately, so that :func:`unfuse` is exact. While
+    dropout gives the branches different inputs, ``W_Enc`` is applied in two parts. While dropout is
+    applied to each branch's output, ``W_Dec`` is applied to each branch separately.
     """
 
     def __init__(self, sizes: Sizes) -> None:

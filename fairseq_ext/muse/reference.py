@@ -19,7 +19,7 @@ Parameters = Mapping[str, Tensor]
 
 
 def taps(x: Tensor, k: int, causal: bool) -> list[Tensor]:
-    """Return, for each position i of ``x`` ``[T, ·]``, the k rows ``[k, ·]`` that a kernel reads.
+    """Return, for each position i of ``x`` ``[T, C]``, the k rows ``[k, C]`` that a kernel reads.
 
     In an encoder, tap j = 1 … k reads row ``i + j - ⌈(k+1)/2⌉``. In a decoder (``causal``), tap j
     reads row ``i + j - k``, so the last tap reads row i. Rows outside ``x`` are 0.
