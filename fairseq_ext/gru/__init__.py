@@ -9,6 +9,9 @@ parameters, 43,564,519, fits additive attention, so additive attention is the de
     s_t = GRU([E y_{t-1}; c_t], s_{t-1})                logits = W_o [s_t; c_t; E y_{t-1}] + b_o
     s_0 = tanh(W_b [h→_S; h←_1] + b_b)
 
+``s_t`` are the decoder's states, ``y_t`` target words, ``E`` is their embedding table, ``h→`` and
+``h←`` are the two halves of an annotation, and ``S`` is the number of source words.
+
 ``docs/gru.md`` says which code computes which equation. ``reference.py`` has these equations in
 plain code; the tests compare the fast layers with it. ``attention.py`` has the scores,
 ``decoder.py`` the decoder, ``recurrence.py`` fast recurrences and the encoder, ``model.py`` the

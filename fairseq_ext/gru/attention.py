@@ -28,9 +28,9 @@ def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
 
 
 def exponentials(keys: Tensor) -> Tensor | None:
-    """Compute ``e^{2k}`` of keys ``k`` for :func:`tanh_of_sum`; None if it must not use them.
+    """Return ``e^{2k}`` for keys ``k``, or None if :func:`tanh_of_sum` must not use exponentials.
 
-    Exponentials are used only on a CPU, where a tanh takes ten times as long as a product, and only
+    They are used only on a CPU, where a tanh takes ten times as long as a multiplication, and only
     if every ``|k| < 30``. Then ``e^{2k}`` is neither 0 nor infinite, so its product with ``e^{2q}``
     is always defined. Where ``e^{2q}`` overflows or underflows in fp32, the tanh is ±1 to the last
     bit anyway.
@@ -48,7 +48,7 @@ def tanh_of_sum(
 
     Args:
         keys: ``k``, ``[B, 1, S, A]``.
-        keys_exponentials: the result of :func:`exponentials` for ``keys``. With exponentials, the
+        keys_exponentials: the result of :func:`exponentials` for ``keys``. Unless it is None, the
             tanh is computed as ``1 - 2 / (e^{2k} e^{2q} + 1)``.
         query: ``q``, ``[B, G, 1, A]``.
         out: a tensor ``[B, G, S, A]`` for the result; None for a new tensor.

@@ -1,7 +1,7 @@
 """Compile the GRU with attention to operations of the engine.
 
-The operations are added to ``program``. ``Columns`` say in which columns of a register an operation
-finds its input or leaves its result.
+The functions add operations to ``program``. An operation reads and writes *registers*, which are
+matrices of floats. ``Columns`` are the columns of a register that an operation reads or writes.
 """
 
 import numpy as np

@@ -77,7 +77,10 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
     @staticmethod
     def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield each option that ``cfg`` turns off, and what would turn it on."""
+        """Yield ``(option, requirement)`` for each option that has no effect in ``cfg``.
+
+        The requirement is what would give the option an effect, such as ``--attention-type mlp``.
+        """
         if cfg.attention_type != "mlp":
             yield "attention_dim", "`--attention-type mlp`"
 
@@ -102,10 +105,12 @@ class GRUEncoder(FairseqEncoder):
     ) -> dict[str, list[Tensor]]:
         """Encode ``src_tokens`` ``[B, S]``, padded on either side; lengths need not be sorted.
 
-        Return a dictionary of one-item lists, as in fairseq. ``encoder_out`` has the annotations
-        ``[S, B, C]``, in the columns of ``src_tokens`` and 0 on pads; ``encoder_padding_mask``
-        ``[B, S]`` is true on pads; ``hidden`` is the decoder's first state ``s_0`` ``[B, H]``;
-        ``src_lengths`` is ``[B, 1]``.
+        Return a dictionary of one-item lists, as in fairseq:
+
+        - ``encoder_out``: the annotations ``[S, B, C]``, in the order of ``src_tokens``, 0 on pads;
+        - ``encoder_padding_mask``: ``[B, S]``, true on pads;
+        - ``hidden``: the decoder's first state ``s_0``, ``[B, H]``;
+        - ``src_lengths``: ``[B, 1]``.
         """
         padding_mask = src_tokens.eq(self.padding_idx)
         embedded = self.dropout(self.embed_tokens(src_tokens))
@@ -121,7 +126,7 @@ class GRUEncoder(FairseqEncoder):
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
     ) -> dict[str, list[Tensor]]:
-        """Return the encoder's output for the rows ``new_order`` ``[R']``, for beam search."""
+        """Return the encoder's output for the ``R'`` rows ``new_order``, for beam search."""
         return reorder_rows(encoder_out, new_order, "hidden")
 
     def max_positions(self) -> int:
@@ -175,7 +180,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         features_only: bool = False,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
-        """Compute logits ``[B, T, V]``, or with ``features_only`` the output layer's input.
+        """Compute logits ``[B, T, V]``; if ``features_only``, the output layer's input instead.
 
         With ``incremental_state``, only the last token of each row is read, and logits are
         ``[R, 1, V]``. The second result is a dictionary. Its entry ``attn`` is a list with the
@@ -220,14 +225,14 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         return self.output_projection(self.last_product(features).features)
 
     def last_product(self, features: Tensor) -> OutputLayer:
-        """Return the factors of the output layer's product, which the loss computes in chunks."""
+        """Return the output layer's input, weight and bias; the loss computes logits from them."""
         outputs = features if self.to_embedding is None else self.to_embedding(features)
         return OutputLayer(outputs, self.output_projection.weight, self.output_projection.bias)
 
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Keep the cached state of the rows ``new_order`` ``[R']``, for beam search.
+        """Keep the cached state of the ``R'`` rows ``new_order``, for beam search.
 
         Keys are stored once per sentence, so they are kept for each sentence that has rows left.
         """

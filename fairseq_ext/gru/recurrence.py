@@ -85,10 +85,11 @@ class _AdditiveRecurrence(torch.autograd.Function):
     """The autograd function of :func:`additive_recurrence`.
 
     The backward pass writes the gradients of a step's gates into a row ``[dh_n | dr | dz | dn]``.
-    The first three parts are the gradient of the hidden gates (``U s + b'``), the last three that
-    of the input gates, because r and z have the same gradient in both. So the hidden gates have the
-    order n, r, z here (``torch.roll`` reorders torch's r, z, n), the input gates r, z, n. In
-    comments u is the layer ``tanh(W_s s + keys)``.
+    The gradients of r and z are the same for hidden gates (``U s + b'``) and input gates, so they
+    are stored once. The first three parts are the gradient of the hidden gates, the last three the
+    gradient of the input gates. So hidden gates have the order n, r, z here (``torch.roll``
+    reorders torch's r, z, n); input gates keep torch's order. In comments u is the layer
+    ``tanh(W_s s + keys)``.
     """
 
     @staticmethod

@@ -56,9 +56,9 @@ def attend(p: Parameters, s: Tensor, annotations: Tensor) -> tuple[Tensor, Tenso
 def decode(
     p: Parameters, words: Tensor, s: Tensor, annotations: Tensor, input_feeding: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Run the decoder on all target words; return features ``[T, ·]`` and attention ``[T, S]``.
+    """Run the decoder on all target words; return features ``[T, O]`` and attention ``[T, S]``.
 
-    Features are the input of the output layer.
+    Features are the input of the output layer, of size ``O``.
 
     Args:
         p: parameters by name. If ``combine.weight`` is among them, the decoder is Luong's, which
