@@ -4,9 +4,10 @@
 ``V = y W_v + b_v``, for queries from ``x`` and a source ``y``. Each row of ``E K`` and ``F V`` is a
 *slot*, a mixture of the source tokens.
 
-Letters in shapes: ``T`` queries, ``S`` tokens of the source, ``B`` sentences, ``C`` channels, ``H``
-heads of ``D`` channels, ``K`` slots, ``N`` tokens of the longest possible source, ``M`` matrices (2
-for E and F, 1 if E = F), ``R`` rows of queries (one per sentence, or one per hypothesis).
+In shapes and sizes, ``K`` is the number of slots; in ``E K`` it is the keys. Other letters: ``T``
+queries, ``S`` tokens of the source, ``B`` sentences, ``C`` channels, ``H`` heads of ``D`` channels,
+``N`` tokens of the longest possible source, ``M`` matrices (2 for E and F, 1 if E = F), ``R`` rows
+of queries (one per sentence, or one per hypothesis).
 """
 
 from math import ceil, sqrt
@@ -173,9 +174,9 @@ class LengthProjection(nn.Module):
       slots with weight 1/2, the third ``K`` tokens with 1/3, and so on. The norm of a slot is at
       most ``√(π²/6)`` times the norm of a token if tokens are independent, and at most
       ``ln(N / K) + 1`` times the norm of a token if all tokens are equal.
-    - ``normal``: each entry is drawn from ``N(0, 1 / N)``. A slot is a random mixture with at most
-      the norm of a token. (Wang et al.'s analysis uses ``N(0, 1 / K)``, which makes scores grow
-      with ``√S``.)
+    - ``normal``: each entry is drawn from the normal distribution with mean 0 and variance
+      ``1 / N``. A slot is a random mixture with at most the norm of a token. (Wang et al.'s
+      analysis uses the variance ``1 / K``, which makes scores grow with ``√S``.)
 
     Args:
         slots, max_len: ``K`` and ``N``.

@@ -88,7 +88,7 @@ class TransformerClassifier(FairseqEncoderModel):
 
     @staticmethod
     def change_attention(cfg: FairseqDataclass, encoder: TransformerEncoderBase) -> None:
-        """Change the attention in the encoder's layers; only subclasses do so."""
+        """Change the attention in the encoder's layers; does nothing unless overridden."""
 
     def register_classification_head(
         self, name: str, num_classes: int, inner_dim: int | None = None, **unused: Any

@@ -1,7 +1,7 @@
 """Compile Linformer attention to operations of the engine.
 
-The operations are added to ``program``. ``Columns`` say in which columns of a register an operation
-finds its input or leaves its result.
+The functions add operations to ``program``. An operation reads and writes *registers*, which are
+matrices of floats. ``Columns`` are the columns of a register that an operation reads or writes.
 """
 
 import numpy as np
@@ -22,9 +22,9 @@ def attention(
 ) -> Columns:
     """Compile ``added + softmax(Q (E K)^T · scale) F V W_O + b``; return the columns of the result.
 
-    Queries are computed from ``x``, keys and values from ``source``, or from ``x`` if ``source`` is
-    ``NOTHING``. ``shown``, which asks for the alignment, has no effect: a Linformer has no
-    attention weights of single tokens.
+    Queries are computed from ``x``, keys and values from ``source``. If ``source`` is ``NOTHING``,
+    keys and values are also computed from ``x``. ``shown`` asks for attention weights as the
+    alignment. It has no effect, because a Linformer has no attention weights of single tokens.
     """
     read = x if source is NOTHING else source
     projection = layer.projection

@@ -65,7 +65,10 @@ class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield each Linformer option that ``cfg`` turns off, and what would turn it on."""
+    """Yield ``(option, requirement)`` for each Linformer option that has no effect in ``cfg``.
+
+    The requirement is what would give the option an effect.
+    """
     if cfg.linformer_projection != "learned":
         yield "linformer_init", "`--linformer-projection learned`"
 
@@ -191,7 +194,7 @@ class SourceAttention(attention.LinformerAttention):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Keep the cached keys and values of the rows ``new_order`` ``[R']``, for beam search."""
+        """Keep the cached keys and values of the ``R'`` rows ``new_order``, for beam search."""
         saved = self.get_incremental_state(incremental_state, "projected")
         if saved is None:
             return
@@ -240,7 +243,7 @@ class LinformerEncoder(transformer.TransformerEncoderBase):
         return min(super().max_positions(), self.linformer_max_len)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Return the encoder's output for the rows ``new_order`` ``[R']``, for beam search."""
+        """Return the encoder's output for the ``R'`` rows ``new_order``, for beam search."""
         return padding.reorder_rows(encoder_out, new_order, "src_lengths")
 
 
@@ -259,7 +262,10 @@ class LinformerModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield each option that ``cfg`` turns off, and what would turn it on."""
+        """Yield ``(option, requirement)`` for each option that has no effect in ``cfg``.
+
+        The requirement is what would give the option an effect.
+        """
         yield from super().without_effect(cfg)
         yield from without_effect(cfg)
 
