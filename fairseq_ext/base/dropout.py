@@ -27,8 +27,9 @@ def active_rate(dropout: nn.Module) -> float:
 def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
     """Draw the dropout mask of ``x``: each value is kept with probability ``1 - p``.
 
-    ``p`` is rounded to a multiple of 1/65,536. Return the mask, int8 and shaped like ``x``, with 1
-    for each kept value; and ``1 / (1 - p)``, the factor for the kept values, or 0 if ``p`` is 1.
+    ``p`` is rounded to a multiple of 1/65,536. Return the mask and the factor for the kept values.
+    The mask is int8, shaped like ``x``: 1 for a kept value, else 0. The factor is ``1 / (1 - p)``,
+    or 0 if ``p`` is 1.
     """
     dropped = round(p * STEPS)
     if dropped >= STEPS:  # `lowest` would be 2^15, which is not an int16
@@ -45,8 +46,8 @@ def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
 def dropout(x: Tensor, p: float) -> Tensor:
     """Apply dropout to ``x``: a value becomes 0 with probability ``p``, else is divided by 1 - p.
 
-    The result is a new tensor. ``p`` is rounded as in :func:`draw`, unless ``x`` is small: then
-    torch computes the dropout.
+    The result is a new tensor. If ``x`` is small, torch computes the dropout. Else ``p`` is rounded
+    as in :func:`draw`.
     """
     if x.numel() < LEAST:
         return functional.dropout(x, p)

@@ -65,7 +65,7 @@ def register_architecture(model_name: str, name: str, **defaults: Any) -> None:
 
 
 def both_sides(embed_dim: int, ffn_embed_dim: int, heads: int, **extra: int) -> dict[str, int]:
-    """Return options that give encoder and decoder the same sizes, such as ``encoder_embed_dim``.
+    """Return options, such as ``encoder_embed_dim``, that make encoder and decoder equal in size.
 
     ``extra`` has further sizes: ``layers=6`` sets ``encoder_layers`` and ``decoder_layers``.
     """
@@ -99,10 +99,10 @@ def models_with(option: str) -> list[str]:
 
 
 def options_without_effect(args: Namespace) -> dict[str, str]:
-    """Return the options of ``args.arch`` that other options turn off, and what would turn them on.
+    """Return ``{option: requirement}`` for the options of ``args.arch`` that have no effect.
 
-    An example is ``{"attention_dim": "`--attention-type mlp`"}``. The result is {} for
-    architectures of other packages.
+    For example, ``{"attention_dim": "`--attention-type mlp`"}`` says that ``attention_dim`` has no
+    effect without ``--attention-type mlp``. The result is {} for architectures of other packages.
     """
     model = models.ARCH_MODEL_REGISTRY.get(getattr(args, "arch", None))
     if not hasattr(model, "without_effect"):
@@ -181,7 +181,7 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield each option that ``cfg`` turns off, and what would turn it on.
+        """Yield ``(option, requirement)`` for each option that has no effect in ``cfg``.
 
         :func:`options_without_effect` has an example.
         """
@@ -204,9 +204,9 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def prepare(cls, cfg: TransformerModelConfig) -> TransformerModelConfig | Namespace:
-        """Return ``cfg`` for fairseq's classes to build from; subclasses may change options."""
+        """Return the configuration that fairseq builds from: ``cfg``, unless overridden."""
         return cfg
 
     @classmethod
     def complete(cls, model: TransformerModelBase, cfg: TransformerModelConfig) -> None:
-        """Change the model that fairseq has built; only subclasses do so, to replace layers."""
+        """Change the model that fairseq has built; does nothing unless overridden."""

@@ -40,10 +40,9 @@ def gather_columns(values: Tensor, columns: Tensor) -> Tensor:
 def select_sentences(order: Tensor, rows_per_sentence: int) -> Tensor:
     """Return the indices ``[B']`` of the sentences that keep rows when beam search reorders rows.
 
-    With these indices :func:`keep_sentences` reorders tensors that have one item per sentence
-    instead of one per row. A sentence's keys, for instance, are equal for all its hypotheses, so
-    they are stored once, which takes ``beam`` times less memory. While beam search reorders rows
-    only within sentences, as it nearly always does, such tensors are not even copied.
+    Some tensors, such as keys, are equal for all hypotheses of a sentence. They have one item per
+    sentence instead of one per row, which takes ``beam`` times less memory. Pass the indices to
+    :func:`keep_sentences` to reorder such tensors.
 
     If sentences keep different numbers of rows, the result is ``[R']``, the sentence of each row.
     The reordered tensors then have one item per row.
@@ -60,7 +59,8 @@ def select_sentences(order: Tensor, rows_per_sentence: int) -> Tensor:
 def keep_sentences(values: Tensor, axis: int, sentences: Tensor) -> Tensor:
     """Select the items of ``values`` along ``axis`` whose indices are ``sentences`` ``[B']``.
 
-    If the indices are those of all items in order, return ``values`` itself instead of a copy.
+    If the indices are those of all items in order, return ``values`` itself instead of a copy. This
+    is nearly always so in beam search, which mostly reorders rows within sentences.
     """
     count = values.size(axis)
     if sentences.numel() == count and bool(

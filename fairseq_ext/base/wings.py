@@ -1,10 +1,13 @@
 """Find the wings of this package. A wing is the folder of a paper, such as ``gru/``.
 
 Each wing has a ``model.py``, whose import registers the paper's architectures with fairseq. The
-wing's ``__init__.py`` may set ``REGISTERS``, the names of other modules that register something (a
-criterion, a schedule, a second model), and ``BITS``, the name of a module whose function
-``binary_weights`` returns the weights that a bundle stores as bits. The folder ``commands`` has the
-wing's subcommands of ``fairseq-ext`` (see :mod:`fairseq_ext.commands`).
+folder ``commands`` has the wing's subcommands of ``fairseq-ext`` (see :mod:`fairseq_ext.commands`).
+The wing's ``__init__.py`` may set:
+
+- ``REGISTERS``: names of other modules that register something with fairseq, such as a criterion, a
+  learning rate schedule or a second model.
+- ``BITS``: the name of a module with a function ``binary_weights``. This function returns the
+  weights that ``fairseq-ext bundle --numbers bits`` stores as bits.
 """
 
 import importlib
