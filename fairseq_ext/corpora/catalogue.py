@@ -10,10 +10,11 @@ Addresses and protocols come from the scripts that the papers used:
   and tests on newstest2014 but names no files, so we take the files of fairseq's
   ``prepare-wmt14en2de.sh``, which leaves out WMT 2017's corpus ``rapid2016``;
 - github.com/multi30k/dataset, task 1: image descriptions as they were written (``raw``), or
-  lower-cased, normalized and tokenized by its authors (``tok``). Text-only baselines of
-  image-guided translation use 10,000 joint merges.
+  lower-cased, normalized and tokenized by its authors (``tok``). We learn 10,000 joint byte-pair
+  merges on it, like the text-only baselines in papers on image-guided translation.
 
-No checksums of these files are known, so the checksum of the first download is recorded.
+The publishers give no checksums of these files. So :func:`fairseq_ext.corpora.downloads.fetch`
+records the checksum of the first download, and compares later ones with it.
 """
 
 from dataclasses import dataclass, field
@@ -96,7 +97,7 @@ def _source(
 
 
 def _newstest(year: int, pair: str) -> Source:
-    """Return WMT's news test of a year before 2014, which WMT 2014 used for development."""
+    """Return a WMT news test set of a year before 2014, from the development sets of WMT 2014."""
     pattern = f"dev/newstest{year}-{{side}}.{{language}}.sgm"
     return _source(f"newstest{year}", pattern, pair, f"{STATMT}/wmt14/dev.tgz", "segments")
 

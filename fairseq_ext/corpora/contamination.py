@@ -1,9 +1,10 @@
 """Find the sentences of a test set that occur in training text, exactly or nearly.
 
 A score on sentences of the training text says little about other sentences.
-:mod:`fairseq_ext.corpora.near_duplicates` defines near-duplicates, and the skeletons by which they
-are found. This module looks for the skeletons of the test set among those of the training text. It
-reads the training text once, in chunks, whatever its size.
+A *skeleton* is a sentence without one or two of its words, or the complete sentence. Two sentences
+that share a skeleton are nearly equal (:mod:`fairseq_ext.corpora.near_duplicates`). This module
+looks for the skeletons of the test set among those of the training text. It reads the training text
+once, in chunks, so its memory does not grow with the training text.
 """
 
 import itertools
@@ -83,7 +84,7 @@ def _words(hashes: WordHashes, row: int) -> bytes:
 
 
 def texts(paths: Iterable[Path]) -> Iterator[str]:
-    """Yield the lines of several files, one after the other; refuse an empty file."""
+    """Yield the lines of several files, one file after the other; refuse an empty file."""
     for path in paths:
         is_empty = True
         for _, line in lines(path):

@@ -66,8 +66,8 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
 def discard(path: Path) -> str:
     """Rename an unusable download to ``NAME.refused``, so that :func:`fetch` downloads it again.
 
-    A file in a mirror folder, which has no checksum beside it, keeps its name. Return a sentence
-    that tells the user what to do.
+    If ``sha256.json`` beside the file has no checksum of it, as in a mirror folder, the file is not
+    renamed. Return a sentence that tells the user what to do.
     """
     record = path.parent / RECORD
     checksums = _known(record)
@@ -170,7 +170,11 @@ def _give_up(url: str, part: Part, error: Exception) -> None:
 
 
 def _attempt(url: str, part: Part) -> None:
-    """Request the missing bytes, or all if the server supports no ranges, and append them."""
+    """Request the bytes that are still missing, and append them to ``part``.
+
+    If the server sends the complete file instead, ``part`` begins anew. Raise an OSError or
+    HTTPException if the request fails or breaks off.
+    """
     request = urllib.request.Request(url, headers={"User-Agent": "fairseq-ext"})
     start, version = part.size, part.version or ""
     if start and version:

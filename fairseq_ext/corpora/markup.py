@@ -88,9 +88,9 @@ def _stripped(tag: re.Match[str]) -> str:
 def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
     """Remove the marks of keyboard shortcuts from both texts if both look like labels.
 
-    If both texts have the same word with a mark inside, such as ``my_name``, it is a name or part
-    of an address, and the marks stay. But a word with ``&`` that is all of both texts, such as
-    ``F&ormat``, is a label.
+    If both texts have the same word with a mark inside, such as ``my_name``, this word is a name or
+    part of an address, and the marks stay. There is an exception: if each text consists only of the
+    same word with ``&``, such as ``F&ormat``, the word is a label, and the mark is removed.
     """
     if max(map(len, pair)) > 4 * SHORT:
         return pair

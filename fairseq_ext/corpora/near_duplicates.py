@@ -17,13 +17,15 @@ Two pairs are in one group if their sources or their targets are near-duplicates
 such pairs joins them.
 
 **Method.** The skeletons of a sentence are the sentence itself, and the sentence without one word
-or without two. Near-duplicates share a skeleton, so sorting 64-bit fingerprints of skeletons
-finds them all without comparing all pairs. Equal fingerprints link two rows, where a row is the
-number of a sentence pair, and :func:`join_groups` turns links into groups. A group's number is its
-smallest row, so it depends neither on the order of the links nor on the process that found them.
+or without two. Near-duplicates share a skeleton. Each skeleton has a 64-bit hash, its fingerprint.
+Sorting the fingerprints finds all near-duplicates without a comparison of all pairs of sentences.
+Two sentences with the same fingerprint link the rows of their pairs; the row of a sentence pair is
+its number in the corpus. :func:`join_groups` turns links into groups. The number of a group is its
+smallest row, so it does not depend on the order of the links.
 
-**Memory.** :func:`links` works on one range of fingerprints at a time, at most about
-:data:`RANGE_SKELETONS` of them, and :func:`join_groups` takes the links of all ranges in any order.
+**Memory.** The 64-bit numbers are divided into ranges, so that each has at most about
+:data:`RANGE_SKELETONS` fingerprints. :func:`links` searches one range at a time.
+:func:`join_groups` takes the links of the ranges in any order.
 
     pairs = [("Hola.", "Hello."), …]
     groups = group_pairs(pairs)                       # a group's number for each pair
@@ -86,11 +88,12 @@ def hash_words(sentences: Iterable[str]) -> WordHashes:
 
 
 def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
-    """Return which words the K skeletons of a sentence leave out, as positions ``[2, K]``.
+    """Return the positions ``[2, K]`` of the words that K skeletons of a sentence leave out.
 
-    The sentence has ``length`` words. If ``length`` is above ``longest``, two words are left out
-    together only if they are neighbours. A position after the last word leaves out nothing, so a
-    skeleton may lack one word only, or none: the first skeleton is the complete sentence.
+    The sentence has ``length`` words. A position of ``length`` or more stands for no word, so a
+    skeleton lacks two words, one word or, as the first one does, none. :data:`ONE_WORD` and
+    :data:`TWO_WORDS` are the shortest sentences in which one and two words are left out. In a
+    sentence of more than ``longest`` words, two words that are left out are always neighbours.
     """
     places = [(length, length + 1)]
     if length >= ONE_WORD:
@@ -106,13 +109,16 @@ def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
 def skeletons(
     hashes: WordHashes, longest: int = LONGEST
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the skeletons of all sentences in batches: fingerprints and sentence numbers, ``[n]``.
+    """Yield the fingerprints of the skeletons of all sentences, in batches.
 
-    A skeleton is a sentence without one or two of its words, or complete. :func:`left_out_places`
-    chooses these words, and explains ``longest``. The fingerprint is the sum of each word's hash
-    times a power of :data:`BASE`, which depends on the word's place. Prefix sums give the sums of
-    the words before, between and after the two left-out words. A division by the base for each
-    left-out word then moves the later words to their new places.
+    A batch of n skeletons is two arrays ``[n]``: their fingerprints, and the numbers of their
+    sentences in ``hashes``. :func:`left_out_places` says which words a skeleton leaves out, and
+    explains ``longest``.
+
+    A fingerprint is the sum over a skeleton's words of the word's hash times a power of
+    :data:`BASE`, whose exponent is the word's place in the skeleton. :func:`mixed` then spreads the
+    sums. Prefix sums give the sums of the words before, between and after the two left-out words.
+    Each left-out word moves the later words one place forward, so their sum is divided by the base.
     """
     lengths = hashes.lengths
     for length in np.unique(lengths).tolist():
@@ -135,16 +141,19 @@ def skeletons(
 
 
 def mixed(values: np.ndarray) -> np.ndarray:
-    """Spread 64-bit numbers evenly over all ranges, one-to-one (the last steps of MurmurHash3)."""
+    """Map 64-bit numbers one-to-one to numbers that are spread evenly over all 64-bit values.
+
+    The steps are the last ones of the hash function MurmurHash3.
+    """
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         values = (values ^ (values >> np.uint64(33))) * np.uint64(factor)
     return values ^ (values >> np.uint64(33))
 
 
 def range_count(lengths: np.ndarray) -> int:
-    """Return the number of ranges in which :func:`links` searches the fingerprints, one by one.
+    """Return the number of ranges into which the fingerprints of one side are divided.
 
-    ``lengths`` ``[N]`` has the number of words of each sentence. A range has at most about
+    ``lengths`` ``[N]`` has the number of words of each of N sentences. A range has at most about
     :data:`RANGE_SKELETONS` fingerprints.
     """
     sizes, counts = np.unique(lengths, return_counts=True)
@@ -153,7 +162,7 @@ def range_count(lengths: np.ndarray) -> int:
 
 
 def in_range(values: np.ndarray, number: int, count: int) -> np.ndarray:
-    """Return a mask of the fingerprints that are in the range ``number``, counted from 0.
+    """Return a mask of the fingerprints ``values`` that are in the range ``number``, from 0.
 
     The ``count`` ranges divide the 64-bit numbers equally.
     """
@@ -164,8 +173,8 @@ def in_range(values: np.ndarray, number: int, count: int) -> np.ndarray:
 def links(hashes: WordHashes, number: int, count: int) -> np.ndarray:
     """Find sentences that share a skeleton whose fingerprint is in range ``number`` of ``count``.
 
-    ``hashes`` is one side of the corpus. Return pairs of rows ``[2, n]``: the first sentence with a
-    skeleton, and another sentence with the same skeleton.
+    ``hashes`` is one side of the corpus. Return n links ``[2, n]``. A link is two rows: the first
+    sentence with a skeleton, and another sentence with the same skeleton.
     """
     prints, rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for values, places in skeletons(hashes):
@@ -185,8 +194,8 @@ def links(hashes: WordHashes, number: int, count: int) -> np.ndarray:
 def join_groups(groups: np.ndarray, pairs: np.ndarray) -> None:
     """Join the groups of linked sentence pairs, in place.
 
-    Each column of ``pairs`` ``[2, n]`` links two sentence pairs by their numbers (rows). ``groups``
-    ``[N]`` has the group of each sentence pair: the smallest number in that group.
+    ``groups`` ``[N]`` has the group of each of N sentence pairs: the smallest row (number of a
+    sentence pair) in the group. Each of n columns of ``pairs`` ``[2, n]`` links two rows.
     """
     while len(unequal := np.flatnonzero(np.not_equal(*groups[pairs]))):
         low, high = np.sort(groups[pairs[:, unequal]], axis=0)
@@ -196,10 +205,10 @@ def join_groups(groups: np.ndarray, pairs: np.ndarray) -> None:
 
 
 def group_sides(source: WordHashes, target: WordHashes) -> np.ndarray:
-    """Return each sentence pair's group ``[N]``: the number of the group's first pair.
+    """Return the group of each of N sentence pairs, ``[N]``: the number of the group's first pair.
 
-    Fingerprints are searched in ranges, one after the other, as many as memory requires. The number
-    of ranges does not change the result.
+    The fingerprints are searched range by range, to bound the memory. The number of ranges does not
+    change the result.
     """
     groups = np.arange(len(source.ends))
     for hashes in (source, target):
@@ -217,13 +226,17 @@ def group_pairs(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
 def draw_groups(
     groups: np.ndarray, size: int, salt: str, exclude: np.ndarray | None = None
 ) -> np.ndarray:
-    """Draw groups until they have ``size`` pairs; return a mask ``[N]``, True for their pairs.
+    """Draw groups until they have ``size`` pairs in all; return a mask ``[N]`` of these pairs.
 
-    The groups are in the order of a hash of ``salt`` and their numbers. A group that would exceed
-    the size is skipped, so the size is exact if groups of one pair are left. Groups of more than
-    :data:`LARGEST_HELD_OUT` pairs are never drawn, because nearly equal sentences would make up
-    much of the set. ``exclude`` is True for pairs whose groups must not be drawn, such as the pairs
-    of another held-out set.
+    ``groups`` ``[N]`` has the number of the group of each of N pairs. The groups are tried in the
+    order of a hash of ``salt`` and their numbers. A group is not drawn in these cases:
+
+    - it has more pairs than are still needed;
+    - it has more than :data:`LARGEST_HELD_OUT` pairs, because nearly equal sentences would make up
+      much of the set;
+    - ``exclude`` ``[N]`` is True for one of its pairs, such as a pair of another held-out set.
+
+    If there are too few groups of one pair to fill the set, it may have fewer than ``size`` pairs.
     """
     numbers, counts = np.unique(groups, return_counts=True)
     usable = counts <= LARGEST_HELD_OUT

@@ -39,11 +39,11 @@ Report = dict[str, Any]
 def do_once(
     folder: Path, name: str, settings: Report, outputs: Iterable[Path], work: Callable[[], Report]
 ) -> Report:
-    """Do the ``work`` of a step and record its result, or return the recorded result of the step.
+    """Return the recorded report of a step, or do the ``work`` and record its report.
 
-    The record in ``folder/.steps`` counts if it has the same ``settings`` (all values that the
-    result depends on), and if all ``outputs`` (the files that ``work`` writes) still have their
-    recorded sizes. It is written last, so a step that was killed is done again.
+    The record in ``folder/.steps`` counts only if it has the same ``settings`` (all values that the
+    report depends on), and if all ``outputs`` (the files that ``work`` writes) still have their
+    recorded sizes. The record is written last, so a step that was killed is done again.
     """
     record = folder / ".steps" / f"{name}.json"
     settings = json.loads(json.dumps(settings))
@@ -302,9 +302,9 @@ class Preparation:
 
 
 def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
-    """Return ``counts`` by the names of the splits; refuse a split without pairs.
+    """Map the name of each split to its entry in ``counts``; refuse a split without pairs.
 
-    A split's counts are the numbers of pairs, source tokens and target tokens.
+    The entry is ``[pairs, source tokens, target tokens]``.
     """
     for name, (pairs, *_) in zip(splits, counts, strict=True):
         if not pairs:
@@ -318,8 +318,9 @@ def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
 def describe(name: str, corpus: Corpus, text: Report, bpe: Report | None) -> Report:
     """Describe a prepared corpus for its manifest: archives, dropped pairs, and what is left.
 
-    ``text`` has the reports on the sources and the counts of the splits, ``bpe`` the report on the
-    subwords, if there are any. Without paths and times, equal runs have equal descriptions.
+    ``text`` has the reports on the sources and the counts of the splits. ``bpe`` is the report on
+    the subwords, or None. The description has no paths and no times, so that it is the same each
+    time that the corpus is prepared with the same settings.
     """
     parts, splits = text["parts"], {}
     for split, counts in text["splits"].items():
@@ -352,7 +353,10 @@ def describe(name: str, corpus: Corpus, text: Report, bpe: Report | None) -> Rep
 
 
 def wrong_counts(manifest: Report) -> list[str]:
-    """Return a message for each number of pairs that is too far from the catalogue's number."""
+    """Return a message for each number of pairs that is too far from the catalogue's number.
+
+    A number that depends on the tokenizer may differ by :data:`TOLERANCE`, all others not at all.
+    """
     return [
         f"{label}: {count['found']:,} pairs instead of {count['known']:,}"
         for label, count in manifest["known counts"].items()

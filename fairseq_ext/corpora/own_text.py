@@ -18,11 +18,14 @@ from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 
 def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
-    """Return the pipeline of a copied corpus, for the copy's ``text.json``.
+    """Return the pipeline to record in the ``text.json`` of a copied corpus.
 
-    It is the pipeline of the original in ``folder``, or a new one if the original has none. With
-    ``tokenize``, which says that the copy is tokenized, it gets this step, too. Raise DataError if
-    the original has subwords, or if ``tokenize`` is set and the original has tokens already.
+    It is the pipeline that ``folder`` records for the original, or a new one if there is none. If
+    ``tokenize`` is True, the copy is tokenized, so the pipeline gets this step too.
+
+    Raises:
+        DataError: the original is in subwords, or ``tokenize`` is True and the original is
+            tokenized already.
     """
     text_pipeline = pipeline.load_towards(folder, src, tgt)
     if text_pipeline is None:
@@ -84,9 +87,9 @@ def split_into_subwords(
     """Learn subwords from both sides of ``train``; write all texts as subwords, with ``text.json``.
 
     The folder ``text`` has ``train.SRC`` and ``train.TGT``, and perhaps more files that end in
-    ``.SRC`` or ``.TGT``. Text in subwords is refused. ``kind`` is a key of
-    :data:`fairseq_ext.text.subwords.LEARNT`, or ``none``; ``size`` is the number of merges or
-    pieces. Return the number of lines of each file, by its name.
+    ``.SRC`` or ``.TGT``. Text that is in subwords already is refused. ``kind`` is a key of
+    :data:`fairseq_ext.text.subwords.LEARNT`, or ``none`` to keep the words. ``size`` is the number
+    of merges or pieces. Return a dict from the name of each file to its number of lines.
     """
     if size < 1:
         raise wrong_value("--size", "at least 1", size)
@@ -109,7 +112,7 @@ def split_into_subwords(
 def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
     """Turn a folder's plain texts into tokens by a model's ``steps``; write them into ``out``.
 
-    Return the number of lines of each file, by its name.
+    Return a dict from the name of each file to its number of lines.
     """
     saved = pipeline.load(text)
     if saved is not None and (saved.tokenize or saved.subwords != "none"):

@@ -1,7 +1,9 @@
 """Read sentence pairs from files, cut into parts that different processes can read.
 
-Several texts are named by a JSON list, with the weight and licence of each. The weight is the
-number of copies of each pair in the training text; 0.3 keeps three of ten pairs::
+A JSON list names several texts, each as one file of pairs or as two aligned files. Paths are
+relative to the folder of the list. ``columns`` are the source and target columns of a file of
+pairs, numbered from 1. ``weight`` is the number of copies of each pair in the training text; 0.3
+keeps three of ten pairs::
 
     [
       {"name": "europarl", "source": "europarl.de.gz", "target": "europarl.en.gz",

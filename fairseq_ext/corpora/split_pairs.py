@@ -3,28 +3,29 @@
 A corpus often has several translations of one sentence; a random split then puts some into train
 and others into test. Here a hash of the sentence, not of the pair, decides:
 
-- The distinct sentences of one side (the *key side*), normalized, are put in the order of their
-  SHA-256 hashes. The first go into the test set, the next into the validation set, all others into
-  train. If several pairs have the same key sentence, valid and test keep only one of these pairs,
-  so that the sizes of valid and test are exact.
+- The distinct sentences of one side (the *key side*), without case and punctuation, are put in the
+  order of their SHA-256 hashes. The first go into the test set, the next into the validation set,
+  all others into train. If several pairs have the same key sentence, valid and test keep only one
+  of these pairs, so that the sizes of valid and test are exact.
 - If a pair is repeated, only its first occurrence is kept.
 - ``--key groups`` holds out whole groups of near-duplicates instead
   (:mod:`fairseq_ext.corpora.near_duplicates`), so that no test sentence is one word away from a
   training sentence.
 - ``--strict`` also drops training pairs whose other side is in valid or test.
 
-The pairs are cut into parts. The work has three stages, which write files into a folder. Several
-processes and machines may share a stage (:mod:`fairseq_ext.utils.shared_folder`). If a process is
-killed, another one does its work again. These are the files, in the order of the stages::
+The pairs are cut into parts. Sentences and pairs are compared by their *fingerprints*, the first 64
+bits of their SHA-256 hashes. The 64-bit numbers are divided into ranges, and only one range is
+compared at a time. So memory holds one part or one range, and the numbers of parts and ranges do
+not change the result.
+
+The work has three stages, which write files into a folder. Several processes and machines may share
+a stage (:mod:`fairseq_ext.utils.shared_folder`). If a process is killed, another one does its work
+again. These are the files, in the order of the stages::
 
     clean-000000   a part's pairs that are kept, and fingerprints of source, target and pair
     repeat-000000  the pairs of all parts that repeat an earlier pair, for one range of fingerprints
     held           the pairs of test and valid: those with the smallest fingerprints on the key
                    side, or whole groups of near-duplicates
-
-A fingerprint is the first 64 bits of a SHA-256 hash. Only fingerprints are compared, a range at a
-time. So memory holds one part or one range, and the numbers of parts and ranges do not change the
-result.
 """
 
 import contextlib
@@ -121,13 +122,19 @@ class SplitJob:
         return read_json(self.folder / name)
 
     def total(self, count: str) -> int:
-        """Sum a count over the reports of all parts: pairs ``read``, or ``kept`` by the rules."""
+        """Return the number of pairs of all parts that were ``read``, or ``kept`` by the rules.
+
+        ``count`` is one of these two words.
+        """
         return sum(self.load(name)[count] for name in self.clean_names)
 
     # ---- the stages ----------------------------------------------------------------------------
 
     def _finish(self, name: str, array: np.ndarray, report: object) -> None:
-        """Write an array, and then the report ``name``, which says that the array is there."""
+        """Write the data file, and then the report ``name``.
+
+        Other workers take the report as the sign that the data file is complete.
+        """
         with atomic_write(self.beside(name, "npy"), "wb") as file:
             np.save(file, array)
         with atomic_write(self.folder / name) as file:
@@ -191,9 +198,9 @@ class SplitJob:
     def key(self) -> int:
         """The side whose sentences decide the split: 0 for source, 1 for target.
 
-        With ``--key auto`` it is the side with fewer distinct sentences or, if they are equally
-        many, the source. Then :meth:`repeat`, which counts these sentences, must have searched all
-        ranges of fingerprints.
+        With ``--key auto`` it is the side with fewer distinct sentences, or the source if both have
+        equally many. :meth:`repeat` counts these sentences, so ``--key auto`` needs its reports on
+        all ranges of fingerprints.
         """
         if self.options.key != "auto":
             return SIDES.index(self.options.key)
@@ -277,12 +284,17 @@ class SplitJob:
 
         ``files`` has a source file and a target file for each split. The report is a dict:
 
-        - ``read``, ``dropped``: number of pairs read, and of dropped pairs by reason;
-        - ``splits``, ``words``: number of pairs in each split, and of words on both sides;
-        - ``texts``: for each text, the numbers of pairs read and of lines in train;
-        - ``key``: the side by which pairs are split, ``groups``, or None with ``--as``;
-        - ``leaks``: number of sentences of the other side that are in two splits; with ``groups``,
-          the number of groups, and the number of pairs in the largest.
+        - ``read``: the number of pairs read;
+        - ``dropped``: a dict from the reason to drop a pair to the number of these pairs;
+        - ``splits``: a dict from the name of each split to its number of pairs;
+        - ``words``: a dict from the name of each split to the numbers of source and target words;
+        - ``texts``: for each text, the numbers of pairs ``read`` and of lines in ``train``;
+        - ``key``: ``source``, ``target`` or ``groups``, whichever decides the split, or None with
+          ``--as``;
+        - ``leaks``: a dict of two numbers. ``train``: training pairs, also those that ``--strict``
+          drops, whose sentence on the other side is in valid or test; ``valid and test``:
+          sentences of the other side that are in both. With ``groups`` the two numbers are
+          ``groups``, and the pairs in the ``largest`` group. With ``--as`` the dict is empty.
         """
         key, late = None, dict[int, str]()
         leaks: dict[str, int] = {}
@@ -381,8 +393,8 @@ def prepare(
 ) -> SplitJob:
     """Unpack texts into an existing folder, cut them into parts, and return the job to split them.
 
-    If several workers share the folder, only one of them unpacks a file. A range has about
-    ``range_size`` fingerprints.
+    If several workers share the folder, each file is unpacked by only one of them. The fingerprints
+    are divided into ranges of about ``range_size``.
     """
     packed = {
         pair_texts.unpacked_name(number, place): (text, place)

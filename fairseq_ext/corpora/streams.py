@@ -195,10 +195,12 @@ def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
 
 
 def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -> list[list[int]]:
-    """Write the first sentence pair to the first two files in ``turns``, and so on in a circle.
+    """Deal sentence pairs out to pairs of files, in turn.
 
-    ``turns`` has pairs of files, perhaps with repeats. Return, for each of them, the numbers of
-    sentence pairs, source tokens and target tokens.
+    ``turns`` has pairs of files, source and target. The first sentence pair goes to the first pair
+    of files, the next to the second, and so on; after the last pair of files the first one is next.
+    A pair of files may occur in several turns. Return ``[sentence pairs, source tokens, target
+    tokens]`` for each turn.
     """
     counts = [[0, 0, 0] for _ in turns]
     for number, pair in enumerate(pairs):

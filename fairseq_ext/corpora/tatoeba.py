@@ -34,10 +34,11 @@ def read_pairs() -> list[tuple[str, str]]:
 
 
 def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
-    """Draw splits of these ``sizes`` from the corpus, each with short and long sentences.
+    """Draw splits from the corpus, each with short and long sentences.
 
-    No sentence of either language occurs twice, within a split or in two splits. Sizes that would
-    need more pairs are refused.
+    ``sizes`` maps the name of each split to its number of pairs. No sentence of either language
+    occurs twice, within a split or in two splits. Sizes are refused if their sum is larger than the
+    number of pairs that remain without repeated sentences.
     """
     distinct: list[tuple[str, str]] = []
     sentences: set[str] = set()
@@ -61,11 +62,11 @@ def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
     """Split the corpus as it was split for the models that come with the package.
 
     Complete groups of near-duplicates are held out (:data:`HELD_OUT`). So no training sentence
-    is a near-duplicate of a held-out sentence, as :mod:`~fairseq_ext.corpora.near_duplicates`
-    defines it: equal or, from five words on, different in only a word or two.
+    is a near-duplicate of a held-out sentence. Sentences are near-duplicates if they are equal or,
+    from five words on, differ in only a word or two (:mod:`~fairseq_ext.corpora.near_duplicates`).
 
     ``sizes`` are the numbers of pairs in ``valid`` and ``test``. The other held-out pairs are in no
-    split. A size is refused if there are fewer held-out pairs.
+    split. A size is refused if fewer pairs are held out for its split.
     """
     pairs = read_pairs()
     held_out = json.loads(HELD_OUT.read_text(encoding="utf-8"))

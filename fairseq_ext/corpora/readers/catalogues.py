@@ -32,7 +32,10 @@ class Message:
 
     @property
     def forms(self) -> dict[int, str]:
-        """The translation's plural forms, by number; without a plural, only form 0."""
+        """The translation's plural forms, by their numbers in ``msgstr[NUMBER]``.
+
+        A translation without plural forms has the number 0.
+        """
         keywords = [keyword for keyword in self.texts if keyword.startswith("msgstr")]
         return {int(keyword[7:-1] or 0): self.texts[keyword] for keyword in keywords}
 

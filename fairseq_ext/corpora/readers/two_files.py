@@ -29,9 +29,9 @@ VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
 def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield the segments of two SGM files, source and target, in pairs.
 
-    Files of different test sets are refused. If the source file has each segment once, but the
-    target file has one several times, all but the first are further reference translations. These
-    are yielded without texts, and their ``fault`` says so.
+    Files of different test sets are refused. If the source file has no segment twice, the target
+    file may have several references for a segment. The first one is paired with the source. Each
+    further one is yielded as a segment without texts, whose ``fault`` says so.
     """
     source, target = (list(_sgm_segments(path)) for path in paths)
     if len({item[:2] for item in source}) == len(source):  # unlike in documents without names

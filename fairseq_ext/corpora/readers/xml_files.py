@@ -20,7 +20,10 @@ UNFINISHED = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "ini
 
 
 def tmx(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Yield the units of a TMX file that have both languages, with the first text in each."""
+    """Yield the units of a TMX file that have both languages; refuse a file without such units.
+
+    If a unit has several texts in a language, the first is taken.
+    """
     languages: dict[str, None] = {}
     pairs = 0
     for _, unit in elements(paths[0], "tu"):
@@ -146,8 +149,8 @@ def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
 def _is_break(code: Element, codes: frozenset[str]) -> bool:
     """Return whether an element stands for a line break.
 
-    It does if its type says so. An element whose tag is in ``codes`` also does if its content is a
-    line break, such as ``<br>``.
+    This is so if its attribute ``type``, ``ctype`` or ``subType`` says so, or if its tag is in
+    ``codes`` and its text is the code of a line break, such as ``<br>``.
     """
     types = {code.get(name, "") for name in ("type", "ctype", "subType")}
     return bool(types & BREAK_TYPES) or (
