@@ -5,12 +5,16 @@ A manifest lists sizes and checksums of the files::
     {"format": "fairseq-ext data", "version": 1,
      "files": {"train.de-en.de.bin": {"bytes": 123, "sha256": "…"}, …}}
 
-Later calls of fairseq-preprocess for the same folder (another split, one side only) extend the
-manifest. Checksums are not compared for unlisted files, and in folders without a manifest.
+If fairseq-preprocess runs several times for one folder, such as once for each split, each run adds
+its files to the manifest. A file that is not listed has no checksum to compare, and neither has any
+file in a folder without a manifest.
 
 A dataset is an index (``.idx``) and its data (``.bin``). In the layout ``mmap``, fairseq's default,
-``.idx`` has a header, the size of each sentence in tokens (int32) and the byte at which it starts
-in ``.bin`` (int64); ``.bin`` has the tokens one after another.
+they have this content:
+
+- ``.idx``: a header, then the number of tokens of each sentence (int32), then the byte at which
+  each sentence starts in ``.bin`` (int64);
+- ``.bin``: the tokens of all sentences, one after another.
 """
 
 import json
@@ -59,9 +63,10 @@ def write_manifest(stage: Path, folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return ``bytes`` and ``sha256`` of each file in a folder's manifest, by the file's name.
+    """Return a dict from the name of each file in a folder's manifest to its entry.
 
-    Return {} if the folder has no manifest. A damaged manifest is refused.
+    An entry is a dict of ``bytes`` and ``sha256``. If the folder has no manifest, the result is {}.
+    A damaged manifest raises :class:`DataError`.
     """
     path = folder / MANIFEST
     if not path.exists():
@@ -95,7 +100,7 @@ def require_as_listed(
     """Raise :class:`DataError` if a file differs from its entry in a manifest.
 
     ``listed`` has the manifest's entries (:func:`read_manifest`); a file without an entry passes.
-    The size is compared, and the SHA-256 unless ``contents`` is False.
+    The size is always compared. The SHA-256 is compared too, unless ``contents`` is False.
     """
     entry = listed.get(path.name)
     if entry is None:
@@ -118,12 +123,16 @@ def check_dictionary(path: Path) -> None:
 def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool = True) -> None:
     """Check that ``<prefix>.idx`` and ``<prefix>.bin`` are complete and belong together.
 
-    The bytes at which sentences start are checked against the sizes of the sentences, and the
-    files against the folder's manifest, if there is one. The largest token must be below
-    ``vocabulary``, the number of entries in the dictionary; None allows any token. In layouts other
-    than ``mmap``, the files are only compared with the manifest. Without ``contents``, only the
-    sizes of files are compared: if a job has several processes, it is enough that one of them
-    checks the contents. If neither file exists, nothing is checked.
+    These things are checked:
+
+    - the files have the sizes and checksums in the folder's manifest, if it lists them;
+    - each sentence starts in ``.bin`` where the sentence before it ends;
+    - all tokens are below ``vocabulary``, the number of entries in the dictionary, unless it is
+      None.
+
+    In layouts other than ``mmap``, the files are only compared with the manifest. If ``contents``
+    is False, only the header of ``.idx`` and the sizes of the files are checked. That is enough for
+    all but one of the processes of a job. If neither file exists, nothing is checked.
 
     Raises:
         DataError: only one of the files exists, one is damaged, or a token is not in the
