@@ -7,14 +7,15 @@ Of the following texts, the script reads those that are in the folder or its sub
 ``.gz``:
 
 - LibreOffice's help: Debian's packages libreoffice-help-de and -en-us (``.deb``), or their folders
-  ``help/de`` and ``help/en-US``. One page in about twenty is held out to test.
-- WMT's news test sets: ``news-test2008``, ``newstest2009`` to ``2012`` and the second half of 2013
-  to train, the first half of 2013 to validate, 2014 to 2018 to test; ``newstest2019`` and ``2020``
-  as further tests.
-- Multi30k's captions as written: ``train`` to train, ``val`` to validate, and ``test_2016_flickr``
-  to test; the test sets of 2017 and 2018 as further tests.
-- Tatoeba, from manythings.org/anki: ``deu-eng.zip``.
-- TICO-19: ``tico-19.en`` and ``.de``, a further test.
+  ``help/de`` and ``help/en-US``. One page in about twenty goes to the test set ``test_help``, all
+  others to ``train``.
+- WMT's news test sets: ``news-test2008``, ``newstest2009`` to ``newstest2012`` and the second half
+  of ``newstest2013`` go to ``train``, its first half to ``valid``, and ``newstest2014`` to
+  ``newstest2018`` to ``test``. ``newstest2019`` and ``newstest2020`` are test sets of their own.
+- Multi30k's captions as written: ``train`` goes to ``train``, ``val`` to ``valid``. The test sets
+  of 2016 to 2018 are test sets of their own.
+- Tatoeba, from manythings.org/anki: ``deu-eng.zip`` goes to ``train``.
+- TICO-19: ``tico-19.en`` and ``tico-19.de`` are a test set of their own.
 
 A training pair is left out if a held-out pair has the same source or target. A held-out pair of
 help pages is left out if it has a near-duplicate in the training text. ``sources.json`` has the
@@ -115,7 +116,8 @@ def lines(folder: Path, name: str, language: str) -> list[str] | None:
 def aligned(folder: Path, name: str, domain: str, licence: str) -> Part | None:
     """Read the two files of the text ``name``; return None if neither exists.
 
-    A text with different numbers of lines, or with another checksum than the known one, is refused.
+    Raise DataError if the files have different numbers of lines (a missing file has none), or if
+    the text has another checksum than in :data:`KNOWN`.
     """
     sides = [lines(folder, name, language) for language in LANGUAGES]
     if not any(sides):
@@ -191,7 +193,7 @@ def splits(available: dict[str, Part]) -> dict[str, list[Part]]:
 
 
 def without_held_out(train: Sequence[Part], held_out: Sequence[Part]) -> list[Part]:
-    """Return the training parts without pairs that share a side with a held-out pair."""
+    """Return the training parts without pairs that have a held-out pair's source or target."""
     texts = [{plain(pair[side]) for part in held_out for pair in part.pairs} for side in (0, 1)]
     return [
         replace(

@@ -5,7 +5,7 @@
 
 ``reference/`` gets valid and test as plain text. For each direction, ``es-en`` and ``en-es``, all
 splits are written as Moses tokens into ``words/`` and as subwords into ``pieces/``, with
-``text.json``. ``counts.json`` has the numbers of pairs of each kind.
+``text.json``. ``counts.json`` has the numbers of pairs, by kind, and of groups.
 
 - **Held out** are 1,000 pairs for validation and 1,500 for the test, in complete groups of
   near-duplicates (:mod:`fairseq_ext.corpora.near_duplicates`). No group with a phrase of the phrase
@@ -13,8 +13,9 @@ splits are written as Moses tokens into ``words/`` and as subwords into ``pieces
 - **Phrase book**: the pairs of ``shipped_phrases.tsv``, each :data:`PHRASE_COPIES` times, and once
   without final punctuation. Tatoeba has no “No.” → “No.” at all, and “Hola.” only twice.
 - **Patterns**: names, towns, clock times, ages and prices in short sentences.
-- **Short pairs once more**: some of the pairs with up to 6 words a second time, without final
-  punctuation on either side. Half of these also have the source in lower case, as people type.
+- **Short pairs once more** (``variants``): some of the pairs with up to 6 words a second time,
+  without final punctuation on either side. Half of these also have the source in lower case, as
+  people type.
 - **Numbers stay complete on the target side**: Moses splits “7:30” into “7 : 30”, from which its
   detokenizer makes “7: 30”. Targets have “7:30” as one word, which subwords may split, so
   translations have “7:30” too. Sources are Moses' tokens without this change.
@@ -193,7 +194,7 @@ def write_pieces(out: Path, merges: int) -> None:
 
 
 def make(archive: Path, out: Path, merges: int = MERGES) -> dict[str, int]:
-    """Write all files; return the numbers of pairs of each kind."""
+    """Write all files; return the content of ``counts.json``: numbers of pairs and of groups."""
     pairs, phrases = read_pairs(archive), read_phrases()
     groups = group_pairs([*pairs, *phrases])
     sizes = np.unique(groups, return_counts=True)[1]

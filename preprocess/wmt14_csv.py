@@ -119,7 +119,11 @@ class Split:
     lengths: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
 
     def sides(self, limit: int) -> list[dict[str, int]]:
-        """Summarize the lengths on each side; ``cut`` counts those above ``limit``."""
+        """Return a dict for each side that summarizes the lengths of its sentences, in ids.
+
+        The dict has the sum of the lengths (``total``), the ``shortest``, the ``longest``, and in
+        ``cut`` the number of sentences of more than ``limit`` ids.
+        """
         return [
             {
                 **{"total": sum(lengths), "shortest": min(lengths), "longest": max(lengths)},
@@ -147,9 +151,10 @@ class Split:
     def encode(
         self, pairs: Iterable[SentencePair], bpe: ByteBPE, limit: int, files: Sequence[IO[str]]
     ) -> None:
-        """Write each pair as text and as at most ``limit`` ids, and add its lengths.
+        """Write each pair as text and as ids, and count the pair and its lengths in this object.
 
-        ``files`` are source and target text, and then source and target ids.
+        Only the first ``limit`` ids of a sentence are written, but all are counted. ``files`` are
+        the files for source text, target text, source ids and target ids.
         """
         pairs = iter(pairs)
         while chunk := list(islice(pairs, CHUNK)):
@@ -239,9 +244,13 @@ def write_manifest(
 def dictionary_of(ids: Sequence[int], multiple: int = 8) -> list[str]:
     """Return the lines of a fairseq dictionary (``<symbol> <count>``), padded like BART's.
 
-    fairseq puts its 4 special symbols before the ids and pads to a multiple of 8; BART adds
-    ``<mask>``; and the paper pads to a multiple of 8 once more. For GPT-2's ids: 50,257 + 4 =
-    50,261, padded 50,264, with the mask 50,265, padded again 50,272.
+    fairseq puts 4 special symbols before these lines. For GPT-2's 50,257 ids, the number of entries
+    with these symbols grows as follows:
+
+    1. the ids: 50,257 + 4 = 50,261;
+    2. padding to a multiple of 8 (``multiple``), as in fairseq: 50,264;
+    3. the symbol ``<mask>``, as in BART: 50,265;
+    4. padding to a multiple of 8 once more, as in the paper: 50,272.
     """
     symbols = [str(id_) for id_ in ids]
     _fill(symbols, multiple)
