@@ -4,9 +4,10 @@
     python recipes/multi30k_all.py choose models/muse --updates 2000 --rates 0.001 0.002 0.004
     python recipes/multi30k_all.py report --dir runs/… --tests test --names transformer muse muse@2
 
-``choose`` writes ``rates.json``: the rate with the lowest validation loss after ``--updates``, and
-the losses of all rates. ``report`` writes ``systems.json`` and ``systems.md``, with a row for each
-training.
+``choose`` writes ``rates.json`` into the folder of a system, here ``models/muse``. It has the rate
+with the lowest validation loss after ``--updates``, and the losses of all rates. ``report`` writes
+``systems.json`` and ``systems.md``, with a row for each training. ``muse@2`` is the training of the
+system ``muse`` with seed 2.
 """
 
 import argparse
@@ -30,10 +31,12 @@ Row = dict[str, Any]
 
 
 def choose(folder: Path, rates: Sequence[str], updates: int) -> Row:
-    """Choose the learning rate R whose training ``rate-R`` has the lowest validation loss.
+    """Choose the learning rate whose training has the lowest validation loss.
 
-    ``folder`` is the system's, with a folder ``rate-R`` for each of the ``rates``. A training is
-    judged by its last validation up to update ``updates``, even if it has trained further.
+    ``folder`` is the folder of a system. It has a subfolder ``rate-R`` for each R of ``rates``: the
+    training at this rate. A training is judged by its last validation up to update ``updates``,
+    even if it has trained further. Return the chosen ``rate``, ``updates``, and ``losses``, a dict
+    from each rate to its loss. Raise DataError if a training has no such validation.
     """
     losses = {}
     for rate in rates:
@@ -47,7 +50,7 @@ def choose(folder: Path, rates: Sequence[str], updates: int) -> Row:
 
 
 def training_row(name: str, models: Path, patience: int) -> Row:
-    """Describe a training: its size, its length and why it ended."""
+    """Return the row of a training ``SYSTEM`` or ``SYSTEM@SEED``: size, length and why it ended."""
     folder, (system, _, seed) = models / name, name.partition("@")
     log = folder / "train.log"
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -74,7 +77,7 @@ def training_row(name: str, models: Path, patience: int) -> Row:
 def scores(folder: Path, data: Path, test: str, tgt: str) -> list[Row]:
     """Score a training on one test set: BLEU and chrF on text, and BLEU on the corpus's tokens.
 
-    ``folder`` is the training's, and ``data`` the recipe's output folder.
+    ``folder`` is the folder of the training, and ``data`` the recipe's output folder.
     """
     results = score_generated(
         folder / test / "generated.txt",
@@ -104,7 +107,10 @@ def table(rows: Sequence[Row], tests: Sequence[str]) -> list[list[str]]:
 
 
 def rates_table(grids: dict[str, Row]) -> list[list[str]]:
-    """Return validation losses by system and learning rate, the heading first, the best in bold."""
+    """Return the validation losses: a heading, then a row for each system, a column for each rate.
+
+    The loss of each system's best rate is in bold.
+    """
     rates = list(dict.fromkeys(rate for grid in grids.values() for rate in grid["losses"]))
     lines = [["system", *(f"rate {rate}" for rate in rates)]]
     for name, grid in grids.items():

@@ -4,8 +4,9 @@
     python recipes/updates.py --text bpe/train.en --batch-size 88 --epochs 10 --warmup 4000 \\
         --init-lr 1e-7 --lr 1e-4 --min-lr 1e-6
 
-fairseq takes the length of the schedule in updates, whereas a recipe gives it in epochs. Besides,
-fairseq's cosine restarts: at its end the learning rate jumps to ``--lr`` times ``--lr-shrink``.
+A recipe gives the length of the schedule in epochs, but fairseq takes it in updates, which this
+script computes. At the end of the cosine, fairseq restarts it at ``--lr`` times ``--lr-shrink``.
+The printed ``--lr-shrink`` makes this product ``--min-lr``, so that the rate does not jump.
 """
 
 import argparse
@@ -14,11 +15,14 @@ from pathlib import Path
 
 
 def updates(pairs: int, batch_size: int, epochs: int) -> int:
-    """Return the number of fairseq's updates in ``epochs`` epochs, one batch for each update.
+    """Return the number of updates that fairseq does in ``epochs`` epochs.
 
-    The last batch of an epoch may be smaller. The number holds with
-    ``--required-batch-size-multiple 1`` (else fairseq splits the last batch in two), no
-    ``--max-tokens``, ``--update-freq 1``, one device, and no pair left out for its length.
+    Each update is a batch of ``batch_size`` pairs, but the last batch of an epoch may be smaller.
+    The number is right only under these conditions:
+
+    - ``--required-batch-size-multiple 1``; else fairseq splits the last batch in two;
+    - no ``--max-tokens``, ``--update-freq 1``, and one device;
+    - no pair is left out for its length.
     """
     return -(-pairs // batch_size) * epochs
 
@@ -26,8 +30,8 @@ def updates(pairs: int, batch_size: int, epochs: int) -> int:
 def schedule(total: int, warmup: int, init_lr: float, lr: float, min_lr: float) -> list[str]:
     """Return flags for a linear warm-up, then a cosine from ``lr`` to ``min_lr`` at ``total``.
 
-    fairseq restarts the cosine at ``lr`` times ``--lr-shrink``. If this factor is ``min_lr / lr``,
-    the restart begins where the cosine ends, so there is no jump, however long the run goes on.
+    After ``total`` updates fairseq restarts the cosine at ``lr`` times ``--lr-shrink``. The flags
+    set this factor to ``min_lr / lr``. So the restart begins at ``min_lr``, where the cosine ends.
     """
     if not 0 <= warmup < total:
         raise ValueError(

@@ -5,8 +5,9 @@
     python recipes/bmt/ablations.py output --dir runs/ablations-…    # learning curves
     python recipes/bmt/ablations.py table1 --dir runs/table1-…       # learning curves
 
-FIGURE is scale (5a, over the scaling factor s), output (5b) or table1. ``FIGURE.png``,
-``FIGURE.json`` (the data) and ``FIGURE.md`` (the table) are written to ``--dir``. Losses are the
+The first argument, FIGURE, is ``scale`` (Figure 5a, over the scaling factor s), ``output`` (Figure
+5b) or ``table1`` (Table 1). For each of the three, the picture ``FIGURE.png``, its data
+``FIGURE.json`` and the table ``FIGURE.md`` are written to ``--dir``. Losses are the
 references' negative log-likelihood in nats per token, as in the paper. The training loss is the
 mean over the last tenth of the updates.
 """
@@ -78,7 +79,7 @@ def finished(folder: Path, figure: str) -> dict[str, Path]:
 
 
 def plot_scales(models: list[Model], output: Path) -> None:
-    """Plot final losses over the scaling factor s, and the float model's as horizontal lines."""
+    """Plot final losses over the scaling factor s; horizontal lines mark the float model's."""
     swept = [model for model in models if model.name != "float"]
     places = [int(model.name) for model in swept]
     with plots.new_figure(6.4, 4.2) as figure:
@@ -112,7 +113,7 @@ def plot_outputs(folders: dict[str, Path], models: list[Model], output: Path) ->
 
 
 def rows(models: list[Model], heading: str) -> list[tuple[str, ...]]:
-    """Return a table with a row for each model; ``heading`` is the first cell of its first row."""
+    """Return a table with a heading and a row for each model; ``heading`` is its top left cell."""
     table = [(heading, "updates", "training loss", "validation loss", "BLEU")]
     for model in models:
         losses = (f"{model.train_loss:.3f}", f"{model.valid_loss:.3f}")
@@ -121,7 +122,10 @@ def rows(models: list[Model], heading: str) -> list[tuple[str, ...]]:
 
 
 def with_switches(table: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Add columns that say which parts of the model each preset has in 1 bit, as in Table 1."""
+    """Add two columns to a table of presets: the parts of the model in 1 bit, as in Table 1.
+
+    One column names the parts with 1-bit weights, the other those with 1-bit activations.
+    """
     heading, *presets = table
     kinds = ("weights", "activations")
     switches = {

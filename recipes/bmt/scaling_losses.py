@@ -4,9 +4,10 @@
     python recipes/bmt/scaling_losses.py float=float.pt binary=binary.pt … --data bin \
         --split valid --split sample=test1 --train sample -o table.json
 
-Losses are negative log-likelihoods of the references in nats per token, ``</s>`` included, summed
-in float64, because fairseq logs losses rounded to 0.001 bits, and models of a scaling law may
-differ by little more. Parameters are counted without embeddings, positions and output projection.
+Losses are negative log-likelihoods of the references in nats per token; ``</s>`` is a token. They
+are computed anew, in float64. The losses in fairseq's logs are rounded to 0.001 bits, which is too
+coarse: models of a scaling law may differ by little more. Parameters are counted without
+embeddings, positions and output projection.
 """
 
 import argparse
@@ -70,7 +71,7 @@ def measure(
 ) -> dict[str, Any]:
     """Return a model's numbers of layers and parameters, and its loss on each split.
 
-    ``splits`` has fairseq's names of the splits, by their names in the table.
+    ``splits`` maps the name of each split in the table to fairseq's name for it.
     """
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(checkpoint)], arg_overrides={"data": str(data)}
@@ -87,7 +88,10 @@ def measure(
 
 
 def pairs(items: Sequence[str], label: str) -> list[tuple[str, str]]:
-    """Split each ``NAME=VALUE`` into a pair; a lone ``VALUE`` is its own name."""
+    """Split each ``NAME=VALUE`` into a pair; a ``VALUE`` without ``=`` is also its own name.
+
+    Raise ConfigError if a name or value is empty; ``label`` is what its message calls the item.
+    """
     named_values = []
     for item in items:
         name, equals, value = item.partition("=")
@@ -98,10 +102,10 @@ def pairs(items: Sequence[str], label: str) -> list[tuple[str, str]]:
 
 
 def table(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure all models; return a row for each model and split, except the training split.
+    """Measure all models; return a row for each model and each split that is not for training.
 
-    Each row also has the model's loss on the training split, or None if ``--train`` names none. The
-    rows are sorted by dataset, family and size.
+    ``--train`` names the training split. Each row also has the model's loss on it (``train_loss``),
+    or None if ``--train`` is not set. The rows are sorted by dataset, family and size.
     """
     splits = dict(pairs(args.split, "`--split`"))
     if args.train is not None and args.train not in splits:

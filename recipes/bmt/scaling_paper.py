@@ -4,9 +4,11 @@
     python recipes/bmt/scaling_paper.py -o table.json
     fairseq-ext scaling-fit table.json --json fits.json -o scaling.png
 
-The table has the paper's 12 + 12 models (section 4.2) and losses that follow its exponents, with
-noise as large as the differences between runs of the same model. α and L∞ are invented, because the
-paper gives neither.
+The table has a row for each data set, each family (float and binary) and each of the 24 sizes of
+section 4.2. These sizes are 12 depths of the encoder with 6 decoder layers, and 12 depths of the
+decoder with 6 encoder layers. The losses follow the paper's exponents. Noise is added that is as
+large as the differences between trainings of the same model. α and L∞ of the scaling law are
+invented, because the paper gives neither.
 """
 
 import argparse
@@ -44,7 +46,7 @@ LAWS = {
 
 
 def rows(noise: float, seed: int = 1) -> list[dict[str, str | int | float]]:
-    """Return a row for each of 11 data sets, 2 families and 24 models.
+    """Return a row for each combination of 11 data sets, 2 families and 24 sizes of models.
 
     ``noise`` is the standard deviation of the noise on the losses.
     """

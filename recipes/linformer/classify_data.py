@@ -26,7 +26,10 @@ MARKS = {".": "statement", "?": "question", "!": "exclamation"}
 
 
 def read_labels(path: Path) -> list[str]:
-    """Read the labels in a file; refuse one of several words, or a special symbol of fairseq."""
+    """Read the labels in a file, one per line.
+
+    Raise DataError if a label has several words or is a special symbol of fairseq.
+    """
     labels = [line.strip() for _, line in lines(path)]
     for number, label in enumerate(labels, 1):
         if len(label.split()) > 1:

@@ -54,9 +54,16 @@ def predict(data: Path, checkpoint: Path, batch_size: int) -> list[str]:
 
 
 def score(truth: Sequence[str], guesses: Sequence[str]) -> dict:
-    """Compute accuracy with its 95 % interval (Wilson 1927), macro-F1, and figures for each class.
+    """Compute how well ``guesses`` agree with the labels ``truth``. All scores are in per cent.
 
-    All scores are in per cent; a class that was never predicted has a precision of 0.
+    Return a dict:
+
+    - ``accuracy``, and ``interval``, its 95 % interval (Wilson 1927);
+    - ``macro_f1``: the mean of the classes' F1;
+    - ``largest_class``: the percentage of the most frequent label in ``truth``;
+    - ``lines``: the number of sentences;
+    - ``classes``: for each label a dict of ``precision``, ``recall``, ``f1`` and ``lines``. A class
+      that was never predicted has a precision of 0.
     """
     right = sum(label == guess for label, guess in zip(truth, guesses, strict=True))
     interval = binomtest(right, len(truth)).proportion_ci(method="wilson")

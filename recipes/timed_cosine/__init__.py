@@ -37,10 +37,12 @@ class TimedCosineConfig(FairseqDataclass):
 
 @register_lr_scheduler("timed_cosine", dataclass=TimedCosineConfig)
 class TimedCosine(FairseqLRScheduler):
-    """A learning rate with a linear warm-up over updates, times half a cosine over the time.
+    """A learning rate that rises in a warm-up, and falls to zero with half a cosine over the time.
 
     The rate is ``lr · min(1, max((update + 1) / warmup, t / WARMUP_SHARE)) · (1 + cos(π t)) / 2``.
-    Here ``t`` is the share of ``--timed-seconds`` that has passed since the scheduler was made.
+    Here ``t`` is the share of ``--timed-seconds`` that has passed since the scheduler was made, and
+    ``warmup`` is ``--timed-warmup``. So the warm-up ends after ``warmup`` updates, or after the
+    share :data:`WARMUP_SHARE` of the time if that is earlier.
     """
 
     def __init__(self, cfg: TimedCosineConfig, optimizer: Any) -> None:
