@@ -206,8 +206,8 @@ def _attempt(url: str, part: Part) -> None:
 def unpack(archive: Path, folder: Path, max_bytes: int = MAX_BYTES) -> None:
     """Unpack an archive into ``folder``, whose old content is deleted.
 
-    An archive is refused if it is damaged or unsafe, or if it unpacks to more than ``max_bytes``;
-    :func:`discard` then renames it.
+    An archive is refused if it is damaged, if it unpacks to more than ``max_bytes``, or if a member
+    would be written outside the folder or is a link. Then :func:`discard` renames the archive.
     """
     shutil.rmtree(folder, ignore_errors=True)  # files that a killed run left
     try:

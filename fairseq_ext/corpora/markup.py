@@ -43,9 +43,13 @@ PLACEHOLDER_RULES = ("keep", "leave-out")
 class Rules:
     """Rules for a pair of texts: what happens to its mark-up, placeholders and mnemonics.
 
-    ``strip`` removes them from both texts; a tag that breaks the line, such as ``<br>`` or ``<p>``,
-    becomes a space. ``keep`` keeps them, and drops a pair if the tags or placeholders of its two
-    texts differ. ``leave-out`` drops every pair that has any.
+    Each of the three fields has one of these values:
+
+    - ``strip``: remove them from both texts. A tag that breaks the line, such as ``<br>`` or
+      ``<p>``, becomes a space. Placeholders cannot be removed;
+    - ``keep``: leave them in the texts, but drop a pair if the tags or placeholders of its two
+      texts differ;
+    - ``leave-out``: drop every pair that has any.
     """
 
     markup: str = "strip"

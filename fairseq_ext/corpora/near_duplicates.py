@@ -57,7 +57,10 @@ _LETTERS = Spaced("PSZC")  # without M, so combining marks stay
 
 
 def normalized(sentence: str) -> str:
-    """Reduce a sentence to its letters and digits, without case and punctuation, for comparison."""
+    """Reduce a sentence to its letters and digits, without case and punctuation, for comparison.
+
+    A sentence without letters and digits is returned as it is.
+    """
     return " ".join(sentence.casefold().translate(_LETTERS).split()) or sentence
 
 

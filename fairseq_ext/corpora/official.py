@@ -292,7 +292,7 @@ class Preparation:
         return [f"{split}.{side}" for split in splits for side in self._sides]
 
     def _settings(self, *, pieces: bool) -> Report:
-        """Return all settings that decide the tokens or, with ``pieces``, the subwords."""
+        """Return the settings that decide the tokens or, if ``pieces`` is True, the subwords."""
         protocol = dataclasses.asdict(self.corpus)
         del protocol["more_tests"]  # further tests have their own steps
         if pieces:

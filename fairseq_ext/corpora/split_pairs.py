@@ -141,7 +141,7 @@ class SplitJob:
             json.dump(report, file)
 
     def clean(self, name: str) -> None:
-        """Clean the part numbered in ``name``; save its kept pairs and their fingerprints."""
+        """Clean the part with the number in ``name``; save its kept pairs and fingerprints."""
         options, part = self.options, self.parts[_number(name)]
         encode = Encode(text_pipeline(options), rules_of(options), words=True)
         hashes = [bytearray() for _ in range(PAIR + 1)]
@@ -175,7 +175,7 @@ class SplitJob:
     def repeat(self, name: str) -> None:
         """Find the repeated pairs of all parts, and count the distinct sentences of each side.
 
-        Only fingerprints in the range that is numbered in ``name`` are searched.
+        Only fingerprints in the range with the number in ``name`` are searched.
         """
         number = _number(name)
         places: list[np.ndarray] = []  # part and line of each pair in the range

@@ -122,7 +122,7 @@ def ordered_map(
 
 @dataclass(frozen=True)
 class Encode:
-    """An encoder of sentence pairs as tokens, which can be sent to another process."""
+    """An encoder that turns sentence pairs into tokens, and can be sent to another process."""
 
     pipeline: Pipeline
     rules: tuple[str, ...] = ()  # rules for the tokens of a pair, as for `--rule`
@@ -171,7 +171,10 @@ class Encode:
 
 @functools.lru_cache
 def _steps(encode: Encode) -> list[Step]:
-    """Return two functions, which turn a source line and a target line into tokens; cached."""
+    """Return two functions, which turn a source line and a target line into tokens.
+
+    Each process makes the functions of an encoder once.
+    """
     make = encode.pipeline.words if encode.words else encode.pipeline.encoder
     return [make(language) for language in (encode.pipeline.src, encode.pipeline.tgt)]
 

@@ -1,4 +1,4 @@
-"""Binarize training pairs in shards: several folders with a common dictionary, one for each epoch.
+"""Binarize training pairs in shards: folders with a common dictionary, read one in each epoch.
 
 fairseq-train takes folders separated by colons, ``bin/000:bin/001:…``. In each epoch fairseq's task
 (``load_dataset``) opens the next shard, so an epoch of a corpus of any size begins as soon as one
