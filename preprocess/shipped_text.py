@@ -148,9 +148,10 @@ def chance(pair: Pair) -> float:
 
 
 def variants(pairs: Sequence[Pair], source: int) -> Iterator[Pair]:
-    """Yield some of the short pairs as people type them: without final punctuation or capitals.
+    """Yield some of the short pairs as people type them, without final punctuation.
 
-    ``source`` is the number of the source side: 0 for Spanish, 1 for English.
+    About half of them also have the source in lower case. ``source`` is the number of the source
+    side: 0 for Spanish, 1 for English.
     """
     for pair in pairs:
         if max(len(side.split()) for side in pair) > SHORT:

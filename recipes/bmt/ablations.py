@@ -60,7 +60,7 @@ def read_model(name: str, folder: Path) -> Model:
 
 
 def finished(folder: Path, figure: str) -> dict[str, Path]:
-    """Return the folders of a figure's finished models, by model name, in the table's order.
+    """Return a dict from each finished model of a figure to its folder, in the table's order.
 
     Raise DataError if no model but the float one is finished.
     """

@@ -30,7 +30,7 @@ VALID = re.compile(r"\| loss (\S+) \|(?:.* \|)? ppl (\S+)")
 def write_perplexity(log: Path, out: Path) -> None:
     """Write the perplexity that ``fairseq-validate`` printed, in the format of ``scores.json``.
 
-    Perplexity is 2 to the mean loss over all target tokens, ``</s>`` included.
+    Perplexity is 2 to the power of the mean loss, in bits, of all target tokens and ``</s>``.
     """
     matches = VALID.findall(log.read_text(encoding="utf-8"))
     if len(matches) != 1:
