@@ -140,9 +140,9 @@ class BinaryLinear(nn.Linear):
         return binary.train(linear.training)
 
     def set_stage(self, stage: int) -> None:
-        """Enter a stage of training: all is float (0), weights are binary (1), inputs too (2).
+        """Enter a stage of training: 0 (float), 1 (binary weights) or 2 (binary inputs, too).
 
-        Weights and inputs stay float if the arguments ``weights`` and ``inputs`` are false.
+        If the argument ``weights`` is false, weights always stay float; likewise ``inputs``.
         """
         self.stage = stage
         if self.frozen_level is None:
@@ -150,7 +150,10 @@ class BinaryLinear(nn.Linear):
             self.binary_inputs = self.inputs and stage >= 2
 
     def forward(self, x: Tensor, dropout: nn.Module | None = None) -> Tensor:
-        """Map ``x`` ``[..., K]`` to ``[..., N]``; ``dropout`` is applied to binarized inputs."""
+        """Map ``x`` ``[..., K]`` to ``[..., N]``.
+
+        ``dropout`` is applied to the inputs, after any binarization.
+        """
         if self.binary_weights and self.binary_inputs:
             return self._binary_forward(x, dropout)
         if self.binary_inputs:

@@ -126,9 +126,9 @@ class BmtModel(models.TranslationTransformer):
 
     @classmethod
     def prepare(cls, cfg: BmtConfig) -> Namespace:
-        """Return a copy of ``cfg`` with pre-norm, and with an ``activation_dropout`` of 0.
+        """Return a copy of ``cfg`` with pre-norm, and without activation dropout.
 
-        :class:`FeedForwardOutput` applies this dropout instead.
+        :class:`FeedForwardOutput` applies activation dropout instead of fairseq.
 
         Raises:
             ConfigError: ``--bmt-scale`` is not above 0.

@@ -37,7 +37,8 @@ def lengths(text: str, fewest: int = 1) -> list[int]:
     it binarizes activations.
 
     Raises:
-        ConfigError: ``text`` is not a list of numbers, or has a wrong number of stages.
+        ConfigError: ``text`` is not a list of one to three numbers from 0 on, all are 0, or it has
+            fewer than ``fewest`` stages.
     """
     try:
         values = [int(value) for value in text.split(",")] if text else []
@@ -98,8 +99,8 @@ class Stage(nn.Module):
     def set_num_updates(self, num_updates: int) -> None:
         """Enter the stage of update ``num_updates``, counted from 0.
 
-        If the stage changes, log this. If ``--stage-updates`` asks for an earlier stage, stay in
-        the later one, and warn once.
+        Log the change at the first update of a stage. If ``--stage-updates`` asks for an earlier
+        stage than the current one, stay in the current one, and warn once.
         """
         planned = stage_at(num_updates, self.stages)
         if planned > self.index:
@@ -156,9 +157,10 @@ def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: lis
     """Compute the learning rate of update number ``update``, counted from 0.
 
     In a stage of ``n`` updates, the rate of update ``t`` of the stage is
-    ``peak · min(1, t / warmup) · (1 + cos πx) / 2`` with ``x = (t - warmup) / (n - warmup - 1)``,
-    clipped to 0 … 1. The last update of a stage has rate 0, unless all updates before it are
-    warm-up. After the last stage the rate stays 0.
+    ``peak · min(1, t / warmup) · (1 + cos πx) / 2``. Here ``x`` is
+    ``(t - warmup) / (n - warmup - 1)``, clipped to 0 … 1. If ``warmup`` is 0, the factor ``min(…)``
+    is 1. The last update of a stage has rate 0, unless all updates before it are warm-up. After the
+    last stage the rate stays 0.
 
     ``stage_updates`` has the number of updates of each stage. ``peaks`` has a peak for each stage,
     or a single one for all.
@@ -181,8 +183,8 @@ class StagedCosine(FairseqLRScheduler):
     the peak of all stages, or a comma-separated list with a peak for each stage.
 
     Raises:
-        ConfigError: no stage has updates, the warm-up is not shorter than each stage, or the number
-            of rates is neither 1 nor the number of stages.
+        ConfigError: no stage has updates; a stage with updates is not longer than the warm-up; or
+            the number of rates is neither 1 nor the number of stages.
     """
 
     def __init__(self, cfg: StagedCosineConfig, optimizer: FairseqOptimizer) -> None:

@@ -1,9 +1,9 @@
 """Choose which of a Transformer's five kinds of matrix products are binarized.
 
 ``qkv`` are the projections to queries, keys and values, ``out`` is the output projection of the
-attention, and ``ffn`` are both layers of the feed-forward network. ``qk`` and ``score-v`` multiply
-two activations: queries and keys, attention weights and values. Each row of the paper's Table 1 is
-a :class:`Switches`.
+attention, and ``ffn`` are both layers of the feed-forward network. The other two products multiply
+two activations: ``qk`` queries and keys, ``score-v`` attention weights and values. Each row of the
+paper's Table 1 is a :class:`Switches`.
 """
 
 from dataclasses import dataclass, replace
@@ -75,10 +75,10 @@ def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]
 def selected(cfg: Any) -> Switches:
     """Return the products to binarize, and how, from the options of a model.
 
-    The model ``bmt`` starts from a preset, a row of Table 1; other models start from no products.
-    ``--binary-weights`` and ``--binary-activations``, if not empty, replace the products; ``none``
-    stands for no products. ``--bmt-ffn``, ``--bmt-attention-output`` and ``--binarizer`` each
-    replace a field unless their value is ``preset``.
+    The model ``bmt`` starts from ``--bmt-preset``, a row of Table 1; other models start from no
+    products. ``--binary-weights`` and ``--binary-activations``, if not empty, replace the products;
+    ``none`` stands for no products. ``--bmt-ffn``, ``--bmt-attention-output`` and ``--binarizer``
+    each replace a field unless their value is ``preset``.
 
     Raises:
         ConfigError: an option names an unknown product; ``--binary-weights`` has both ``ternary``
