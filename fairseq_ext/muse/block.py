@@ -130,10 +130,10 @@ class ParallelBlock(nn.Module):
         return self._sum(before, parts, local), weights
 
     def _sum(self, x: Tensor, parts: Sequence[Tensor], local: Tensor | None) -> Tensor:
-        """Apply the branches' last matrices to ``parts``, add all to the residual ``x``, normalize.
+        """Apply the branches' last matrices to ``parts``; add the results to the residual ``x``.
 
         ``parts`` has what each branch has computed before its last matrix. ``local`` is the output
-        of an ordinary convolution, or None.
+        of an ordinary convolution, or None. The sum is normalized unless ``normalize_before``.
         """
         if isinstance(self.projections, projections.FusedProjections) and not active_rate(
             self.dropout

@@ -177,7 +177,7 @@ class DynamicConvolution(nn.Module):
         return merged.to(logits.dtype).permute(2, 0, 1).unflatten(0, values.shape[:-1])
 
     def _merge(self, parts: list[Tensor]) -> Tensor:
-        """Add up kernels ``[H, k_i, positions]``, each times its share and padded to K taps."""
+        """Add up kernels ``[H, k_i, positions]``, padded to K taps and weighted by the gate."""
         taps = max(self.kernel_sizes)
         merged: Any = 0
         for weights, share in zip(parts, self.gate_values(), strict=True):

@@ -24,16 +24,16 @@ class Sizes(NamedTuple):
     source_dim: int | None = None  # channels of the source, if the block attends to one
 
     def rows_in(self) -> dict[str, int]:
-        """Return how many rows of ``W_Enc`` belong to each branch, by the name of its first layer.
+        """Map the name of each branch's first layer to its number of rows in ``W_Enc``.
 
-        They compute self-attention's q, k and v (perhaps also the convolution's values), the query
-        to the source (decoder) and the hidden layer of the FFN.
+        The rows compute self-attention's q, k and v (perhaps also the convolution's values), the
+        query to the source (decoder) and the hidden layer of the FFN.
         """
         query = {} if self.source_dim is None else {"cross_query": self.dim}
         return {"in_proj": self.parts_in * self.dim, **query, "fc1": self.ffn_dim}
 
     def columns_out(self) -> dict[str, int]:
-        """Return how many columns of ``W_Dec`` read each branch, by the name of its last layer."""
+        """Map the name of each branch's last layer to its number of columns in ``W_Dec``."""
         context = {} if self.source_dim is None else {"cross_out": self.dim}
         return {"out_proj": self.parts_out * self.dim, **context, "fc2": self.ffn_dim}
 
