@@ -142,8 +142,8 @@ class TransformerClassifier(FairseqEncoderModel):
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Replace a checkpoint's heads by this model's heads if their names or sizes differ.
 
-        A warning says so. Thus users can fine-tune a trained encoder for other classes
-        (``--finetune-from-model``).
+        Then a warning is logged, because the heads start untrained. So users can fine-tune a
+        trained encoder for other classes (``--finetune-from-model``).
         """
         super().upgrade_state_dict_named(state_dict, name)
         prefix = f"{name}.classification_heads." if name else "classification_heads."
