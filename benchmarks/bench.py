@@ -1,9 +1,13 @@
-"""Time candidates in turn, save figures with their machine, and parse the benchmarks' options.
+"""Tools of all benchmarks: timing, saving figures as JSON, and command-line options.
 
-A *candidate* is a function to time, such as a training step of a model. *Ours* are candidates of
-this package, and *peers* are those to compare with. In a *round* each candidate runs once. A *cell*
-has the times of all candidates at one value of n, such as a number of tokens. A *question* is a
-series of cells that the user of a script can ask for.
+Terms of the benchmarks:
+
+- A *candidate* is a function to time, such as a training step of a model.
+- *Ours* are the candidates of this package. *Peers* are the candidates to compare with.
+- In a *round*, each candidate runs once.
+- A *cell* holds the times of all candidates at one value of n, such as a number of tokens.
+- A *measurement* is the name of a series of cells, one for each n, such as "forward".
+- A *question* is a part of a script that its user can choose, such as "memory".
 """
 
 import argparse
@@ -56,7 +60,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def machine() -> dict[str, object]:
-    """Describe this machine for the figures: processor, threads, versions, date, commit."""
+    """Return a description of this machine: processor, threads, versions, date, git commit."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -92,10 +96,19 @@ def paired(
 ) -> dict[str, list[float]]:
     """Time each candidate once in every round, so that drift of the machine affects all equally.
 
-    The order is reversed every other round, and garbage is collected only between rounds. After
-    ``budget`` seconds no further round begins, once there are three rounds, enough for quartiles.
-    On a busy machine, use ``time.process_time`` as ``clock``, which counts only the work of this
-    process. Return the seconds of each candidate in each round after the ``warmup``.
+    The order is reversed every other round, and garbage is collected only between rounds.
+
+    Args:
+        candidates: functions to time, by name.
+        repeats: number of rounds that count.
+        warmup: number of rounds before these, whose times are dropped.
+        budget: seconds after which no further round begins. Three rounds count in any case,
+            because quartiles need them.
+        clock: function that returns seconds. On a busy machine use ``time.process_time``, which
+            counts only the work of this process.
+
+    Returns:
+        Map from each candidate's name to its seconds in every round that counts.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     cuda = torch.cuda.is_available()
@@ -131,11 +144,11 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 
 
 def peak_memory(run: Callable[[], object], device: str) -> int:
-    """Run a function; return the peak of its memory in bytes, without what was in use before.
+    """Run a function; return how many bytes its peak memory is above the memory in use before.
 
-    On CUDA these are the allocator's bytes. On a CPU they are resident memory, whose peak Linux
-    counts from the start of the process. So call this only once, in a process that has needed
-    little memory before.
+    On CUDA, this is the memory of torch's allocator. On a CPU, it is the process's resident
+    memory. Linux counts the peak of resident memory from the start of the process, so call this
+    only once in a process, which must have needed little memory before.
     """
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
@@ -169,7 +182,10 @@ def rounded(content: Any) -> Any:
 
 
 def save(destination: Path | None, *, title: str, **content: object) -> None:
-    """Write figures and a description of this machine as JSON; do nothing without a path."""
+    """Write a title, figures and a description of this machine as JSON.
+
+    Do nothing if ``destination`` is None.
+    """
     if destination is None:
         return
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -182,15 +198,18 @@ def save(destination: Path | None, *, title: str, **content: object) -> None:
 
 @dataclass
 class Cells:
-    """Measurements in cells, one for each value of n; each script decides what n counts.
+    """All figures of a benchmark, in cells; each script decides what the number n of a cell counts.
 
     Attributes:
-        title: the title of all tables.
-        axis: the name of n in tables.
-        unit: which figure tables show, a key of ``VALUES`` in tables.py; None lets them choose.
-        figures: milliseconds and time per token of each candidate in each cell.
-        ratios: the peer's time over ours in each cell, median and quartiles of paired rounds.
-        notes: facts that hold for all figures (kernels, drawn lengths).
+        title: title of all tables.
+        axis: name of n in tables.
+        unit: figure that tables show, a key of ``VALUES`` in tables.py. If None, tables show the
+            first of these keys that the figures have.
+        figures: a dictionary for each candidate in each cell, with its milliseconds and its
+            microseconds per token.
+        ratios: a dictionary for each pair of ours and a peer in each cell, with the peer's time
+            divided by ours in each round: median and quartiles.
+        notes: facts that hold for all figures, such as the mean length of the sentences.
     """
 
     title: str
@@ -211,10 +230,16 @@ class Cells:
         peers: Iterable[str] = (),
         **extra_columns: object,
     ) -> None:
-        """Add a cell with the times of all candidates, and the ratios of ``(ours, peer)`` pairs.
+        """Add a cell: the times of all candidates, and ratios of their times.
 
-        ``seconds`` has each candidate's time in every round, ``tokens`` is the number of tokens in
-        a run. ``peers`` without times are listed as not run.
+        Args:
+            measurement: name of the series to which the cell belongs.
+            n: value of n; None if there is only one cell.
+            seconds: map from each candidate's name to its times in all rounds.
+            pairs: names ``(ours, peer)`` whose ratio is computed, if both have times.
+            tokens: number of tokens in a run of a candidate.
+            peers: further names; those without times are listed as "not run".
+            extra_columns: further values to store with each figure of the cell.
         """
         cell = {"what": measurement, "n": n, "tokens": tokens, **extra_columns}
         print(f"{measurement}{'' if n is None else f', {self.axis} = {n:,}'}")
@@ -252,7 +277,7 @@ class Cells:
     def curve(
         self, measurement: str, candidate: str, value: str = "us_per_token"
     ) -> dict[int, float]:
-        """Return a candidate's figure ``value`` for every n at which it ran."""
+        """Map each n at which a candidate ran to its figure with the key ``value``."""
         return {
             row["n"]: row[value]
             for row in self.figures
@@ -265,11 +290,12 @@ class Cells:
 
 
 class Stopwatch:
-    """A timer for candidates that take turns; the options say how often and how long.
+    """A timer of candidates, which leaves slow ones out of later cells.
 
-    ``budget`` replaces ``--budget``. A peer that needed more than ``--limit`` seconds for a run, or
-    too much memory, is left out of the measurement's later cells. Linformers (``k=…``) are tried in
-    every cell.
+    The options ``--repeats``, ``--warmup`` and ``--budget`` say how often and how long to time. The
+    argument ``budget`` replaces ``--budget``. A candidate that needed more than ``--limit`` seconds
+    for a run, or too much memory, is left out of the later cells of this measurement. Linformers,
+    whose names begin with ``k=``, are tried in every cell.
     """
 
     def __init__(self, options: Namespace, budget: float | None = None) -> None:
@@ -281,14 +307,17 @@ class Stopwatch:
         return (measurement, name) not in self.left_out
 
     def learn(self, measurement: str, name: str, seconds: float) -> None:
-        """Leave a candidate out of later cells if it took too long; a Linformer always stays."""
+        """Leave a candidate out of later cells if it took more than ``--limit`` seconds.
+
+        A Linformer is never left out.
+        """
         if seconds > self.options.limit and not name.startswith("k="):
             self.left_out.add((measurement, name))
 
     def time(
         self, measurement: str, candidates: dict[str, Callable[[], object]]
     ) -> dict[str, list[float]]:
-        """Time each candidate that is not left out; return the seconds of all rounds."""
+        """Time the candidates that are not left out; map each name to its seconds in all rounds."""
         ready = {}
         for name, run in candidates.items():
             if not self.allows(measurement, name):
@@ -314,7 +343,10 @@ class Stopwatch:
         pairs: Iterable[tuple[str, str]] = (),
         **columns: Any,
     ) -> None:
-        """Time candidates, and add a cell with their times, or "not run" for those left out."""
+        """Time candidates and add a cell with their times; those left out are "not run".
+
+        ``columns`` are further arguments of :meth:`Cells.add`, such as ``tokens``.
+        """
         seconds = self.time(measurement, candidates)
         cells.add(measurement, n, seconds, pairs, peers=candidates, **columns)
 
@@ -341,7 +373,10 @@ class Worker:
         )
 
     def ask(self, line: str) -> dict[str, Any]:
-        """Send a line, wait for the answer, and return its content."""
+        """Send a line, wait for the answer, and return its content.
+
+        If the process has ended, end this script with the process's messages.
+        """
         print(line, file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         if not answer:
@@ -360,8 +395,9 @@ def parser_with(description: str | None, **defaults: Any) -> argparse.ArgumentPa
 
     Args:
         description: the script's docstring.
-        defaults: each option with its default. An option takes several values if its default is a
-            list. If it is None, each question has its own default (:func:`filled`).
+        defaults: map from each option's name to its default. If the default is a list, the option
+            takes several values. If the default is None, :func:`filled` replaces it by a default
+            of the chosen question.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawTextHelpFormatter
@@ -378,9 +414,10 @@ def _flag(name: str) -> str:
 
 
 def filled(options: Namespace, defaults: dict[str, Any], question: str) -> Namespace:
-    """Return the options for a question: ``defaults`` replace missing ones.
+    """Return a copy of the options in which each None is replaced by the question's default.
 
-    If all questions are asked, the path ``json`` gets the question's name.
+    If the user chose all questions, the question's name is added to the path ``json``: x.json
+    becomes x_memory.json.
     """
     overrides = {name: value for name, value in vars(options).items() if value is not None}
     path = options.json
@@ -390,7 +427,7 @@ def filled(options: Namespace, defaults: dict[str, Any], question: str) -> Names
 
 
 def settings(options: Namespace, without: Iterable[str] = ("json",)) -> dict[str, Any]:
-    """Return the options but those in ``without`` as a dictionary, to save with the figures."""
+    """Return the options as a dictionary to save with the figures, except those in ``without``."""
     return {name: value for name, value in vars(options).items() if name not in without}
 
 
@@ -406,13 +443,14 @@ def ask(
     defaults: dict[str, dict[str, Any]],
     draw: Callable[[str, Cells, Namespace], None],
 ) -> None:
-    """Answer the question that the options name, or all: measure, print, write and draw.
+    """Measure, print, save and draw the figures of the question that the user chose, or of all.
 
     Args:
-        questions: the functions that measure, by question.
+        questions: map from each question to the function that measures its figures.
         options: options, among them ``question``, ``device``, ``dtype`` and ``threads``.
-        defaults: values for missing options, by question.
-        draw: function that draws a question's pictures beside its JSON, if ``--json`` is given.
+        defaults: map from each question to its values for options that are None.
+        draw: function that draws a question's pictures beside its JSON. It is called only if
+            ``--json`` is given.
     """
     begin(options)
     for question in questions if options.question == ALL else [options.question]:

@@ -1,11 +1,15 @@
-"""Measure the cost of binarization in training: a step of BMT and a step of its float model.
+"""Measure the cost of binarization in training: steps of BMT against steps without binarization.
 
 ``python benchmarks/bmt.py --threads 2 --json docs/results/bmt_training.json``
 
-A step is forward, loss, backward and Adam on a batch with Multi30k's lengths. BMT trains in stages,
-from float numbers to binary ones. The float model is compared with the models of the paper's Table
-1 in their last stage, and with fairseq's Transformer of equal size. They take turns in every round.
-Ratios are the float model's time over the other model's.
+A step is forward, loss, backward and Adam on a batch of random sentences, as long as Multi30k's.
+The script times these models, all of one size, in turn in every round:
+
+- BMT's float model: its architecture without any binarization;
+- the models of the paper's Table 1, with all binarization that they have at the end of training;
+- fairseq's Transformer with layer norm before each sublayer.
+
+Ratios are the float model's time divided by the other model's.
 """
 
 import argparse
@@ -33,7 +37,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def learners(options: Namespace) -> dict[str, Side]:
-    """Build the float model, those of Table 1 in their last stage, and fairseq's Transformer."""
+    """Return the models to time by name: BMT's presets, and fairseq's Transformer."""
     size = Size.of(options)
     flags = {name: ["--arch", "bmt", "--bmt-preset", name] for name in (FLOAT, *options.rows)}
     pre_norm = ["--encoder-normalize-before", "--decoder-normalize-before"]

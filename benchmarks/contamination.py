@@ -1,9 +1,10 @@
-"""Measure the time of `fairseq-ext corpus contamination`, and how many planted sentences it finds.
+"""Measure the time of `fairseq-ext corpus contamination`, and how many near-duplicates it finds.
 
     python benchmarks/contamination.py --lines 10000000 --json docs/results/contamination.json
 
-The training text consists of random sentences of 1 to 40 words; the n-th word of the vocabulary has
-a frequency in proportion to 1 / n. ``--planted`` lines of this text are test sentences with a word
+The command looks for test sentences in a training text. Here this text consists of random sentences
+of 1 to 40 words; the frequency of the n-th word of the vocabulary is proportional to 1 / n. The
+script replaces ``--planted`` lines of the text by near-duplicates of test sentences: a word is
 exchanged, left out or added.
 """
 

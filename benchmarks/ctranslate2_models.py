@@ -1,4 +1,4 @@
-"""Make models for comparisons: checkpoints with random weights, and CTranslate2 models."""
+"""Write models for comparisons: fairseq checkpoints, and models converted to CTranslate2."""
 
 import copy
 import random
@@ -21,7 +21,7 @@ LANGUAGES = ("--source-lang", "src", "--target-lang", "tgt")
 
 
 def random_sentences(count: int, words: int, vocabulary: int) -> list[list[int]]:
-    """Draw ``count`` sentences of ``words`` random words, numbered below ``vocabulary``."""
+    """Draw ``count`` sentences of ``words`` random numbers, each from 0 to ``vocabulary`` - 1."""
     draw = random.Random(1)
     return [[draw.randrange(vocabulary) for _ in range(words)] for _ in range(count)]
 
@@ -33,7 +33,7 @@ def save_checkpoint(side: Side, path: Path) -> None:
 
 
 class _InMemory(Converter):
-    """CTranslate2's converter of fairseq models, for a model in memory instead of a checkpoint."""
+    """A converter from fairseq to CTranslate2 that takes a model in memory, not a checkpoint."""
 
     def __init__(self, model: TransformerModel, task: TranslationTask) -> None:
         self.model, self.task = copy.deepcopy(model), task  # because its arrays are overwritten

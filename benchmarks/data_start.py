@@ -2,12 +2,15 @@
 
     python benchmarks/data_start.py --json docs/results/data_start.json
 
-`fairseq-train` runs as a process of its own, in turn with the plugin and without it. A tiny model
-makes one update on a random corpus in the format of fairseq-preprocess. Times are processor times.
-Memory is the largest resident size. "private" memory is sampled every 5 ms and excludes mapped
-files, which processes share and the system can drop. The smallest corpus, of --base pairs, shows
-what the start takes with hardly any data. Figures called "own" are those of a corpus minus those of
-the smallest one.
+Each run is a process in which fairseq-train trains a tiny model for one update, on a random corpus
+in the format of fairseq-preprocess. Runs with the plugin and runs of stock fairseq take turns.
+
+- Times are processor times.
+- Memory is the largest resident memory.
+- "private" memory is the largest memory without mapped files, which processes share and the system
+  can drop. It is read every 5 ms.
+- "own" figures are the figures of a corpus minus those of a very small corpus of --base pairs. They
+  show what the data takes, without the start of Python and the model.
 """
 
 import os
@@ -65,7 +68,10 @@ def write(folder: Path, pairs: int, vocabulary: int) -> Path:
 
 
 def start(data: Path, side: str, tokens: int) -> dict[str, float]:
-    """Run fairseq-train with or without the plugin; return its processor seconds and its MiB."""
+    """Run fairseq-train for one update; return its processor seconds, its peak and private MiB.
+
+    ``side`` is ``plugin`` or ``stock``. If training fails, end this script.
+    """
     command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAIN.split(), *TINY.split()]
     command += ["--max-tokens", str(tokens), *SIDES[side]]
     with (
@@ -87,7 +93,8 @@ def start(data: Path, side: str, tokens: int) -> dict[str, float]:
 def measure(options: Namespace, folder: Path, pairs: int) -> dict[str, dict[str, list[float]]]:
     """Measure fairseq-train with and without the plugin in turn on a corpus of ``pairs`` pairs.
 
-    Return the figures of all rounds, by ``plugin`` or ``stock`` and by the name of the figure.
+    Return a map from ``plugin`` and ``stock`` to a map from each figure's name to its values in
+    all rounds.
     """
     data = write(folder / str(pairs), pairs, options.vocabulary)
     rounds: dict[str, dict[str, list[float]]] = {side: defaultdict(list) for side in SIDES}
@@ -102,9 +109,10 @@ def measure(options: Namespace, folder: Path, pairs: int) -> dict[str, dict[str,
 def row(
     pairs: int, rounds: dict[str, dict[str, list[float]]], base: dict[str, dict[str, list[float]]]
 ) -> dict[str, Any]:
-    """Return the medians for one corpus, and the ratios of the plugin's figures to stock fairseq's.
+    """Return a corpus's medians, and the ratios of the plugin's figures to those of stock fairseq.
 
-    Medians and ratios are given for the figures themselves, and for the figures minus ``base``.
+    ``rounds`` are figures of this corpus from :func:`measure`, and ``base`` those of the smallest
+    corpus. Keys with ``own`` hold medians and ratios after ``base`` is subtracted.
     """
     figures: dict[str, Any] = {"pairs": pairs}
     for name in rounds[PLUGIN]:

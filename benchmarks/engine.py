@@ -2,13 +2,16 @@
 
 ``python benchmarks/engine.py --model NAME=CHECKPOINT --data BIN --json docs/results/engine.json``
 
-Sentences of the test set are sorted by length and cut into the same batches for all systems, which
-search with beam 5. Only translating is timed, without loading and printing. Ratios are another
-system's time over the engine's, in the same round. CTranslate2 has no GRU attention, Linformer,
-MUSE or BMT. `equal` is the share of tokens in the engine's best hypotheses that equal fairseq's.
-With --dynamic-int8, fairseq's generator also runs the transformer with torch's dynamically
-quantized linear layers. With --shortlist, the engine also runs with this shortlist, and BLEU of the
-complete test set is computed with the shortlist and without it.
+All systems translate the same batches of test sentences, sorted by length, with beam 5. Only
+translating is timed, without loading and printing. CTranslate2 has no GRU attention, Linformer,
+MUSE or BMT, so it runs only transformers. Ratios are another system's time divided by the engine's
+in the same round. `equal` is the fraction of tokens on which the best hypotheses of the engine and
+of fairseq agree.
+
+With --dynamic-int8, fairseq's generator also runs transformers whose linear layers torch quantizes
+to int8. --shortlist names a file that limits the target words by the source words, written by
+`fairseq-ext shortlist`. The engine then runs without the file and with it, and BLEU of the complete
+test set is computed for both.
 """
 
 import copy
@@ -117,9 +120,9 @@ def engines(
 def ctranslate2_systems(
     model: BaseFairseqModel, task: TranslationTask, folder: Path
 ) -> Iterator[tuple[str, Translate]]:
-    """Yield the names and functions with which CTranslate2 translates in fp32 and in int8.
+    """Yield a name and a function that translates by CTranslate2, for fp32 and then for int8.
 
-    The functions take token ids and turn them into words for CTranslate2.
+    The functions take a batch of token ids, and look up the words that CTranslate2 needs.
     """
     import ctranslate2
     from ctranslate2_models import convert
@@ -145,7 +148,10 @@ def ctranslate2_systems(
 
 
 def batches(task: TranslationTask, size: int) -> list[list[list[int]]]:
-    """Return sentences from all over the test set, sorted by length, in batches of ``size``."""
+    """Return batches of ``size`` test sentences, sorted by length.
+
+    The sentences are taken at equal distances from the test set.
+    """
     dataset, count = (
         task.dataset("test"),
         min(SENTENCES.get(size, 4 * size), len(task.dataset("test"))),
@@ -188,9 +194,15 @@ def measure(
     options: Namespace,
     cells: Cells,
 ) -> None:
-    """Time all systems on the batches ``work``, in turn in every round; add a cell.
+    """Time all systems, in turn in every round, and add the figures to ``cells``.
 
-    ``name`` is the model's name, and ``size`` the number of sentences in a batch.
+    Args:
+        name: name of the model.
+        size: number of sentences in a batch.
+        systems: map from each system's name to the function that translates a batch.
+        work: batches to translate in each round.
+        options: options of the script.
+        cells: figures of the script.
     """
     outputs = {
         label: [output for batch in work for output in run(batch)] for label, run in systems.items()
@@ -223,7 +235,10 @@ def compare_bleu(
     systems: dict[str, Callable[[list[list[int]]], Any]],
     cells: Cells,
 ) -> None:
-    """Add notes on the engine's BLEU of the complete test set, with and without the shortlist."""
+    """Translate the complete test set with the engine, and note its BLEU in ``cells``.
+
+    There is a note for each number format, with the shortlist and without it.
+    """
     dataset, dictionary = task.dataset("test"), task.target_dictionary
     pairs = sorted(dataset, key=lambda pair: len(pair["source"]))
     references = [dictionary.string(pair["target"], "@@ ") for pair in pairs]
@@ -238,7 +253,10 @@ def compare_bleu(
 
 
 def share_of_equal_tokens(outputs: list[list[int]], expected: list[list[int]]) -> float:
-    """Return the share of tokens that equal the expected token in the same place of a sentence."""
+    """Return the fraction of tokens that equal the expected token at the same position.
+
+    If two sentences differ in length, the surplus tokens of the longer one count as different.
+    """
     equal_count = sum(
         sum(a == b for a, b in zip(x, y, strict=False))
         for x, y in zip(outputs, expected, strict=True)

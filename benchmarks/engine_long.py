@@ -1,12 +1,15 @@
-"""Measure whether Linformer decodes long sources faster than a Transformer in the engine, too.
+"""Compare how fast the engine translates long sources with Linformer and with a Transformer.
 
 ``python benchmarks/engine_long.py --json docs/results/engine_long.json``
 
-Weights are random, and equal in both models where possible. Sources have n random tokens, and all
-hypotheses are forced to have ``--words`` words, with beam 5, so the figures are only about time.
+The script measures time only, not quality: weights are random, sources have n random tokens, and
+each translation has exactly ``--words`` words (beam 5). The two models share all weights that both
+have. For comparison, CTranslate2 translates with the Transformer, and fairseq's generator with both
+models.
+
 "decoding" is the time for ``--words`` words minus the time for one word in the same round, so that
-the encoder does not count. It is missing if this difference was not positive in some round.
-CTranslate2 also runs the Transformer, and fairseq's generator runs both models.
+the encoder does not count. If this difference is not positive in every round, there is no such
+figure.
 """
 
 import functools
@@ -29,7 +32,10 @@ def named(model: str, system: str, part: str = "") -> str:
 
 
 def build(options: Namespace, folder: Path) -> dict[str, Translate]:
-    """Return functions that translate with each model in each system that supports it, by name."""
+    """Map a name such as "k=32, engine int8" to the function that translates in this way.
+
+    There is an entry for each model in each system that supports it.
+    """
     longest, size, systems = max(options.lengths), Size.of(options), {}
     flags = {TRANSFORMER: transformer()} | {f"k={k}": linformer(k, longest) for k in options.k}
     sides = {name: Side(words, size, positions=longest) for name, words in flags.items()}
@@ -47,7 +53,10 @@ def build(options: Namespace, folder: Path) -> dict[str, Translate]:
 
 
 def pairs_of(options: Namespace) -> list[tuple[str, str]]:
-    """List the pairs to compare: a Linformer and a peer, for translation and for decoding alone."""
+    """List pairs of names whose times are compared: a Linformer, then a peer.
+
+    Each pair is there twice: for complete translation, and for decoding alone.
+    """
     pairs = []
     for part in ("", DECODING):
         for name in (f"k={k}" for k in options.k):
@@ -61,7 +70,7 @@ def pairs_of(options: Namespace) -> list[tuple[str, str]]:
 
 
 def measure(options: Namespace, cells: Cells) -> None:
-    """Time translation for each batch size and number of source tokens; add the cells."""
+    """Time translation for each batch size and each number of source tokens; fill ``cells``."""
     watch, size = Stopwatch(options), Size.of(options)
     with tempfile.TemporaryDirectory() as folder:
         systems = build(options, Path(folder))

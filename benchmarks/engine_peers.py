@@ -1,14 +1,17 @@
-"""Compare the engine, CTranslate2 and Marian on one model, each in a process of its own.
+"""Compare the speed and memory of the engine, CTranslate2 and Marian with one transformer.
 
 ``python benchmarks/engine_peers.py --batches 1 32 128 --json docs/results/engine_peers.json``
 
-The model is a stock transformer with random weights, changed so that Marian can compute it
-(marian_models.py). A translation has as many tokens as its source. The systems take turns in every
-round, so that drift of the machine affects all alike, and each has only its own library in memory.
-Latencies are times of a batch; in batches of 1, these are times of a sentence. All systems get the
-same shortlist: the first words of the vocabulary, and target words for each source word. From it,
-the engine makes a list of target words for each sentence, and the other systems one for each batch.
 The script needs ``pip install ctranslate2 pymarian``.
+
+- Model: a transformer with random weights, changed so that Marian can compute it
+  (marian_models.py). A translation has as many tokens as its source.
+- Systems: each is a process of its own, so that only its own library is in memory. The systems take
+  turns in every round, so that drift of the machine affects all alike.
+- Latency: the time of a batch. In batches of 1, this is the time of a sentence.
+- Shortlist: a list of the target words that a system may choose from. All systems get the same
+  one: the first words of the vocabulary, and 50 target words at most for each source word. The
+  engine applies it to each sentence, and the other systems to each batch.
 """
 
 import itertools
@@ -97,9 +100,18 @@ def marian(folder: Path, options: list[str], words: int, listed: bool) -> Transl
 
 
 def serve(system: str, folder: Path, words: int) -> None:
-    """Translate with one system: answer each line of standard input with times and outputs.
+    """Translate what standard input asks for, with one system, until the input ends.
 
-    A line is a JSON list of batches. ``words`` is the number of words in each translation.
+    A line of input is a JSON list of batches, and a batch is a list of sentences. Each line is
+    answered with a JSON object on standard output:
+
+    - ``seconds``: the time of each batch;
+    - ``outputs``: the translations;
+    - ``mebibytes``: resident memory afterwards;
+    - ``processor``: processor seconds of all batches;
+    - ``joules``: energy of all batches, or null.
+
+    ``words`` is the largest number of words in a translation.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # send the output of libraries to standard error
@@ -122,7 +134,10 @@ def serve(system: str, folder: Path, words: int) -> None:
 
 
 def joules() -> float | None:
-    """Return the joules on the energy counters of all processors (RAPL); None if unreadable."""
+    """Return the sum of all processors' energy counters (RAPL) in joules.
+
+    Return None if the counters are missing or this user may not read them.
+    """
     counters = list(Path("/sys/class/powercap").glob("intel-rapl:?/energy_uj"))
     if not counters or not all(os.access(path, os.R_OK) for path in counters):
         return None
@@ -133,9 +148,11 @@ def joules() -> float | None:
 
 
 def write_shortlist(symbols: list[str], special: int, folder: Path) -> dict[str, list[str]]:
-    """Write one shortlist in each system's format; return the target words of each source word.
+    """Write one shortlist in each system's format; map each source word to its target words.
 
-    These are the source word itself and random words, mostly from the start of the vocabulary.
+    The target words are the source word itself and random words, mostly from the start of the
+    vocabulary. ``special`` is the number of special symbols, such as </s>, at the start of
+    ``symbols``.
     """
     from fairseq_ext.engine import shortlist
 
@@ -156,7 +173,10 @@ def write_shortlist(symbols: list[str], special: int, folder: Path) -> dict[str,
 
 
 def write(options: Namespace, folder: Path) -> tuple[list[str], dict[str, list[str]]]:
-    """Write the model in every system's format; return all symbols, and each word's shortlist."""
+    """Write the model and the shortlist in every system's format.
+
+    Return the dictionary's symbols, and a map from each source word to its target words.
+    """
     import ctranslate2_models
     import marian_models
     import torch
@@ -201,7 +221,7 @@ def size_on_disk(system: str, folder: Path) -> float:
 
 
 def refused() -> dict[str, str]:
-    """Return the systems that cannot run on this processor, each with the reason."""
+    """Map each system that cannot run on this processor to the reason."""
     from ctranslate2 import get_supported_compute_types
 
     kinds = get_supported_compute_types("cpu")
@@ -210,7 +230,10 @@ def refused() -> dict[str, str]:
 
 
 def choices(batches: list[list[str]], lists: dict[str, list[str]], symbols: list[str]) -> float:
-    """Return how many target words the shortlist lets a batch choose from, on average."""
+    """Return the number of target words that the shortlist leaves for a batch, on average.
+
+    ``lists`` maps each source word to its target words.
+    """
     counts = []
     for batch in batches:
         words = {word for line in batch for word in line.split()}
@@ -219,9 +242,10 @@ def choices(batches: list[list[str]], lists: dict[str, list[str]], symbols: list
 
 
 def measure(options: Namespace, folder: Path) -> tuple[list[dict[str, Any]], dict[int, float]]:
-    """Time all systems with all batch sizes; return a row of figures for each.
+    """Time all systems with all batch sizes.
 
-    Also return :func:`choices` by batch size.
+    Return a row of figures for each system and batch size, and a map from each batch size to the
+    result of :func:`choices`.
     """
     import bench
     from ctranslate2_models import random_sentences
@@ -260,8 +284,11 @@ def summary(
 ) -> dict[str, float | None]:
     """Summarize one system's rounds: speed, latencies, processor time, energy and memory.
 
-    The summary also has the share of words that equal those of ``reference``. ``tokens`` is the
-    number of tokens generated in a round.
+    Args:
+        rounds: answers of :func:`serve`, one for each round.
+        reference: translations by another system. The figure ``equal`` is the fraction of words
+            that equal the word of ``reference`` at the same position.
+        tokens: number of tokens generated in a round.
     """
     speeds = [tokens / sum(answer["seconds"]) for answer in rounds]
     low, middle, high = statistics.quantiles(speeds, n=4)
@@ -286,7 +313,7 @@ def summary(
 
 
 def draw(rows: list[dict[str, Any]], output: Path) -> None:
-    """Draw tokens per second, with a panel for each batch size."""
+    """Draw tokens per second beside the file ``output``, with a panel for each batch size."""
     import pictures
 
     panels: dict[str, dict[str, tuple[float, ...]]] = {}

@@ -1,21 +1,24 @@
-"""Measure processes from their start to the first translation, ours and CTranslate2's in turn.
+"""Measure processes from their start to the first translation: fairseq-ext and CTranslate2.
 
 ``python benchmarks/first_sentence.py --json docs/results/first_sentence.json``
 
-Every round starts each command once, in an order that is reversed every other round. Processor time
-and the largest resident memory are those of the complete process, as the system counts them. The
-shipped model translates a text, once on the command line and once over HTTP. Models with random
-weights in the sizes of :data:`SHAPES` translate tokens: our bundles by `fairseq-ext translate`, and
-CTranslate2's models by a script of three lines. `opened` is a process that opens the model and does
-not translate. CTranslate2 has no BMT; compare BMT with the Transformer of the same sizes.
-`Argos Translate, imported` needs an environment with argostranslate, on which LibreTranslate is
-built. Only its import is timed, so its first sentence takes longer than this figure. In `small
-pages` numpy does not ask the system for huge pages of memory; CTranslate2 never does. Huge pages
-make translation faster, but their first use takes milliseconds each in a virtual machine that
-returns unused memory to its host.
+Every round starts each command once, in an order that is reversed every other round. Figures are
+processor time, elapsed time and the largest resident memory of the complete process. The commands:
+
+- The model tatoeba-es-en, which fairseq-ext contains, translates a text: once on the command line,
+  and once over HTTP.
+- Models with random weights translate tokens (--shapes chooses the models). fairseq-ext translates
+  by its command line, and CTranslate2 by a script of three lines. CTranslate2 cannot run BMT, so
+  compare BMT with the Transformer of equal size.
+- `opened` is a process that opens the model and does not translate.
+- `small pages` is fairseq-ext without numpy's request for huge pages of memory. Huge pages make
+  translation faster. But in a virtual machine that returns unused memory to its host, the first use
+  of each takes milliseconds. CTranslate2 never requests them.
+- `Argos Translate, imported` only imports argostranslate, the library of LibreTranslate, so a first
+  translation takes longer. It is run if argostranslate is installed.
 
 ``python benchmarks/first_sentence.py --shapes wmt16 wmt19 m2m-100 nllb-200 mbart-50 --rounds 5``
-measures models in the sizes of published ones, and needs 20 GB of disk and 10 GB of memory.
+measures models as large as published ones, and needs 20 GB of disk and 10 GB of memory.
 """
 
 import json
@@ -124,7 +127,10 @@ def measure(command: list[str]) -> Use:
 
 
 def rounds(commands: dict[str, list[str]], count: int) -> dict[str, list[Use]]:
-    """Run all commands in turn, once to warm up and then ``count`` times; return what each used."""
+    """Run all commands in turn, once to warm up and then ``count`` times.
+
+    Return a map from each command's name to the resources that it used each time.
+    """
     uses: dict[str, list[Use]] = {name: [] for name in commands}
     for number in range(count + 1):
         names = list(commands) if number % 2 else list(commands)[::-1]
@@ -136,9 +142,10 @@ def rounds(commands: dict[str, list[str]], count: int) -> dict[str, list[Use]]:
 
 
 def models(folder: Path, name: str, numbers: list[str]) -> dict[str, list[str]]:
-    """Make a model of :data:`SHAPES` in all formats; return commands that open it or translate.
+    """Write the model ``name`` of :data:`SHAPES` to ``folder`` in all formats, with random weights.
 
-    ``numbers`` are the number formats of the weights.
+    Return commands by name: for each format, one that only opens the model, and one that
+    translates. ``numbers`` are the number formats of the weights, such as int8; BMT's are bits.
     """
     import torch
     from ctranslate2_models import LANGUAGES, convert, save_checkpoint
@@ -174,7 +181,7 @@ def models(folder: Path, name: str, numbers: list[str]) -> dict[str, list[str]]:
 
 
 def figures(uses: dict[str, list[Use]]) -> list[dict[str, object]]:
-    """Print and return a row for each command, with medians and quartiles of the resources."""
+    """Summarize the resources of each command in a row; print the rows and return them."""
     rows: list[dict[str, object]] = []
     for name, values in uses.items():
         low, middle, high = bench.quartiles([use.processor for use in values])

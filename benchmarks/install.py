@@ -1,16 +1,22 @@
-"""Time an installation without torch, and its first translation, for each Python.
+"""Time an installation of the package without torch, and its first translation.
 
 ``python benchmarks/install.py --wheel full/*.whl --python python3.12 --json install.json``
 
-For each Python, the wheels that the package needs are first fetched into a folder, which is not
-timed. Then an environment is made, the package is installed from this folder alone, and one
-sentence is translated. `serve` is the time until the server answers. ``--extra serve,subwords``
-installs what the image of docs/howto/serve/Dockerfile has. If ``--wheel`` has more wheels, such as
-one without the trained models, only the sizes of these are reported.
+The script does the following for each interpreter of ``--python``:
 
-``python benchmarks/install.py --recipes --json install_recipes.json`` times the commands with which
-the recipes install their environment in a fresh clone, as the recipes print them. Set
-PIP_NO_CACHE_DIR=1, or pip uses the wheel of fairseq that an earlier installation compiled.
+- download the wheels that the package needs, without timing this;
+- make an environment;
+- install the package from the downloaded wheels;
+- translate one sentence, twice;
+- start a server and wait until it answers (`serve`).
+
+Only the first file of ``--wheel`` is installed. Of further files, such as a wheel without the
+trained models, only the sizes are reported. ``--extra serve,subwords`` installs as much as the
+image of docs/howto/serve/Dockerfile.
+
+``python benchmarks/install.py --recipes --json install_recipes.json`` clones the repository, lets a
+recipe install its environment, and reports the time of each command. For this, set
+PIP_NO_CACHE_DIR=1. Otherwise pip does not compile fairseq again, if it has done so before.
 """
 
 import os
@@ -51,7 +57,10 @@ def main() -> None:
 
 
 def of_recipes() -> list[dict[str, object]]:
-    """Let a recipe install its environment in a new clone; return each command and its seconds."""
+    """Let a recipe install its environment in a new clone of this repository.
+
+    Return a row for each command, with the command and its seconds. End this script if one fails.
+    """
     clone = Path(__file__).parent.parent
     with tempfile.TemporaryDirectory() as folder:
         run("git", "clone", "-q", clone, folder)
@@ -101,7 +110,10 @@ def measured(python: str, wheel: Path, extra: str | None) -> dict[str, object]:
 
 
 def run(*words: object) -> str:
-    """Run a command outside the clone, in a temporary folder, and return what it prints."""
+    """Run a command in the system's temporary folder, and return what it prints.
+
+    Raise CalledProcessError if it fails.
+    """
     done = subprocess.run(
         [str(word) for word in words],
         cwd=tempfile.gettempdir(),

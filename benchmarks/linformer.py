@@ -1,22 +1,24 @@
-"""Compare Linformer with fairseq's Transformer and torch's fused attention, question by question.
+"""Compare the speed and memory of Linformer, fairseq's Transformer and torch's fused attention.
 
 ``python benchmarks/linformer.py encoder --threads 2 --json docs/results/linformer_encoder.json``
 
-Questions (n is the number of tokens of a sentence):
+The first argument is the question, the part to measure (n is the number of tokens of a sentence):
   encoder     time of the encoder at each n, forward pass and training step (the paper's figure 2)
-  flat        our encoders' time per token, with the same number of tokens in a batch at every n
+  flat        time per token of the Linformer encoder at each n, in batches of equally many tokens
   attention   time of the attention alone at each n, without and with its linear layers
   seq2seq     time of the forward pass of encoder and decoder at each n (figure 1), and of training
-              steps at the paper's mix of lengths (table 4)
+              steps on sentences with the paper's mean lengths (table 4)
   memory      peak memory of the encoder at each n
-  generation  beam-5 generation over the source's length, and the bytes of the cross-attention cache
-  all         all of them, each with a file of its own: --json x.json gives x_encoder.json …
+  generation  time of beam-5 generation at each n, and the bytes of the cross-attention cache
+  all         all questions; --json x.json writes x_encoder.json, x_flat.json …
 
-Most questions first check that the peers compute what fairseq's encoder computes. In a round, all
-models run once, in turn. Tables show medians and quartiles of the rounds' ratios, the peer's time
-over ours, so above 1 the Linformer is faster. A peer that needs more than --limit seconds for a
-pass, or too much memory, is not run at larger n. With --dtype bf16 or fp16, weights and activations
-are in half precision (no autocast).
+Models are called `k=32` (a Linformer with projected length 32), `fairseq` (its Transformer) and
+`sdpa` (the same Transformer with torch's fused attention). In a round, all models run once, in
+turn. Ratios are the time of `fairseq` or `sdpa` divided by the Linformer's, so above 1 the
+Linformer is faster. Tables show the median and the quartiles of the rounds' ratios. If `fairseq` or
+`sdpa` needs more than --limit seconds for a pass, or too much memory, it is not run at larger n.
+With --dtype bf16 or fp16, weights and activations are in half precision (no autocast). Most
+questions begin with a check that all encoders compute the same function where they should.
 """
 
 import argparse
@@ -60,12 +62,12 @@ STOCK, FUSED, MASKED = "fairseq", "sdpa", "sdpa with mask"
 
 
 def sentences_of(tokens: int, n: int) -> int:
-    """Return how many sentences of ``n`` tokens fit into a batch of ``tokens``, at least one."""
+    """Return how many sentences of ``n`` tokens a batch of ``tokens`` tokens has, at least 1."""
     return max(1, tokens // n)
 
 
 def build_encoder(options: Namespace, name: str, n: int) -> nn.Module:
-    """Build an encoder, such as ``k=32``, ``fairseq`` or ``sdpa``, for sources of ``n`` tokens."""
+    """Build the encoder called ``k=32``, ``fairseq`` or ``sdpa`` for sources of ``n`` tokens."""
     size = Size(
         options.embed_dim, options.ffn_embed_dim, options.heads, options.layers, 1, VOCABULARY
     )
@@ -76,7 +78,7 @@ def build_encoder(options: Namespace, name: str, n: int) -> nn.Module:
 
 
 def build_encoders(options: Namespace, n: int) -> dict[str, nn.Module]:
-    """Build fairseq's encoder, the fused one and the Linformers, all with the same weights."""
+    """Build all encoders by name; they share all weights except the Linformers' E and F."""
     names = [STOCK, FUSED, *(f"k={k}" for k in options.k)]
     encoders = {name: build_encoder(options, name, n) for name in names}
     for encoder in encoders.values():
@@ -91,8 +93,8 @@ def forward(encoder: nn.Module, tokens: Tensor) -> Callable[[], dict]:
 def training_step(encoder: nn.Module, tokens: Tensor) -> Callable[[], None]:
     """Return a function that runs an encoder forward and backward.
 
-    It begins backward with a random gradient of the output. If the loss were the output's sum, all
-    gradients would be 0, because of the layer norm.
+    Backward starts from a random gradient of the output. The output's sum would not do as a loss:
+    the last layer norm makes it constant, so all gradients before this layer norm would be 0.
     """
     encoder.train()
     weight = encoder.embed_tokens.weight
@@ -136,10 +138,10 @@ def encoder(options: Namespace) -> Cells:
 
 
 def flat(options: Namespace) -> Cells:
-    """Time our encoders forward, with the same number of tokens in the batch at every n.
+    """Time the Linformer encoders forward, with equally many tokens in the batch at every n.
 
-    With different numbers, times per token could not be compared: a larger batch costs more per
-    token at every n.
+    So times per token can be compared between values of n. In batches of different size they could
+    not be, because a larger batch takes more time per token.
     """
     check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
     cells = Cells(f"Encoder of {options.layers} layers, constant tokens, {options.dtype}")
@@ -155,7 +157,7 @@ def flat(options: Namespace) -> Cells:
 
 
 def attention(options: Namespace) -> Cells:
-    """Time the attention alone, without and with its four linear layers."""
+    """Time the attention alone at each n, without its four linear layers and with them."""
     size = Size(options.embed_dim, options.ffn_embed_dim, options.heads)
     check(size, options.device)
     dtype = DTYPES[options.dtype]
@@ -187,6 +189,7 @@ def memory_cell(options: Namespace, phase: str, name: str, n: int) -> tuple[int,
     """Return the peak memory in bytes and the seconds of one pass of an encoder.
 
     Call this in a new process, because memory is measured from the start of the process.
+    ``phase`` is "forward" or "training step", and ``name`` a name of :func:`build_encoder`.
     """
     torch.set_num_threads(options.threads)
     encoder = build_encoder(options, name, n)
@@ -248,7 +251,10 @@ BEAM = 5
 
 
 def build_sides(options: Namespace, positions: int, dropout: float = 0.0) -> dict[str, Side]:
-    """Build the Linformers and fairseq's transformer with the same weights."""
+    """Build the Linformers and fairseq's Transformer for ``positions`` tokens, by name.
+
+    They share all weights except the Linformers' E and F.
+    """
     size = Size.of(options)
     where = {"device": options.device, "dtype": DTYPES[options.dtype]}
     flags = {f"k={k}": linformer(k, positions) for k in options.k} | {STOCK: transformer()}
@@ -271,7 +277,10 @@ def seq2seq(options: Namespace) -> Cells:
 
 
 def forward_over_n(options: Namespace, cells: Cells) -> None:
-    """Time forward passes on n source and n target tokens (teacher forcing, with output layer)."""
+    """Time forward passes on n source and n target tokens, and add the times to ``cells``.
+
+    The decoder reads the reference (teacher forcing), and the output layer is included.
+    """
     sides = build_sides(options, max(options.lengths))
     sides[FUSED] = sides[STOCK].on_fused_attention()
     cells.note(
@@ -294,7 +303,10 @@ def forward_over_n(options: Namespace, cells: Cells) -> None:
 
 
 def training_steps(options: Namespace, cells: Cells) -> None:
-    """Time training steps on random batches with the paper's mean lengths, a new one each round."""
+    """Time training steps on random batches, another one in each round; add the times to ``cells``.
+
+    Mean lengths of sources and targets are the paper's.
+    """
     sides = build_sides(options, LONGEST, options.dropout)
     if options.fused_training:
         sides[FUSED] = sides[STOCK].on_fused_attention()
@@ -319,13 +331,19 @@ def training_steps(options: Namespace, cells: Cells) -> None:
 
 
 def random_lengths(sentences: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Draw correlated numbers of source and target tokens, ``[sentences]`` each."""
+    """Draw the lengths of sources and of targets in tokens, ``[sentences]`` each.
+
+    Means are the paper's, and the two lengths of a pair are correlated.
+    """
     means, sigmas = (MEAN_SOURCE, MEAN_TARGET), (SIGMA, SIGMA)
     return pair_lengths(sentences, means, sigmas, CORRELATION, longest=LONGEST, seed=seed)
 
 
 def generation(options: Namespace) -> Cells:
-    """Time search with beam 5 at each number n of source tokens, for ``--words`` target words."""
+    """Time search with beam 5 at each number n of source tokens, for ``--words`` target words.
+
+    Only the first Linformer of ``--k`` is measured.
+    """
     options = Namespace(**{**vars(options), "k": options.k[:1]})
     cells = Cells(f"Beam-5 generation of {options.words} words over n, {options.dtype}")
     longest = max(options.lengths)
@@ -381,7 +399,7 @@ def encode(side: Side, sample: dict) -> Callable[[], dict]:
 
 @torch.no_grad()
 def cross_cache(side: Side, sample: dict) -> int:
-    """Return how many bytes the cross-attention caches between the steps of beam search."""
+    """Return how many bytes all cross-attentions keep in memory between steps of beam search."""
     model, state = side.model.eval(), {}
     sentences = len(sample["id"])
     rows = torch.arange(sentences, device=sample["target"].device).repeat_interleave(BEAM)
@@ -454,7 +472,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def draw(question: str, cells: Cells, options: Namespace) -> None:
-    """Draw curves of the time per token, with n on the x axis."""
+    """Draw curves of the time per token over n; do nothing for `memory` and `generation`."""
     ours, largest = [f"k={k}" for k in options.k], f"k={max(options.k)}"
     panels = {
         "encoder": {

@@ -1,8 +1,8 @@
-"""Write a fairseq transformer in Marian's format: the same weights under Marian's names.
+"""Write a fairseq transformer in Marian's format: its weights under Marian's names.
 
-Marian begins a translation with an embedding of zeros, where fairseq has that of ``</s>``, and
-counts positions from 0. So a model and its export give equal results only if :func:`like_marian`
-has changed the model first.
+Marian computes two things in another way than fairseq: it begins a translation with an embedding of
+zeros instead of the embedding of ``</s>``, and it counts positions from 0. So call
+:func:`like_marian` before :func:`export`. Otherwise the two models give different translations.
 """
 
 import json
@@ -26,7 +26,11 @@ PROJECTIONS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
 
 @torch.no_grad()
 def like_marian(model: TransformerModel, words: Dictionary) -> TransformerModel:
-    """Give a model Marian's sinusoidal positions and zeros as its embedding of </s>; return it."""
+    """Overwrite a model's embeddings of positions and of ``</s>`` as Marian has them; return it.
+
+    Positions become Marian's sinusoids, and the embedding of ``</s>`` becomes zeros. The model must
+    have tables of positions (``--encoder-learned-pos``, ``--decoder-learned-pos``).
+    """
     for coder in (model.encoder, model.decoder):
         table = coder.embed_positions.weight
         count, half = len(table) - words.pad() - 1, table.size(1) // 2
@@ -39,7 +43,10 @@ def like_marian(model: TransformerModel, words: Dictionary) -> TransformerModel:
 
 
 def export(model: TransformerModel, words: Dictionary, folder: Path) -> list[str]:
-    """Write a model that shares all embeddings, and its vocabulary; return options for Marian."""
+    """Write a model and its vocabulary to ``folder``; return Marian's options to load them.
+
+    The model must share all embeddings.
+    """
     table, layer = model.encoder.embed_tokens.weight, model.encoder.layers[0]
     settings = {
         "type": "transformer",
@@ -80,7 +87,10 @@ def export(model: TransformerModel, words: Dictionary, folder: Path) -> list[str
 
 
 def of_layer(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield a layer's weights by Marian's names; matrices are transposed, vectors ``[1, N]``."""
+    """Yield Marian's name of each weight of a layer, and the weight in Marian's shape.
+
+    Matrices are transposed, and vectors of ``N`` values become ``[1, N]``.
+    """
     for name, short in ATTENTIONS.items():
         for projection, letter in PROJECTIONS.items():
             if hasattr(module, name):

@@ -1,13 +1,16 @@
-"""Measure what it costs to keep the tags of a manual, and whether all translations keep them.
+"""Count the translations of a manual that keep its tags, and measure how tags change quality.
 
     python benchmarks/markup.py --help-pages help/en-US help/de --languages en de --model en-de \\
         --held-out held_out.en --json docs/results/markup.json
 
-The pages are LibreOffice's help, from the packages libreoffice-help-*. Their first --lines
-sentences with tags are translated by `translate --markup`. The script counts translations that have
-the tags of their source in the same order, and translations that are well-formed XML like their
-source. --held-out is a file of sentences on which the model was not trained. If a sentence of the
-pages, without its tags, is in this file, it is translated with tags and without. Both translations
+The manual is LibreOffice's help, from the packages libreoffice-help-*. `fairseq-ext translate
+--markup` translates its first --lines sentences that have tags. The script counts two things:
+
+- translations that have the tags of their source in the same order;
+- translations that are well-formed XML, among those whose source is well-formed.
+
+--held-out is a file of sentences, without tags, on which the model was not trained. If it has a
+sentence of the manual, that sentence is translated twice: with tags and without. Both translations
 are scored without tags.
 """
 

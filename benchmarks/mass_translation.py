@@ -1,18 +1,20 @@
-"""Measure translation in parts: memory by lines, speed by workers, and lines lost when killed.
+"""Measure `fairseq-ext translate --parts`: memory, speed of several workers, and safety from kills.
 
     fairseq-ext bundle average.pt --data bin --numbers int8 -o model
     python benchmarks/mass_translation.py model --text test.en \\
         --json docs/results/mass_translation.json
 
-The text is repeated until it has as many lines as an option says. Each worker is a process of
-``fairseq-ext translate --parts`` with one thread. Times run from the start of the workers to the
-end of the last one.
+The command cuts a text into parts, which several processes (workers) can translate together. Each
+worker has one thread here. The file --text is repeated until it has the number of lines to
+translate. Times run from the start of the workers to the end of the last one.
 
-  memory   the largest resident size of one worker, and lines per second, for each of --lines
-  workers  lines per second of all workers together, for each number in --workers; the numbers take
-           turns, in --repeats rounds
-  kills    a worker is killed up to --kills times at random moments, and its output is compared with
-           the plain command's: missing lines, lines too many, and whether all bytes are equal
+  memory   for each number of lines in --lines: the largest resident memory of one worker, and lines
+           per second
+  workers  for each number of workers in --workers: lines per second of all workers together. The
+           numbers take turns, in --repeats rounds
+  kills    a worker is killed and started again, up to --kills times at random moments. Its output
+           is compared with that of `fairseq-ext translate` without --parts: missing lines, surplus
+           lines, and whether all bytes are equal
 """
 
 import filecmp
@@ -52,7 +54,7 @@ def arguments() -> Namespace:
 
 
 class Texts:
-    """The source texts in a folder, and the commands that translate them."""
+    """Source texts of any number of lines in a folder, and commands that translate them."""
 
     def __init__(self, options: Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder
@@ -94,7 +96,10 @@ def ended(process: subprocess.Popen[bytes]) -> None:
 
 
 def timed(texts: Texts, lines: int, workers: int) -> dict[str, float]:
-    """Let workers translate one text together; return seconds, lines per second and peak MiB."""
+    """Let several workers translate one text of ``lines`` lines together.
+
+    Return the seconds, the lines per second, and the MiB of the worker that needed the most memory.
+    """
     words, output = texts.in_parts(lines)
     with ExitStack() as stack:
         processes = [started(words) for _ in range(workers)]
@@ -115,7 +120,10 @@ def memory(texts: Texts) -> list[dict[str, float]]:
 
 
 def workers(texts: Texts) -> list[dict[str, float]]:
-    """Time each number of workers, in turn, so that a busy machine affects all alike."""
+    """Measure the speed of each number of workers, in turn; return a row for each number.
+
+    They take turns so that a busy machine affects all alike.
+    """
     lines, speeds = texts.options.speed_lines, {}
     for _, count in itertools.product(range(texts.options.repeats), texts.options.workers):
         speeds.setdefault(count, []).append(timed(texts, lines, count)["lines_per_second"])
@@ -129,7 +137,10 @@ def workers(texts: Texts) -> list[dict[str, float]]:
 
 
 def kills(texts: Texts) -> dict[str, object]:
-    """Kill and restart a worker at random moments; compare its output with the plain command's."""
+    """Kill and restart a worker at random moments, and let the last one finish.
+
+    Return the number of kills, and how the output differs from that of a command without parts.
+    """
     options = texts.options
     draw = random.Random(options.seed)
     expected = texts.folder / "plain"

@@ -1,10 +1,13 @@
-"""Count the lines on which our Moses rules differ from the real scripts.
+"""Count the lines on which our Python version of Moses' scripts differs from the scripts.
 
     python benchmarks/moses_parity.py --moses mosesdecoder/scripts FILE.en FILE.de … --json OUT
 
-It needs Perl and a clone of github.com/moses-smt/mosesdecoder. A file's name ends in its language,
-perhaps with ``.gz`` after it. The authors of Multi30k, for example, published text and tokens:
-``--official TEXT=TOKENS`` compares such tokens with ours (lower case, punctuation, tokens).
+The script needs Perl and a clone of github.com/moses-smt/mosesdecoder. A file's name must end in
+its language, with or without ``.gz`` after it.
+
+``--official TEXT=TOKENS`` compares with tokens that a corpus's authors published, such as those of
+Multi30k. The file TEXT is put in lower case, its punctuation is normalized, and it is tokenized.
+The lines that differ from the file TOKENS are counted.
 """
 
 import argparse
@@ -40,13 +43,16 @@ def by_script(script: Path, options: list[str], lines: list[str]) -> list[str]:
 
 
 def compare(ours: list[str], theirs: list[str], shown: int) -> dict[str, object]:
-    """Count the lines that differ; return the counts, and ``shown`` pairs of differing lines."""
+    """Return the number of lines, the number of lines that differ, and examples.
+
+    ``examples`` are the first ``shown`` pairs of differing lines.
+    """
     wrong = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
     return {"lines": len(ours), "different": len(wrong), "examples": wrong[:shown]}
 
 
 def steps(scripts: Path, language: str) -> dict[str, tuple[Path, list[str], Callable]]:
-    """Return for each step, such as tokenization, the script, its options and our function."""
+    """Map each step, such as "tokenize", to Moses' script, its options, and our function."""
     folder, tokenizer = scripts / "tokenizer", moses.tokenizer(language)
     return {
         "normalize": (

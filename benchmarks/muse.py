@@ -1,21 +1,23 @@
-"""Compare MUSE with fairseq's transformer and dynamic convolution, one question at a time.
+"""Compare the speed of MUSE with that of fairseq's Transformer and dynamic convolution.
 
 ``python benchmarks/muse.py generation --threads 2 --json docs/results/muse_generation.json``
 
-Questions:
-  generation   beam-5 generation at batches of 1, 32 and 128 sentences (the paper's table 4): tokens
-               per second of transformer, MUSE-simple and MUSE of one size, these two also
-               with --muse-fused
-  training     training steps on batches of Multi30k's lengths: named architectures, and
-               MUSE-simple in the transformer's shape
-  convolution  the dynamic convolution alone, by the number of tokens T of a sentence, against both
-               ways in which fairseq computes it
-  all          all of them, each with a file of its own: --json x.json gives x_generation.json …
+The first argument is the question, the part to measure:
+  generation   tokens per second of beam-5 generation at batches of 1, 32 and 128 sentences (the
+               paper's table 4): Transformer, MUSE-simple and MUSE of equal size. MUSE-simple and
+               MUSE are also measured with --muse-fused
+  training     training steps on random sentences as long as Multi30k's: the architectures
+               transformer_iwslt_de_en, muse_iwslt_de_en and muse_simple_base, and MUSE-simple in
+               the sizes of transformer_iwslt_de_en
+  convolution  the dynamic convolution alone at each number T of tokens of a sentence, ours and
+               both of fairseq's implementations
+  all          all questions; --json x.json writes x_generation.json, x_training.json …
 
-Generation and convolution first check that candidates compute the same function where they should.
-In a round, all candidates run once, in turn. Tables show medians and quartiles of the rounds'
-ratios, the peer's time over ours, so above 1 ours is faster. With --dtype bf16 or fp16, weights and
-activations are in half precision (no autocast).
+In a round, all models or convolutions run once, in turn. Ratios are the time of fairseq's model or
+convolution divided by the time of ours, so above 1 ours is faster. Tables show the median and the
+quartiles of the rounds' ratios. With --dtype bf16 or fp16, weights and activations are in half
+precision (no autocast). Generation and convolution begin with a check that results are equal where
+they should be.
 """
 
 import argparse
@@ -43,11 +45,12 @@ PASSES = ("forward", "forward + backward")
 
 
 class StockConvolution(nn.Module):
-    """Our gated convolution, computed by fairseq's dynamic convolutions with the same parameters.
+    """MUSE's gated dynamic convolution, computed by fairseq's modules with our parameters.
 
-    fairseq has two ways to compute it: `expanded` multiplies by a band matrix, `unfolded` copies
-    each position's window. As in the code of the paper's authors, each gated kernel is a
-    convolution of its own; our convolution merges the kernels first.
+    As in the code of the paper's authors, there is a convolution for each kernel, and the gate
+    weights their outputs. Our :class:`DynamicConvolution` merges the kernels instead, and convolves
+    once. fairseq has two implementations: it multiplies by a band matrix (`expanded`), or copies
+    the window of each position if ``unfold`` is true (`unfolded`).
     """
 
     def __init__(self, ours: DynamicConvolution, unfold: bool) -> None:
@@ -66,7 +69,10 @@ class StockConvolution(nn.Module):
         self.gate = None if ours.gate is None else nn.Parameter(ours.gate.detach().clone())
 
     def forward(self, values: Tensor) -> Tensor:
-        """Convolve values ``[T, B, C]`` over time; return ``[T, B, C]``."""
+        """Convolve values over time, ``[T, B, C]`` to ``[T, B, C]``.
+
+        ``T`` is the number of tokens, ``B`` of sentences and ``C`` of channels.
+        """
         outputs = [convolution(values, unfold=self.unfold) for convolution in self.convolutions]
         if self.gate is None:
             return outputs[0]
@@ -74,7 +80,10 @@ class StockConvolution(nn.Module):
 
 
 def build(options: Namespace, sizes: tuple[int, ...]) -> dict[str, nn.Module]:
-    """Build our convolution, and fairseq's in both of its ways, with the same parameters."""
+    """Build our convolution and both of fairseq's with the same parameters; return them by name.
+
+    ``sizes`` are the sizes of the kernels.
+    """
     torch.manual_seed(1)
     ours = DynamicConvolution(options.embed_dim, options.heads, sizes, causal=False)
     if ours.gate is not None:
@@ -88,7 +97,10 @@ def forward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
 
 
 def backward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
-    """Return a function that runs forward and backward, from a random gradient of the output."""
+    """Return a function that runs a module forward and backward, and returns the input's gradient.
+
+    Backward starts from a random gradient of the output.
+    """
     leaf = values.clone().requires_grad_()
     gradient = torch.randn_like(values)
 
@@ -102,9 +114,10 @@ def backward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
 
 
 def check(options: Namespace) -> None:
-    """Check that all modules compute equal outputs and gradients.
+    """Check that our convolution and fairseq's compute equal outputs and gradients.
 
-    The lengths are such that our convolution uses each of its two methods.
+    Our convolution has two methods, and the sentence lengths are such that it uses both. Raise
+    AssertionError if a result differs.
     """
     for sizes, length in product(KERNELS.values(), (5, 33, 100)):
         values = torch.randn(length, 2, options.embed_dim, device=options.device)
@@ -121,9 +134,10 @@ def check(options: Namespace) -> None:
 
 
 def convolution(options: Namespace) -> Cells:
-    """Time the convolution forward, and forward with backward, at each number T of tokens.
+    """Time the convolution at each number T of tokens in a sentence.
 
-    Batches have about the same number of tokens at every T.
+    Two things are timed: forward alone, and forward plus backward. Batches have about the same
+    number of tokens at every T.
     """
     check(options)
     cells = Cells(
@@ -167,13 +181,20 @@ BASE = Size(384, 768, 4, 12, 12)  # the paper's MUSE-base
 
 
 def muse(*, kernels: bool, fused: bool = False) -> list[str]:
-    """Return fairseq-train's options for MUSE (with ``kernels``) or MUSE-simple, without sizes."""
+    """Return fairseq-train's options for MUSE if ``kernels`` is true, else for MUSE-simple.
+
+    They do not set the sizes of the model.
+    """
     flags = ["--arch", "muse" if kernels else "muse_simple_base"]
     return [*flags, *["--muse-fused"] * fused]
 
 
 def translators(size: Size, *, device: str, dtype: torch.dtype = torch.float32) -> dict[str, Side]:
-    """Build the models for generation; a fused or packed model has its plain model's weights."""
+    """Build the models for generation, by name.
+
+    A fused MUSE model (``--muse-fused``) has the weights of the MUSE model that is not fused. The
+    packed Transformer has the Transformer's weights, in oneDNN's packed format.
+    """
     flags = {
         TRANSFORMER: ["--arch", "transformer"],
         SIMPLE: muse(kernels=False),
@@ -199,9 +220,10 @@ def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
 
 
 def source_batches(options: Namespace, sentences: int) -> list[dict]:
-    """Make a batch for each round; sources are sorted by length, as in fairseq.
+    """Return a batch of random sentences for each round, in random order.
 
-    The rounds' batches are spread evenly from short to long sources, in random order.
+    Many lengths are drawn, sorted, and cut into batches, as fairseq does. From these batches, the
+    rounds get some at equal distances, so that short and long sources are included.
     """
     count = options.repeats
     means = (options.source_words + 1.0, options.words + 1.0)
@@ -218,7 +240,10 @@ def source_batches(options: Namespace, sentences: int) -> list[dict]:
 
 
 def check_generation(options: Namespace) -> None:
-    """Check that fused and packed models give the same scores as their plain models."""
+    """Check that fused and packed models give the same scores as the models they derive from.
+
+    Raise AssertionError if a score differs.
+    """
     size = Size(options.embed_dim, options.ffn_embed_dim, options.heads, 2, 2, 100)
     lengths = torch.tensor([3, 7, 6])
     sample = sample_of(lengths, lengths, size, options.device)
@@ -260,7 +285,7 @@ def generation(options: Namespace) -> Cells:
 
 
 def training(options: Namespace) -> Cells:
-    """Time training steps: forward, loss, backward, Adam on batches like fairseq's of Multi30k."""
+    """Time training steps (forward, loss, backward, Adam) on batches with Multi30k's lengths."""
     cells = Cells(f"Training step, {options.dtype}", unit="tokens_per_second")
     samples = pair_batches(options)
     widths = [sample["net_input"]["src_tokens"].shape for sample in samples]
@@ -287,7 +312,11 @@ def training(options: Namespace) -> Cells:
 
 
 def learners(options: Namespace) -> dict[str, Side]:
-    """Build the models for training: named architectures, and MUSE-simple in the options' sizes."""
+    """Build the models for training, by name: three architectures, and MUSE-simple.
+
+    The Transformer and the last MUSE-simple have the sizes in the options. The other two have the
+    sizes of the paper's MUSE-base.
+    """
     shape = Size.of(options)
     base = Size(*(*vars(BASE).values(),)[:-1], options.vocabulary)
     flags = {
@@ -303,7 +332,10 @@ def learners(options: Namespace) -> dict[str, Side]:
 
 
 def pair_batches(options: Namespace) -> list[dict]:
-    """Let fairseq cut pairs sorted by length into batches; return a random one for each round."""
+    """Return a random batch for each round, from random pairs with Multi30k's lengths.
+
+    fairseq sorts the pairs by length and cuts them into batches of at most ``--tokens`` tokens.
+    """
     source, target = pair_lengths(
         options.sentences, MEANS, SIGMAS, CORRELATION, longest=LONGEST, seed=1
     )
@@ -355,7 +387,10 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def draw(question: str, cells: Cells, options: Namespace) -> None:
-    """Draw the time per token over T of our convolution and fairseq's, for two gated kernels."""
+    """Draw the convolutions' time per token over T, for two gated kernels.
+
+    Do nothing for other questions.
+    """
     if question != "convolution":
         return
     import pictures

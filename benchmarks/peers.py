@@ -1,4 +1,7 @@
-"""Build models to compare: ours, fairseq's Transformer and faster variants of it; make batches."""
+"""Build the models that benchmarks compare, and random batches for them.
+
+The models are ours, fairseq's Transformer, and faster variants of this Transformer.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class Size:
 
     @classmethod
     def of(cls, options: Namespace) -> Size:
-        """Return the sizes in the options; encoder and decoder have the same number of layers."""
+        """Return the sizes that the options name; ``layers`` is for encoder and decoder alike."""
         layers = options.layers
         sizes = options.embed_dim, options.ffn_embed_dim, options.heads, layers, layers
         return cls(*sizes, options.vocabulary)
@@ -65,13 +68,19 @@ def transformer() -> list[str]:
 
 
 def linformer(k: int, max_len: int) -> list[str]:
-    """Return a Linformer's flags; E and F have ``max_len`` columns, or ``k`` if ``k`` is larger."""
+    """Return fairseq-train's flags of a Linformer with projected length ``k``.
+
+    Its projections E and F are made for ``max_len`` tokens, or for ``k`` if ``k`` is larger.
+    """
     columns = str(max(k, max_len))
     return ["--arch", "linformer", "--linformer-k", str(k), "--linformer-max-len", columns]
 
 
 class Side:
-    """A model, built as fairseq-train builds it, with everything that a training step needs."""
+    """A model built by fairseq from fairseq-train's flags, and its task, loss and optimizer.
+
+    ``positions`` is the largest number of tokens in a sentence.
+    """
 
     def __init__(
         self,
@@ -102,7 +111,7 @@ class Side:
         self.optimizer: FairseqAdam | None = None
 
     def on_fused_attention(self) -> Side:
-        """Return a copy whose attentions are computed by ``scaled_dot_product_attention``."""
+        """Return a copy that uses torch's ``scaled_dot_product_attention`` in all attentions."""
         return self._exchanged(MultiheadAttention, FusedAttention)
 
     def on_packed_weights(self) -> Side:
@@ -118,7 +127,7 @@ class Side:
         return twin
 
     def train_step(self, sample: dict) -> None:
-        """Run forward, loss, backward, clipping and Adam like fairseq's trainer."""
+        """Make an update on a batch like fairseq's trainer: loss, gradients, clipping, Adam."""
         if self.optimizer is None:
             self.optimizer = FairseqAdam(self.cfg.optimizer, list(self.model.parameters()))
         self.task.train_step(sample, self.model, self.criterion, self.optimizer, 0)
@@ -127,16 +136,18 @@ class Side:
         self.optimizer.zero_grad()
 
     def train_steps(self, samples: list[dict]) -> Callable[[], None]:
-        """Return a function that makes a training step on the next batch of ``samples``."""
+        """Return a function that makes a training step on the next of ``samples``, in a cycle."""
         batches = itertools.cycle(samples)
         return lambda: self.train_step(next(batches))
 
 
 class FusedAttention(nn.Module):
-    """fairseq's attention with its weights, computed by torch's ``scaled_dot_product_attention``.
+    """An attention with the weights of fairseq's, computed by ``scaled_dot_product_attention``.
 
-    It is for encoding and teacher forcing only. Any ``attn_mask`` is taken for the causal mask.
-    Targets must be padded on the right, where the causal mask hides the pads.
+    It can encode and score references (teacher forcing), but not generate word by word. If there
+    is an ``attn_mask``, the attention is causal, whatever values the mask has, and
+    ``key_padding_mask`` is ignored. So targets must be padded on the right: there, no token of the
+    sentence attends to pads.
     """
 
     def __init__(self, stock: MultiheadAttention) -> None:
@@ -155,7 +166,11 @@ class FusedAttention(nn.Module):
         attn_mask: Tensor | None = None,
         **unused: object,
     ) -> tuple[Tensor, None]:
-        """Attend from ``[T, B, C]`` to ``key``, ``value`` ``[S, B, C]``; return ``[T, B, C]``."""
+        """Attend from queries ``[T, B, C]`` to keys and values ``[S, B, C]``.
+
+        ``T`` and ``S`` are numbers of tokens, ``B`` of sentences and ``C`` of channels. Return the
+        output, ``[T, B, C]``, and None in place of attention weights.
+        """
         q = self._heads(self.q_proj(query))
         k, v = self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
         causal, mask = attn_mask is not None, None
@@ -172,16 +187,16 @@ class FusedAttention(nn.Module):
         return self.out_proj(heads.permute(2, 0, 1, 3).flatten(2)), None
 
     def _get_input_buffer(self, incremental_state: None) -> dict:
-        """Return an empty cache, because fairseq's decoder layer asks for one."""
+        """Return an empty cache of keys and values; fairseq's decoder layer calls this."""
         return {}
 
     def _heads(self, projected: Tensor) -> Tensor:
-        """Split ``[T, B, C]`` into heads ``[B, H, T, D]``."""
+        """Split ``[T, B, C]`` into ``H`` heads of ``D`` channels, ``[B, H, T, D]``."""
         return projected.unflatten(2, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
 
 
 class PackedLayer(nn.Module):
-    """A linear layer with a packed weight, like MUSE's fused layers in generation."""
+    """A linear layer computed by oneDNN from a packed weight, as in MUSE with ``--muse-fused``."""
 
     def __init__(self, stock: nn.Linear) -> None:
         super().__init__()
@@ -207,7 +222,11 @@ class Constant(nn.Module):
 def attentions(
     size: Size, slots: list[int], n: int, device: str, dtype: torch.dtype
 ) -> dict[str, nn.Module]:
-    """Build a Linformer attention for each number of slots, and fused exact attention, by name."""
+    """Build attentions for ``n`` tokens, by name.
+
+    ``k=32`` is a Linformer attention with projected length 32, and there is such an attention for
+    each number in ``slots``. ``sdpa`` is torch's fused attention.
+    """
     torch.manual_seed(1)
     modules: dict[str, nn.Module] = {
         f"k={k}": LinformerAttention(size.embed_dim, size.heads, LengthProjection(k, max(k, n)))
@@ -219,9 +238,9 @@ def attentions(
 
 
 def core(module: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> nn.Module:
-    """Return a copy of an attention that attends from ``q`` to ``k``, ``v``, whatever its input.
+    """Return a copy of an attention without its linear layers, to time the attention alone.
 
-    It has no linear layers, so its time is that of the attention alone.
+    The copy ignores its input and always attends from ``q`` to ``k`` and ``v``.
     """
     alone = copy.deepcopy(module)
     alone.q_proj, alone.k_proj, alone.v_proj = Constant(q), Constant(k), Constant(v)
@@ -231,9 +250,10 @@ def core(module: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> nn.Module:
 
 
 def source_batch(sentences: int, n: int, vocabulary: int, *, padded: bool = False) -> Tensor:
-    """Draw a batch of random source sentences of ``n`` tokens, ``[sentences, n]``.
+    """Return a batch of random source sentences of ``n`` tokens, ``[sentences, n]``.
 
-    If ``padded``, pads are on the left, and lengths go from ``n - 1`` down to about 3/4 of ``n``.
+    If ``padded``, the sentences have ``n - 1`` down to about 3/4 of ``n`` tokens, and pads on the
+    left.
     """
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(FIRST_WORD, vocabulary, (sentences, n), generator=generator)
@@ -253,14 +273,16 @@ def pair_lengths(
     longest: int,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
-    """Draw lengths of sources and targets in tokens, ``[sentences]``, log-normal and correlated.
+    """Draw the lengths of sources and of targets in tokens, ``[sentences]`` each.
+
+    The lengths follow a log-normal distribution.
 
     Args:
         sentences: number of pairs.
         means: mean lengths of sources and targets.
         sigmas: standard deviations of the lengths' logarithms.
-        correlation: correlation of the logarithms.
-        longest: largest length; the smallest is three.
+        correlation: correlation of the logarithms of a pair's two lengths.
+        longest: largest length; longer sentences get this length. The smallest length is three.
         seed: seed of the draw.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -274,7 +296,10 @@ def pair_lengths(
 
 
 def sample_of(source_lengths: Tensor, target_lengths: Tensor, size: Size, device: str) -> dict:
-    """Make a batch of random sentence pairs of these lengths (with ``</s>``), as fairseq does."""
+    """Return a batch of random sentence pairs in fairseq's format.
+
+    The lengths are tokens of each sentence, ``[sentences]``, with ``</s>``.
+    """
     generator = torch.Generator().manual_seed(int(source_lengths.sum()))
 
     def side(lengths: Tensor, left: bool) -> Tensor:
@@ -305,11 +330,13 @@ def sample_of(source_lengths: Tensor, target_lengths: Tensor, size: Size, device
 
 @torch.no_grad()
 def check(size: Size, device: str) -> None:
-    """Check that the encoders to compare compute the same function.
+    """Check that two encoders compute the same outputs as fairseq's Transformer encoder.
 
-    The outputs with fused attention must equal fairseq's, with and without pads. Those of a
-    Linformer with ``k = n`` and E = F = identity must equal fairseq's without pads; with pads they
-    differ, because each pad leaves a key of zeros.
+    - The encoder with fused attention must do so with pads and without.
+    - A Linformer with ``k = n`` and identity matrices as E and F must do so without pads. With pads
+      it does not, because its softmax also counts the zero keys that pads leave.
+
+    Raise AssertionError if an output differs.
     """
     n = 16
     small = Size(size.embed_dim, size.ffn_embed_dim, size.heads, 2, 1, 100)

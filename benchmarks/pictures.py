@@ -1,4 +1,4 @@
-"""Draw a benchmark's figures as PNG: curves over n, or bars."""
+"""Draw a benchmark's figures as PNG: curves over n (such as a number of tokens), or bars."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def draw(
 
     Args:
         cells: the figures.
-        panels: for each title, the measurement, its candidates, and perhaps the figure to draw.
-        output: path of the JSON; the picture is written beside it with the same name.
-        order: candidates in the order in which they get colours and kinds of lines.
+        panels: map from each panel's title to a tuple: the measurement, the candidates to draw,
+            and, if it is not the time per token, the key of the figure to draw.
+        output: path of the JSON; the picture is written beside it as ``.png``.
+        order: candidates in the order in which they get colours and line styles.
         xlabel: label of the axis of n.
     """
     everyone = list(
@@ -73,9 +74,10 @@ def bars(panels: dict[str, dict[str, Sequence[float]]], xlabel: str, output: Pat
     """Draw a bar for each figure, with its quartiles if there are any.
 
     Args:
-        panels: for each title, the figures by name: ``(value,)`` or ``(value, low, high)``.
+        panels: map from each panel's title to its figures. These are a map from the name of a bar
+            to ``(value,)`` or to ``(value, lower quartile, upper quartile)``.
         xlabel: label of the axis of the figures.
-        output: path of the JSON; the picture is written beside it with the same name.
+        output: path of the JSON; the picture is written beside it as ``.png``.
     """
     height = 1.4 + 0.4 * max(map(len, panels.values()))
     with plots.new_figure(2 + 3 * len(panels), height) as figure:

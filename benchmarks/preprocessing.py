@@ -1,16 +1,17 @@
-"""Time the preparation of a corpus against the command lines of sacremoses and subword-nmt.
+"""Compare ``fairseq-ext corpus`` with sacremoses and subword-nmt: time and memory of preparation.
 
 ``python benchmarks/preprocessing.py --json docs/results/preprocessing.json``
 
-Pairs of Tatoeba are repeated, each time with other digits, and some are spoilt so that cleaning has
-something to drop. We time what ``fairseq-ext corpus`` does with an archive of these pairs:
-normalize, tokenize, clean, split, byte-pair encoding, checksums and manifest. We compare with the
-command lines ``sacremoses normalize tokenize`` and ``subword-nmt apply-bpe`` for each side.
-Learning the merges is not timed, and all get the same merges. The subwords must be equal, except
-for the pairs that we drop.
-
-Memory is the largest sum of the resident memory of all processes, measured ten times a second. A
-page that several processes share counts once for each of them.
+- Corpus: pairs of Tatoeba, repeated with other digits each time. Some pairs are spoilt, so that
+  cleaning has something to drop.
+- Ours: what ``fairseq-ext corpus`` does with an archive of these pairs, which is to normalize,
+  tokenize, clean, split, encode into subwords, and write checksums and a manifest.
+- Peers: the commands ``sacremoses normalize tokenize`` and ``subword-nmt apply-bpe``, for
+  each side of the corpus.
+- All use the same byte-pair merges. Learning the merges is not timed.
+- Check: for all pairs that our cleaning keeps, the subwords must be equal.
+- Memory: the largest sum of the resident memory of all processes, measured ten times a second. A
+  page that several processes share counts once for each of them.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ SAMPLED = 0.1  # seconds between two looks at the memory
 def perturbed(base: Sequence[tuple[str, str]], number: int) -> Iterator[tuple[str, str]]:
     """Yield ``number`` pairs: ``base`` again and again, with other digits each time.
 
-    Every third pair is joined with the pair before it. One pair in a hundred has an empty side, and
-    another one is far too long.
+    Every third pair is joined with the pair before it. One pair in a hundred has an empty target,
+    and one in a hundred has a source that is far too long.
     """
     for place in range(number):
         round_, index = divmod(place, len(base))
@@ -70,7 +71,7 @@ def perturbed(base: Sequence[tuple[str, str]], number: int) -> Iterator[tuple[st
 
 
 def write_pairs(folder: Path, name: str, pairs: Iterator[tuple[str, str]]) -> None:
-    """Write the two sides of pairs to ``name.en`` and ``name.de``."""
+    """Write the two sides of pairs to the files ``{name}.en`` and ``{name}.de`` of a folder."""
     with (
         (folder / f"{name}.en").open("w", encoding="utf-8", newline="\n") as source,
         (folder / f"{name}.de").open("w", encoding="utf-8", newline="\n") as target,
@@ -86,8 +87,8 @@ def write_pairs(folder: Path, name: str, pairs: Iterator[tuple[str, str]]) -> No
 def watched(jobs: Sequence[Sequence[str]]) -> tuple[float, float]:
     """Run jobs at the same time; each job runs its shell commands one after the other.
 
-    Returns:
-        The seconds of all jobs, and the peak of their resident memory in MiB.
+    Return the seconds until the last job ends, and the peak of the memory of all jobs together in
+    MiB. If a command fails, end this script.
     """
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONUTF8": "1"}
     began = " ".join(f"( {' && '.join(commands)} ) & jobs+=($!);" for commands in jobs)
@@ -101,7 +102,7 @@ def watched(jobs: Sequence[Sequence[str]]) -> tuple[float, float]:
 
 
 def peer_commands(work: Path, name: str, side: str, processes: int) -> list[str]:
-    """Return the command lines of sacremoses and subword-nmt for one side, as documented there."""
+    """Return the commands of sacremoses and subword-nmt for one side of the text ``name``."""
     raw, tokens, pieces = (work / part / f"{name}.{side}" for part in ("raw", "tokens", "pieces"))
     bpe = f"subword-nmt apply-bpe --num-workers {processes} -c {work / 'codes'}"
     return [
@@ -118,7 +119,7 @@ def our_command(work: Path, name: str, workers: int) -> list[str]:
 
 
 def learn(pairs: Sequence[tuple[str, str]], codes: Path) -> None:
-    """Learn merges from the pairs' tokens, and write them to ``codes``."""
+    """Learn byte-pair merges from the pairs' tokens, and write them to the file ``codes``."""
     from fairseq_ext.corpora.streams import KEPT, Encode
     from fairseq_ext.text.pipeline import Pipeline
     from fairseq_ext.text.subwords import learn_merges
@@ -134,11 +135,11 @@ def learn(pairs: Sequence[tuple[str, str]], codes: Path) -> None:
 
 
 def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> None:
-    """Prepare two plain files as ``fairseq-ext corpus`` does, but with existing merges.
+    """Prepare a corpus as ``fairseq-ext corpus`` does, but with existing byte-pair merges.
 
     Args:
-        folder: folder with the training text NAME.en and NAME.de, and with held-out.en and
-            held-out.de for validation and test.
+        folder: folder with the training text ``{name}.en`` and ``{name}.de``, and with
+            held-out.en and held-out.de, used as validation and test set.
         name: name of the training text.
         codes: file of merges.
         out: folder to write.
@@ -165,9 +166,9 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
 
 
 def ways(work: Path, name: str) -> dict[tuple[str, int], list[list[str]]]:
-    """Return the ways to prepare the text ``name``, by their names and numbers of cores.
+    """Map the name and the number of cores of each way to prepare the text ``name`` to its jobs.
 
-    A way is a list of jobs for :func:`watched`.
+    The jobs are the argument of :func:`watched`.
     """
     sides = {n: [peer_commands(work, name, side, n) for side in SIDES] for n in (1, 2)}
     return {
@@ -183,10 +184,10 @@ def ways(work: Path, name: str) -> dict[tuple[str, int], list[list[str]]]:
 
 
 def require_equal(work: Path, name: str) -> None:
-    """Require that our subwords equal those of sacremoses and subword-nmt for all pairs we keep.
+    """End this script if our subwords differ from those of sacremoses and subword-nmt.
 
-    Cleaning keeps a pair if both sides have 1 to 80 tokens and neither has more than 9 times as
-    many as the other.
+    Only pairs that our cleaning keeps are compared: both sides have 1 to 80 tokens, and neither
+    side has more than 9 times as many as the other.
     """
 
     def lines(folder: str, side: str, name: str = name) -> list[str]:
@@ -203,7 +204,10 @@ def require_equal(work: Path, name: str) -> None:
 
 
 def measure(options: Namespace, work: Path) -> list[dict[str, Any]]:
-    """Time all ways of preparing the smaller corpus in turn, then our way with the larger one."""
+    """Time all ways of preparing the smaller corpus in turn, then only ours with the larger corpus.
+
+    Return a row of figures for each.
+    """
     rows = {method: {"name": method[0], "cores": method[1]} for method in ways(work, "small")}
     trials = {method: [] for method in rows}
     for _ in range(options.rounds):
@@ -227,7 +231,10 @@ def measure(options: Namespace, work: Path) -> list[dict[str, Any]]:
 
 
 def figures(pairs: int, cores: int, trials: list[tuple[float, float]]) -> dict[str, Any]:
-    """Summarize trials ``(seconds, MiB)``: median pairs per second, and the largest memory."""
+    """Summarize ``trials``, each the seconds and the MiB of one run, in a row of figures.
+
+    Pairs per second are those of the median run, and memory is the largest.
+    """
     seconds, peaks = map(list, zip(*trials, strict=True))
     speed = pairs / statistics.median(seconds)
     return {

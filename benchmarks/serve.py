@@ -1,17 +1,19 @@
-"""Load-test ``fairseq-ext serve``, with the engine and with CTranslate2 behind the same server.
+"""Measure how fast ``fairseq-ext serve`` answers many clients, with the engine or CTranslate2.
 
 ``python benchmarks/serve.py --checkpoint PT --data BIN --text FILE --json docs/results/serve.json``
 
-Several clients send one sentence at a time, each over a connection that stays open, and send the
-next sentence as soon as they have the answer. All servers run at once and take turns in every
-round, so that drift of the machine affects all alike. Figures are requests per second, and the
-median and 99th percentile of the milliseconds from a request to its answer. A ratio above 1 means
-that our server answers more requests per second.
+The servers are equal except for the system that translates: the engine or CTranslate2, in fp32 or
+int8. They run at the same time and take turns in every round, so that drift of the machine affects
+all alike. Each client keeps one connection open. It sends one sentence, waits for the translation,
+and immediately sends the next sentence.
 
-Without ``--checkpoint``, the model is a transformer of the given size with random weights, and
-sentences have ``--words`` random words. The clients' process needs a part of a core, which the
-servers then lack. ``python -m tests.soak.serve`` tests whether answers are right, and faulty
-requests.
+Figures are requests per second, and the median and the 99th percentile of the milliseconds from a
+request to its answer. A ratio above 1 means that the engine's server answers more requests per
+second. The clients take a part of one processor core from the servers.
+
+Without ``--checkpoint``, the model is a transformer with random weights, and sentences have
+``--words`` random words. This script does not test whether translations are right or how the
+server treats faulty requests; ``python -m tests.soak.serve`` does.
 """
 
 import argparse
@@ -75,7 +77,10 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def write(options: Namespace, folder: Path) -> list[str]:
-    """Write the models of all systems to ``folder``, and return the sentences to translate."""
+    """Write the model in each system's format to ``folder``; return the sentences to translate.
+
+    Without ``--checkpoint``, model and sentences are random.
+    """
     if options.checkpoint is not None:
         serve_systems.write(folder, options.checkpoint, options.data)
         lines = options.text.read_text("utf-8").splitlines()
@@ -94,7 +99,7 @@ def write(options: Namespace, folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def serving(system: str, folder: Path, options: Namespace) -> Iterator[str]:
-    """Run a server during the ``with`` block, and yield its address."""
+    """Run the server of ``system`` during the ``with`` block, and yield its address (http://…)."""
     search = {"beam": options.beam, "max_len_b": options.max_len_b}
     settings = json.dumps({"search": search, "threads": options.threads})
     process = subprocess.Popen(
@@ -115,7 +120,10 @@ def serving(system: str, folder: Path, options: Namespace) -> Iterator[str]:
 
 
 async def asked(address: str, bodies: Sequence[bytes], clients: int) -> Round:
-    """Send all requests from ``clients`` clients at once; return the times."""
+    """Let ``clients`` clients share the requests, and send one each at a time; return the times.
+
+    ``bodies`` are complete HTTP requests. Raise AssertionError if an answer is no success (200).
+    """
     waiting, latencies = iter(bodies), []
     host, port = urlsplit(address).hostname, urlsplit(address).port
 
@@ -148,7 +156,7 @@ def request(sentence: str, src: str, tgt: str) -> bytes:
 
 
 def translated(address: str, sentences: Sequence[str], src: str, tgt: str) -> list[str]:
-    """Translate sentences by a server, without measuring the time."""
+    """Let the server at ``address`` translate sentences; return the translations."""
     translations: list[str] = []
     for first in range(0, len(sentences), 50):
         fields = {"q": sentences[first : first + 50], "source": src, "target": tgt}
@@ -163,7 +171,10 @@ def translated(address: str, sentences: Sequence[str], src: str, tgt: str) -> li
 def load(
     addresses: dict[str, str], requests: Sequence[bytes], clients: int, options: Namespace
 ) -> dict[str, list[Round]]:
-    """Time all servers in turn in every round; return the rounds after the warm-up."""
+    """Time all servers in turn in every round; map each system to its rounds after the warm-up.
+
+    ``addresses`` maps each system to its server's address.
+    """
     count = max(options.requests, clients)
     rounds: dict[str, list[Round]] = {name: [] for name in addresses}
     for number in range(options.warmup + options.repeats):
@@ -181,7 +192,10 @@ def load(
 
 
 def add_cell(cells: Cells, clients: int, rounds: dict[str, list[Round]], count: int) -> None:
-    """Add a cell with the figures for ``clients`` clients; a round had ``count`` requests."""
+    """Add a cell with the figures of all servers for ``clients`` clients.
+
+    ``count`` is the number of requests in a round.
+    """
     seconds = {name: [trial.seconds for trial in trials] for name, trials in rounds.items()}
     pairs = [(f"{ENGINE} {numbers}", f"{CTRANSLATE2} {numbers}") for numbers in NUMBERS]
     cells.add(WHAT, clients, seconds, pairs, tokens=count)

@@ -1,9 +1,14 @@
-"""Run one server of benchmarks/serve.py: the application of ``fairseq-ext serve`` with one system.
+"""Run one server for benchmarks/serve.py: ``fairseq-ext serve`` with the engine or CTranslate2.
 
-``python benchmarks/serve_systems.py SYSTEM FOLDER SETTINGS`` prints its address and serves. FOLDER
-has the models of all systems, which :func:`write` makes from one checkpoint: bundles for the
-engine, and converted models for CTranslate2. All systems use the languages, text steps and
-dictionaries of the engine's bundles, so that they differ only in how they translate.
+``python benchmarks/serve_systems.py SYSTEM FOLDER SETTINGS`` prints the server's address. It serves
+until a signal ends it.
+
+- SYSTEM is one of :data:`SYSTEMS`, such as "engine int8".
+- FOLDER has the models of all systems, which :func:`write` makes from one checkpoint.
+- SETTINGS is a JSON object with ``search`` (``beam`` and ``max_len_b``) and ``threads``.
+
+CTranslate2 also uses the languages, the tokenization and the dictionaries of the engine's bundle,
+so the systems differ only in how they translate tokens.
 """
 
 import json
@@ -20,7 +25,11 @@ SYSTEMS = [f"{name} {numbers}" for numbers in NUMBERS for name in (ENGINE, CTRAN
 
 
 def write(folder: Path, checkpoint: Path, data: Path) -> None:
-    """Write each system's model to ``folder``: the engine's as bundles, CTranslate2's converted."""
+    """Write a checkpoint's model to ``folder`` in the format of each system.
+
+    These are bundles for the engine and converted models for CTranslate2, in fp32 and int8.
+    ``data`` is the folder with the checkpoint's dictionaries.
+    """
     from ctranslate2_models import convert
     from fairseq import checkpoint_utils
 
@@ -38,7 +47,7 @@ def write(folder: Path, checkpoint: Path, data: Path) -> None:
 
 
 class Peer:
-    """CTranslate2 with the interface of our ``EngineTranslator``."""
+    """CTranslate2 with the methods of our ``EngineTranslator``, so that the server can use it."""
 
     def __init__(self, path: Path, kind: str, ours: Any, search: Any, threads: int) -> None:
         import ctranslate2

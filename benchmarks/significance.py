@@ -1,18 +1,25 @@
 #!/usr/bin/env python
-"""Measure how often `compare` finds a difference where there is none, and where there is one.
+"""Measure how often `fairseq-ext compare` finds a difference, if there is none and if there is one.
 
     python benchmarks/significance.py --experiments 10000 --json docs/results/significance.json
     python benchmarks/significance.py --pseudo docs/results/multi30k_all/translations.tsv.xz \\
         --ref test.de --spread uniform --experiments 10000 --json uniform.json
 
-Every experiment compares two systems with a few training runs each, by the test of
-:mod:`fairseq_ext.evaluation.significance`. The first command draws scores from a statistical model.
-Its variances were measured on our translations. They are the variance between seeds, that of a
-run's noise on sentences, and that of a system's lead on these sentences with every seed. The second
-command makes pseudo-runs from published translations. A pseudo-run takes each sentence from a
-random training run or, with some probability, from a worse system. This probability is drawn anew
-for each pseudo-run and plays the part of its seed. Both systems draw from the same runs, so there
-is no true difference.
+Every experiment compares two systems, by the test of :mod:`fairseq_ext.evaluation.significance`.
+Each system has a few *runs*: trainings that differ only in their seed.
+
+The first command draws the runs' scores at random. A score is the sum of these parts, whose
+standard deviations are as large as those that we measured on our translations:
+
+- the true score of the system;
+- an effect of the run's seed;
+- an effect of the test sentences on one run;
+- an effect of the test sentences on all runs of a system.
+
+The second command makes *pseudo-runs* from the published translations in the table --pseudo. A
+pseudo-run takes the translation of each sentence from a random run or, with some probability, from
+a worse system. Each pseudo-run has its own random probability, which stands for the effect of its
+seed. The pseudo-runs of both systems are made from the same runs, so there is no true difference.
 """
 
 import argparse
@@ -44,11 +51,20 @@ GAP = 2.5  # BLEU by which the worse system is below the pool
 def simulated(
     left: int, right: int, seeds: float, noise: float, shared: float, gain: float, count: int
 ) -> tuple[float, float]:
-    """Return the percentages of experiments with p < 0.05, and with the truth in the interval.
+    """Simulate experiments with random scores of two systems.
 
-    Two systems have ``left`` and ``right`` runs, and the first is better by ``gain``. Standard
-    deviations are ``seeds`` between seeds, ``noise`` of a run's noise on sentences, and ``shared``
-    of a system's lead on these sentences with every seed.
+    Args:
+        left: runs of the first system.
+        right: runs of the second system.
+        seeds: standard deviation of the effect of a run's seed.
+        noise: standard deviation of the effect of the test sentences on one run.
+        shared: standard deviation of the effect of the test sentences on all runs of a system.
+        gain: true difference, by which the first system is better.
+        count: number of experiments.
+
+    Returns:
+        The percentage of experiments with p < 0.05, and the percentage in which the confidence
+        interval contains the true difference.
     """
     draw = np.random.default_rng(1)
     scores = draw.normal(0, math.hypot(seeds, noise), (count, left + right))
@@ -68,7 +84,12 @@ def simulated(
 def half_widths(
     by_sentences: np.ndarray, noise: np.ndarray, seeds: np.ndarray, weight: float, freedom: int
 ) -> np.ndarray:
-    """Return half of each experiment's confidence interval, as :class:`Variances` computes it."""
+    """Return half the width of the confidence interval of each of ``E`` experiments, ``[E]``.
+
+    This computes :meth:`Variances.half_width` for many experiments at once. ``by_sentences`` is the
+    bootstrap's variance of the difference of the systems, ``noise`` the bootstrap's variance of a
+    run's score, and ``seeds`` the variance between runs of a system, ``[E]`` each.
+    """
     normal, student = NormalDist().inv_cdf(1 - LEVEL / 2), student_quantile(freedom)
     shared = np.maximum(0, by_sentences - weight * noise)
     variances = Variances(float(shared[0]), float(seeds[0]), float(noise[0]), weight, freedom)
@@ -86,7 +107,14 @@ def _share(cases: np.ndarray) -> float:
 
 
 def model_rows(count: int) -> Iterator[dict]:
-    """Simulate ``count`` experiments for each setting; yield a row with the rates of each."""
+    """Simulate ``count`` experiments for each metric, standard deviation and number of runs.
+
+    Yield a row for each, with these percentages:
+
+    - ``errors``: experiments with p < 0.05 although there is no true difference;
+    - ``covered``: experiments without true difference whose confidence interval contains 0;
+    - ``power``: experiments with p < 0.05 where there is a true difference.
+    """
     for metric, unit in UNITS.items():
         for shared in SHARED[metric]:
             for seeds in SEEDS:
@@ -106,9 +134,15 @@ def model_rows(count: int) -> Iterator[dict]:
 
 
 def pseudo_rows(table: Path, reference: Path, spread: str, count: int) -> Iterator[dict]:
-    """Make ``count`` experiments for each metric, spread of seeds and numbers of pseudo-runs.
+    """Make ``count`` experiments for each metric, effect of seeds and numbers of pseudo-runs.
 
-    Yield a row for each. ``table`` has the translations, ``spread`` is ``normal`` or ``uniform``.
+    Yield a row for each, with the percentage of experiments with p < 0.05 as ``errors``.
+
+    Args:
+        table: file of translations of several systems.
+        reference: file of their references.
+        spread: distribution of the pseudo-runs' probabilities, ``normal`` or ``uniform``.
+        count: number of experiments.
     """
     references = plain_lines(reference)
     undo = Postprocessor.by_language(reference.suffix[1:])
@@ -141,7 +175,12 @@ def _counts(metric, lines: Sequence[str]) -> np.ndarray:
 
 
 def _pseudo_experiment(metric, pool, worse, weights, seeds, runs, spread, draw) -> bool:
-    """Return whether p < 0.05 for two systems whose pseudo-runs are drawn from the same pool."""
+    """Make the pseudo-runs of two systems from the same runs; return whether p < 0.05.
+
+    ``pool`` has sacrebleu's statistics of the runs' sentences, and ``worse`` those of the worse
+    system. ``weights`` say how often each bootstrap sample has each sentence. ``runs`` are the two
+    systems' numbers of pseudo-runs.
+    """
     total, sentences = sum(runs), len(worse)
     # Each run's share of the worse system; in BLEU, its standard deviation is ``seeds``.
     if spread == "uniform":
@@ -163,7 +202,10 @@ def _pseudo_experiment(metric, pool, worse, weights, seeds, runs, spread, draw) 
 
 
 def _scores(metric, counts: np.ndarray) -> np.ndarray:
-    """Score many texts at once by their summed counts: BLEU without smoothing, or chrF."""
+    """Return BLEU without smoothing, or chrF, of ``N`` texts, ``[N]``.
+
+    ``counts`` are the sums of sacrebleu's ``S`` statistics over each text's sentences, ``[N, S]``.
+    """
     if hasattr(metric, "char_order"):
         hyp, ref, match = (counts[:, part::3] for part in range(3))
         precision, recall = match / np.maximum(hyp, 1), match / np.maximum(ref, 1)
@@ -201,7 +243,10 @@ def main() -> None:
 
 
 def markdown(rows: Sequence[dict]) -> str:
-    """Format tables of errors, coverage and power, with a column for each pair of run numbers."""
+    """Format a Markdown table each for errors, coverage and power.
+
+    There is a column for each pair of numbers of runs, such as "3 v 2".
+    """
     names = [f"{left} v {right}" for left, right in dict.fromkeys(tuple(r["runs"]) for r in rows)]
     parts = []
     for rate_name in ("errors", "covered", "power"):

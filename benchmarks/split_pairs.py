@@ -1,12 +1,12 @@
-"""Measure memory and time to clean, deduplicate and split random pairs, by the number of pairs.
+"""Measure memory, time and disk of `fairseq-ext corpus pairs`, which cleans and splits a corpus.
 
     python benchmarks/split_pairs.py --json docs/results/split_pairs.json
     python benchmarks/split_pairs.py --pairs 100000 1000000 10000000 100000000 --workers 2
 
-A pair has two sentences of 1 to --longest words drawn from --vocabulary. A tenth of the pairs
-repeat an earlier pair, and another tenth repeat only an earlier source. `fairseq-ext corpus pairs`
-runs as a process of its own for each number of --workers. Memory is the largest resident size of
-any of its processes. Disk is the most that its output folder has held, hidden files included.
+The command runs once for each number of pairs in --pairs and each number of processes in --workers.
+Pairs are two random sentences of 1 to --longest words. A tenth of the pairs repeat an earlier pair,
+and another tenth repeat only an earlier source. Memory is the resident memory of the command's
+largest process. Disk is the largest size of its output folder during the run, with hidden files.
 """
 
 import logging
@@ -40,7 +40,7 @@ def arguments() -> Namespace:
 
 
 def made_up(options: Namespace, count: int) -> Iterator[list[str]]:
-    """Yield blocks of lines, each with two random sentences separated by a tab."""
+    """Yield ``count`` lines in blocks; a line has two random sentences, separated by a tab."""
     draw = random.Random(options.seed)
     vocabulary = [f"w{number}" for number in range(options.vocabulary)]
 

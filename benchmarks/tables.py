@@ -1,7 +1,9 @@
 """Print benchmark figures as Markdown: ``python benchmarks/tables.py docs/results/x.json …``
 
-Each measurement gives a table with a row for each n. A row has the time (or memory) of every model
-or system, and the ratio of each peer's time to ours, with the quartiles of the rounds' ratios.
+The files are the JSON files of the benchmarks. There is a table for each measurement, such as
+"forward", and a row for each n, such as a number of tokens. A row has the time (or memory) of every
+model or system. It also has the ratio of another model's time to that of ours, with the quartiles
+over all rounds.
 """
 
 import argparse
@@ -20,7 +22,10 @@ VALUES = {
 
 
 def rows_of(report: dict, measurement: str) -> list[list[str]]:
-    """Return the rows of the table of one measurement in a report; the first is the heading."""
+    """Return the rows of one measurement's table as texts of cells; the first row is the heading.
+
+    ``report`` is the content of a JSON file.
+    """
     figures = [row for row in report["figures"] if row["what"] == measurement]
     ratios = [row for row in report["ratios"] if row["what"] == measurement]
     value = report.get("unit") or next(name for name in VALUES if name in figures[0])
@@ -46,21 +51,24 @@ def rows_of(report: dict, measurement: str) -> list[list[str]]:
 
 
 def number(value: float | None) -> str:
-    """Format a value with about three digits, or None as a dash."""
+    """Format a value: whole numbers from 100 on, else three significant digits, a dash for None."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def ratio(row: dict | None) -> str:
-    """Format a ratio with its quartiles, or None as a dash."""
+    """Format a ratio and its quartiles, such as "1.52× (1.48–1.55)", or None as a dash."""
     if row is None:
         return "–"
     return f"{row['ratio']:.2f}× ({row['ratio_low']:.2f}–{row['ratio_high']:.2f})"
 
 
 def rows_of_systems(figures: list[dict]) -> list[list[str]]:
-    """Return the rows of the table for `engine_peers.py`; the first is the heading."""
+    """Return the rows of the table of a report of engine_peers.py; the first row is the heading.
+
+    There is a row for each system. Latencies are those of batches of 1 sentence, if there are any.
+    """
     sizes = list(dict.fromkeys(row["batch"] for row in figures))
     batches = ", ".join(map(str, sizes))
     header = ["", "ms for a sentence: median, 99th percentile"]

@@ -1,21 +1,24 @@
-"""Time updates of fairseq-train with the plugin, without its speed-ups, and in stock fairseq.
+"""Compare the time and memory of training updates: fairseq with the plugin, and without it.
 
 ``python benchmarks/updates.py --data BIN --threads 1 --json docs/results/updates_1_thread.json``
 
-Each side is a process of its own that runs fairseq's trainer on the same batches in the same
-order: loss, gradients, clipping, Adam, logging. In a round, the sides take turns to make the same
-number of updates. The sides are:
+For each model, several *sides* train it, each in a process of its own, on the same batches in the
+same order. An update is loss, gradients, clipping, Adam and logging. In a round, the sides take
+turns to make ``--updates`` updates each. The sides are:
 
-- `plugin` is fairseq-train with the plugin, and `stock` is without it.
-- `before` is the plugin without the patches of `fairseq_ext/plugin/features/speed.py`; with
-  ``--toolkits`` it is not run.
-- `rival` is fairseq's architecture with which ours is compared, trained with the plugin.
-- ``--more=FLAG`` adds the plugin with further flags of fairseq-train, such as ``--more=--bf16``.
-- ``--toolkits joeynmt=FOLDER …`` adds other toolkits (updates_toolkits.py), which pip has
-  installed with ``--target FOLDER``.
+- `plugin`: fairseq-train with the plugin.
+- `stock`: fairseq-train without the plugin, for fairseq's own architectures only.
+- `before`: the plugin without its changes for speed (`fairseq_ext/plugin/features/speed.py`). It
+  is not run with ``--toolkits``.
+- `rival`: a comparable architecture of fairseq, trained with the plugin; for GRU attention and MUSE
+  only.
+- `more`: the plugin with the further flags of fairseq-train that ``--more=FLAG`` names, such as
+  ``--more=--bf16``.
+- other toolkits (updates_toolkits.py), for the Transformer only: ``--toolkits joeynmt=FOLDER …``
+  names folders in which ``pip install --target FOLDER`` has installed them.
 
-Ratios are another side's time over the plugin's. Memory is the largest resident memory of the
-process, Python and torch included, and its memory before the first update.
+Ratios are another side's time divided by the plugin's. There are two figures of memory: resident
+memory before the first update, and its peak at the end. Both include Python and torch.
 
 Without ``--data``, the corpus is random, with ``--vocabulary`` words and 25 words in a sentence.
 ``--memory --vocabulary 8000 32000 --tokens 1000 4000`` measures only the memory of ``--updates``
@@ -107,9 +110,9 @@ WITHOUT_PLUGIN = (*TRANSFORMERS, "lightconv", "dynamicconv")
 
 
 def started(name: str, options: Namespace, before: Path) -> dict[str, bench.Worker]:
-    """Start a process for each side of the model ``name``; return them by name.
+    """Start the processes of all sides of the model ``name``; return them by the sides' names.
 
-    ``before`` is the user directory of the side `before`.
+    ``before`` is the folder that the side `before` gets as ``--user-dir``.
     """
     common = [options.data, *training(options)]
     flags = [*common, *MODELS[name]]
@@ -133,7 +136,10 @@ def started(name: str, options: Namespace, before: Path) -> dict[str, bench.Work
 
 
 def worker(command: list[str], options: Namespace, path: str = "") -> bench.Worker:
-    """Start a process that makes as many updates as each request says, and answers with figures."""
+    """Start a process that makes as many updates as it is asked for, and answers with figures.
+
+    ``path`` is a folder in which the process also looks for Python modules.
+    """
     return bench.Worker(command, threads=options.threads, path=path, quiet=not options.verbose)
 
 
@@ -151,7 +157,10 @@ def training(options: Namespace) -> list[str]:
 
 
 def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
-    """Time the updates of one model by all sides; add a cell."""
+    """Time updates of the model ``name`` by all sides, and add the figures to ``cells``.
+
+    ``before`` is the folder that the side `before` gets as ``--user-dir``.
+    """
     sides = started(name, options, before)
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     losses = {name: [] for name in sides}
@@ -191,9 +200,9 @@ def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
 
 
 def made_up(folder: Path, vocabulary: int) -> str:
-    """Write and binarize a corpus of random words, with every word of the vocabulary at least once.
+    """Write a corpus of random words and binarize it; return the folder of the binarized data.
 
-    Return the folder of the binarized data.
+    Every word of the vocabulary occurs at least once.
     """
     folder.mkdir(exist_ok=True)
     words = [f"w{number}" for number in range(vocabulary - 4)]  # fairseq adds four
@@ -212,7 +221,11 @@ def made_up(folder: Path, vocabulary: int) -> str:
 
 
 def memory(options: Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Measure the memory of processes that make ``--updates`` updates; return a row for each."""
+    """Measure the memory of training for each vocabulary, model and batch size.
+
+    Return a row for each, and for each side: stock fairseq, the plugin, and the plugin with
+    ``--checkpoint-activations``.
+    """
     sides = {STOCK: [], OURS: ["--user-dir", str(USER_DIR)]}
     sides[f"{OURS}, {RECOMPUTED}"] = [*sides[OURS], RECOMPUTED]
     rows = []
@@ -235,7 +248,11 @@ def memory(options: Namespace, folder: Path) -> list[dict[str, Any]]:
 
 
 def draw(ratios: list[dict[str, Any]], output: Path) -> None:
-    """Draw each model's ratios of time to the plugin's, with a panel for each other side."""
+    """Draw the time of each side divided by the plugin's.
+
+    There is a panel for each side, with a bar for each model. ``ratios`` are those of
+    :class:`bench.Cells`. The picture is written beside the JSON ``output``.
+    """
     panels: dict[str, dict[str, tuple[float, float, float]]] = {}
     for row in ratios:
         if row["candidate"] == OURS:

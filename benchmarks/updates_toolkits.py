@@ -1,13 +1,14 @@
-"""Run another toolkit for updates.py: its model, loss, clipping and Adam on our batches.
+"""Train a Transformer with JoeyNMT, Sockeye or Eole on fairseq's batches, for updates.py.
 
 ``python benchmarks/updates_toolkits.py joeynmt|sockeye|eole DATA FAIRSEQ_TRAIN_FLAG...`` reads and
-answers lines like updates_worker.py. The model has the sizes that fairseq's flags set. An update
-uses the toolkit's own classes and does what the toolkit's trainer does, without data loading and
-logging. Not all requirements of the toolkits are needed, so install with ``pip install --no-deps``:
+answers lines as updates_worker.py does. The flags set the sizes of the model. An update is the
+toolkit's own loss, gradients, clipping and Adam, as its trainer runs them, without data loading and
+logging. Not all requirements of the toolkits are needed, so install with ``pip install --no-deps``
+one of these:
 
-- ``joeynmt absl-py importlib_metadata lazy_importer tensorboard zipp``,
-- ``sockeye``, or
-- ``eole pyonmttok``.
+- ``joeynmt absl-py importlib_metadata lazy_importer tensorboard zipp``
+- ``sockeye``
+- ``eole pyonmttok``
 """
 
 import os
@@ -30,15 +31,18 @@ def lengths(tokens: Tensor) -> Tensor:
 
 
 def right_padded(tokens: Tensor) -> Tensor:
-    """Move the pads of each row to the right; fairseq's sources have them on the left."""
+    """Move the pads of each row to the right; in fairseq's sources they are on the left.
+
+    ``tokens`` and the result are ``[B, S]``: ``S`` tokens of each of ``B`` sentences.
+    """
     order = tokens.eq(PAD).to(torch.uint8).argsort(dim=1, stable=True)
     return tokens.gather(1, order)
 
 
 def joeynmt(size: Namespace, vocabulary: int, training: Any) -> Trained:
-    """Return JoeyNMT's model, and a function that makes an update on a batch.
+    """Return JoeyNMT's model, and a function that makes an update on a batch and returns the loss.
 
-    It does what ``TrainManager._train_step`` and the lines after its call do.
+    The update is that of ``TrainManager._train_step`` and of the lines after its call in JoeyNMT.
     """
     from joeynmt.model import build_model
     from joeynmt.vocabulary import Vocabulary
@@ -91,9 +95,10 @@ def joeynmt(size: Namespace, vocabulary: int, training: Any) -> Trained:
 
 
 def sockeye(size: Namespace, vocabulary: int, training: Any) -> Trained:
-    """Return Sockeye's model, and a function that makes an update on a batch.
+    """Return Sockeye's model, and a function that makes an update on a batch and returns the loss.
 
-    It does what ``EarlyStoppingTrainer._step`` does, with the model traced as by Sockeye's command.
+    The update is that of Sockeye's ``EarlyStoppingTrainer._step``. ``torch.jit.trace`` compiles the
+    model in the first update, as in Sockeye's command.
     """
     from sockeye import constants
     from sockeye.data_io import DataConfig
@@ -154,9 +159,9 @@ def sockeye(size: Namespace, vocabulary: int, training: Any) -> Trained:
 
 
 def eole(size: Namespace, vocabulary: int, training: Any) -> Trained:
-    """Return Eole's model, and a function that makes an update on a batch.
+    """Return Eole's model, and a function that makes an update on a batch and returns the loss.
 
-    It does what ``Trainer._gradient_accumulation`` does with one batch.
+    The update is that of Eole's ``Trainer._gradient_accumulation`` with one batch.
     """
     import pyonmttok
     from eole.config.data import Dataset

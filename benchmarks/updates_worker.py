@@ -1,7 +1,7 @@
-"""Run fairseq's trainer for updates.py; it makes updates when it is told to.
+"""Train with fairseq's trainer for updates.py, as many updates at a time as it asks for.
 
-``python benchmarks/updates_worker.py DATA FAIRSEQ_TRAIN_FLAG...`` reads numbers of updates from
-standard input, one per line, and answers each with a line of JSON on standard output.
+``python benchmarks/updates_worker.py DATA FAIRSEQ_TRAIN_FLAG...`` reads lines from standard input
+and answers them on standard output, as :func:`serve` describes.
 """
 
 import itertools
@@ -18,7 +18,7 @@ import torch
 
 
 def batches(trainer: Any) -> Iterator[dict[str, Any]]:
-    """Yield batches of the corpus endlessly, in fairseq's order."""
+    """Yield the corpus's batches, epoch after epoch without end, in fairseq's order."""
     for epoch in itertools.count(1):
         iterator = trainer.get_train_iterator(epoch=epoch)
         yield from iterator.next_epoch_itr(shuffle=True)
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def train(cfg: Any, answers: IO[str]) -> None:
-    """Build model and trainer like fairseq-train, and make updates when standard input says so."""
+    """Build model and trainer as fairseq-train does, and make updates by :func:`serve`."""
     from fairseq import tasks, utils
     from fairseq.logging import metrics
     from fairseq.trainer import Trainer
@@ -73,7 +73,18 @@ def serve(
     model: torch.nn.Module,
     answers: IO[str],
 ) -> None:
-    """Make as many updates as each line of standard input says; answer with a line of JSON."""
+    """Make as many updates as each line of standard input says, until the input ends.
+
+    Each line is answered by a JSON object on a line of ``answers``:
+
+    - ``seconds``: time of these updates, without data loading;
+    - ``tokens``: target tokens of these updates;
+    - ``losses``: loss of each update;
+    - ``parameters``: number of the model's parameters;
+    - ``mebibytes``: largest resident memory so far, and ``mebibytes_of_gpu`` the GPU's, if any.
+
+    ``update`` makes an update on the next batch of ``stream`` and returns its loss.
+    """
     for line in sys.stdin:
         samples = list(itertools.islice(stream, int(line)))  # data loading is not timed
         began = time.perf_counter()

@@ -1,8 +1,8 @@
-"""Watch the memory of a process and all its descendants from outside.
+"""Measure the memory of a process and all its descendants from outside.
 
-The peak memory that the kernel reports at the end of a process (``ru_maxrss``) is at least the size
-of the parent process, which here has torch in memory. So a thread reads the peak memory of the
-processes while they run.
+A thread reads their memory from /proc while they run. The figure that Linux reports at the end of a
+process (``ru_maxrss``) would be too large: it is never less than the memory of the parent process,
+and the benchmarks' own process has torch in memory.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Watch(threading.Thread):
         peak: largest peak memory of a single process, in MiB.
         total: largest sum of the resident memory of all processes, in MiB. A page that several
             processes share counts once for each of them.
-        private: largest memory of a single process in MiB, without the files that it maps, which
-            processes share and the system can drop.
-        disk: largest size of the folder, in MiB.
+        private: largest memory of a single process in MiB, without the files that it maps. Mapped
+            files are shared by processes, and the system can drop them.
+        disk: largest size of the folder, in MiB; 0 without a folder.
     """
 
     def __init__(self, process: int, folder: Path | None = None, look: float = LOOK) -> None:
