@@ -1,8 +1,8 @@
-"""Write the table of docs/published.md: what happens to each published translation model.
+"""Write the table of docs/published.md: how fairseq-ext runs each model that fairseq published.
 
     python docs/make_published.py
 
-`tests/models/test_published.py` compares the page with :func:`table`.
+`tests/models/test_published.py` fails if the page does not have the table of :func:`table`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SUBWORDS = {"subword_nmt": "subword-nmt", "fastbpe": "fastBPE", "sentencepiece":
 
 
 def table() -> str:
-    """The table of all translation models."""
+    """Return a Markdown table with a row for each translation model that fairseq published."""
     rows = ["| name | text | what happens |", "|---|---|---|"]
     for name, entry in hub_models().items():
         steps = "by its files"
@@ -32,7 +32,7 @@ def table() -> str:
 
 
 def page() -> str:
-    """The page with the table of today."""
+    """Return docs/published.md with its table replaced by the one of :func:`table`."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     return f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
 

@@ -1,9 +1,9 @@
 """Write docs/reference/ from the code: commands, models, tasks, scripts, patches, Python API.
 
     python docs/make_reference.py            # write the pages
-    python docs/make_reference.py --check    # status 1 if a page is not what the code says
+    python docs/make_reference.py --check    # exit status 1 if a page is out of date
 
-Everything comes from the registries, the dataclasses and the parsers, so that no option can be
+The options come from fairseq's registries, from dataclasses and from parsers, so that none can be
 missed. `tests/unit/test_pages.py` runs the check.
 """
 
@@ -45,7 +45,7 @@ PYTHON_API = (
     "fairseq_ext.evaluation.compare:compare",
     "fairseq_ext.checkpoints.averaging:average_checkpoints",
 )
-"""What other programs may call, as ``module:name``."""
+"""The public functions and classes, as ``module:name``."""
 
 OTHER_LICENCES = {
     "Tatoeba (`fairseq-ext corpus tatoeba`)": "CC BY 2.0 FR; attribution: "
@@ -59,7 +59,7 @@ OTHER_LICENCES = {
 
 
 def cell(text: object) -> str:
-    """``text`` for a cell of a table: one line, nothing that Markdown would take for its own."""
+    """Return a text in one line, with Markdown's special characters outside code escaped."""
     line = " ".join(str(text).split())
     pieces = line.split("`")
     for i in range(0, len(pieces), 2):  # outside code
@@ -68,13 +68,13 @@ def cell(text: object) -> str:
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> list[str]:
-    """A Markdown table, and an empty line after it."""
+    """Return the lines of a Markdown table, and an empty line after it."""
     lines = [head, tuple("---" for _ in head), *(tuple(map(cell, row)) for row in rows)]
     return [*(f"| {' | '.join(line)} |" for line in lines), ""]
 
 
 def first_paragraph(documented: Any) -> str:
-    """The first paragraph of a docstring, with Markdown's marks for code."""
+    """Return the first paragraph of an object's docstring in one line, with code as in Markdown."""
     text = (inspect.getdoc(documented) or "").partition("\n\n")[0]
     return re.sub(r":\w+:`~?([^`]+)`", r"`\1`", " ".join(text.split())).replace("``", "`")
 
@@ -83,7 +83,7 @@ def first_paragraph(documented: Any) -> str:
 
 
 def commands_page() -> list[str]:
-    """Every command of ``fairseq-ext``, by group."""
+    """Return the lines of the page of all commands of ``fairseq-ext``, by group."""
     from fairseq_ext import cli, commands
 
     parsers = children(cli.build_parser())
@@ -98,7 +98,7 @@ def commands_page() -> list[str]:
 
 
 def children(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The parsers of the subcommands."""
+    """Map the names of a parser's subcommands to their parsers."""
     parsers: dict[str, argparse.ArgumentParser] = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -107,7 +107,10 @@ def children(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
 
 
 def command_section(parser: argparse.ArgumentParser, level: int) -> list[str]:
-    """One command: what it does, its options, then its subcommands."""
+    """Return the lines of a command's section: its description, options and subcommands.
+
+    ``level`` is the level of the heading.
+    """
     lines = [f"{'#' * level} {parser.prog}", "", cell(parser.description or ""), ""]
     rows = list(options_of(parser))
     if rows:
@@ -118,7 +121,7 @@ def command_section(parser: argparse.ArgumentParser, level: int) -> list[str]:
 
 
 def options_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, str]]:
-    """Option, default and meaning of all that a parser takes."""
+    """Yield the name, the default and the meaning of each option and argument of a parser."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction | argparse._HelpAction):
             continue
@@ -139,13 +142,17 @@ def options_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, str]
 
 
 def ours(registry: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a registry of fairseq that this package has made, in alphabetical order."""
+    """Return the entries of a fairseq registry that are from this package, sorted by name."""
     mine = {k: v for k, v in registry.items() if v.__module__.startswith("fairseq_ext.")}
     return dict(sorted(mine.items()))
 
 
 def models_page() -> list[str]:
-    """Every model with all its options, and every architecture with the defaults it changes."""
+    """Return the lines of the page of models.
+
+    Each model has a table of its architectures with the defaults that they change, and a table of
+    its options.
+    """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY
     from fairseq.models import MODEL_DATACLASS_REGISTRY as DATACLASSES
 
@@ -166,12 +173,12 @@ def models_page() -> list[str]:
 
 
 def flag(name: str) -> str:
-    """The option of a field."""
+    """Return the command-line option for a dataclass's field, such as --lr-scheduler."""
     return f"--{name.replace('_', '-')}"
 
 
 def option_table(options: Iterable[Field]) -> list[str]:
-    """Options that are fields of a dataclass."""
+    """Return the lines of a table of options, which are fields of a dataclass."""
     rows = []
     for field in options:
         default = field.default_factory() if field.default is MISSING else field.default
@@ -189,7 +196,10 @@ def option_table(options: Iterable[Field]) -> list[str]:
 
 
 def tasks_page() -> list[str]:
-    """Tasks, criterions and schedules that this package registers, with their own options."""
+    """Return the lines of the page of this package's tasks, criterions and schedules.
+
+    Inherited options are not listed; the page names their class.
+    """
     from fairseq.dataclass import FairseqDataclass
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
@@ -220,7 +230,7 @@ def _fields(cls: type) -> tuple[Field, ...]:
 
 
 def scripts_page() -> list[str]:
-    """Build the page of what the recipes say with ``--help``."""
+    """Return the lines of the page with the ``--help`` text of each recipe."""
     recipes = sorted((REPO / "recipes").rglob("*.sh"))
     scripts = [path for path in recipes if '\nmain "$@"; exit' in path.read_text("utf-8")]
     with ThreadPoolExecutor(2) as pool:
@@ -232,7 +242,7 @@ def scripts_page() -> list[str]:
 
 
 def help_of(script: Path) -> str:
-    """Standard output of ``SCRIPT --help``, 100 columns wide."""
+    """Run a script with ``--help``, and return the text that it prints, 100 columns wide."""
     runner = ["bash"] if script.suffix == ".sh" else [sys.executable]
     done = subprocess.run(
         [*runner, script.relative_to(REPO), "--help"],
@@ -246,7 +256,10 @@ def help_of(script: Path) -> str:
 
 
 def patches_page() -> list[str]:
-    """The table of patches: what is changed in fairseq, and why."""
+    """Return the lines of the page of patches, the plugin's changes to functions of fairseq.
+
+    The page also lists options that a command of fairseq accepts without effect.
+    """
     from fairseq_ext.plugin import patches
     from fairseq_ext.plugin.checks import arguments
 
@@ -289,12 +302,12 @@ def patches_page() -> list[str]:
 
 
 def as_option(name: str) -> str:
-    """The option that a parser stores under a name, as code."""
+    """Return the option that a parser stores under a name, marked as code for Markdown."""
     return f"`--{name.replace('_', '-')}`"
 
 
 def corpora_page() -> list[str]:
-    """The corpora that can be made, and what their owners allow."""
+    """Return the lines of the page of corpora that ``fairseq-ext corpus`` makes, with licences."""
     from fairseq_ext.corpora import catalogue
 
     rows = [
@@ -316,7 +329,7 @@ def corpora_page() -> list[str]:
 
 
 def python_page() -> list[str]:
-    """The functions and classes that other programs may call, with their docstrings."""
+    """Return the lines of the page of public functions and classes, with their docstrings."""
     lines = ["# Python API", ""]
     for public in PYTHON_API:
         module, _, name = public.partition(":")
@@ -333,7 +346,10 @@ def python_page() -> list[str]:
 
 
 def signature(owner: Any) -> str:
-    """Its parameters, one on each line where they are many."""
+    """Return the parameters of a function or class, in parentheses.
+
+    If they need 80 characters or more, each is on a line of its own.
+    """
     parameters = [
         re.sub(r"<function (\w+) at \w+>", r"\1", str(parameter)).replace("'", "")
         for parameter in inspect.signature(owner).parameters.values()
@@ -348,7 +364,7 @@ def signature(owner: Any) -> str:
 
 
 def pages() -> dict[str, str]:
-    """File name to text."""
+    """Map each page's file name to its text."""
     from fairseq_ext import register
 
     register()

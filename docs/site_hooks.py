@@ -1,7 +1,8 @@
-"""What the site needs beyond docs/: pages from other folders, and links that lead out of docs/.
+"""Hooks of MkDocs, which adapt the Markdown files of the repository to the site.
 
-The Markdown files are written to be read in the repository. A link to a file that has a page
-becomes a link to that page; any other link out of docs/ becomes its text and the file's path.
+They add the pages whose files are outside docs/, such as README.md, and change the links. If a link
+leads to a file that has a page, it becomes a link to that page. If it leads to another file outside
+docs/, it becomes plain text: the text of the link and the path of the file.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
-"""File of the repository to page of the site."""
+"""Maps each file outside docs/ to its page of the site."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*(?![^<>]*>)")  # in the text, not in a tag
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pages that stand outside docs/."""
+    """Add the pages whose files are outside docs/ to the site's files; return them."""
     for source, page in OUTSIDE.items():
         text = (REPO / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=text))
@@ -37,7 +38,7 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Make the links of a page fit the site."""
+    """Return a page's Markdown with the links that the site needs (see the top of this file)."""
     here = page.file.src_uri
     sources = {target: source for source, target in OUTSIDE.items()}
     folder = (REPO / sources[here] if here in sources else DOCS / here).parent
@@ -59,5 +60,8 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Mark options, which site.css does not break at their hyphens."""
+    """Return a page's HTML with a mark around each option, such as --beam.
+
+    site.css has a rule for this mark, so that lines do not break at the hyphens of options.
+    """
     return OPTION.sub(r'<span class="option">\g<0></span>', content)
