@@ -1,8 +1,10 @@
-"""The native library and the wheel's name; all other metadata is in pyproject.toml.
+"""Compile the engine's C code and name the wheel; all other metadata is in pyproject.toml.
 
-Set two environment variables to build wheels that you distribute: with
-FAIRSEQ_EXT_REQUIRE_KERNELS=1 the build fails if the engine cannot be compiled, instead of going on
-without it, and with FAIRSEQ_EXT_WITHOUT_MODELS=1 the wheel lacks the trained models.
+Two environment variables change the build of a wheel:
+
+- FAIRSEQ_EXT_REQUIRE_KERNELS=1: the build fails if the engine cannot be compiled. Otherwise it
+  prints a warning and goes on without the engine. Set it for wheels that you distribute.
+- FAIRSEQ_EXT_WITHOUT_MODELS=1: the wheel does not contain the trained models.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-g0"]
 
 
 def library(name: str, files: list[str], headers: list[str]) -> Extension:
-    """Describe a native library of the package; ``files`` are C files without their ending."""
+    """Describe a library in C to setuptools, with the paths of its sources and headers.
+
+    Paths are relative to fairseq_ext. Those in ``files`` are without ``.c``.
+    """
     return Extension(
         f"fairseq_ext.{name}",
         sources=[f"fairseq_ext/{file}.c" for file in files],
@@ -58,10 +63,13 @@ libraries = [
 
 
 class BuildKernels(build_ext):
-    """Compile the kernels, or say loudly that they will be missing."""
+    """Compile the engine's C code; if this fails, print a warning that the engine is missing."""
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile one extension; a failure is printed, then raised for setuptools to judge."""
+        """Compile one library. If this fails, print a warning and raise the error again.
+
+        setuptools then goes on without the library, unless FAIRSEQ_EXT_REQUIRE_KERNELS=1.
+        """
         try:
             super().build_extension(ext)
         except Exception as error:
@@ -74,13 +82,14 @@ class BuildKernels(build_ext):
             raise
 
     def get_ext_filename(self, fullname: str) -> str:
-        """Return the library's file name, without Python's version: every version can load it."""
+        """Return the library's file name without Python's version; every version can load it."""
         return str(Path(*fullname.split(".")).with_suffix(".so"))
 
     def copy_extensions_to_source(self) -> None:
-        """Copy the libraries into the source folder, and remove older ones for a single Python.
+        """Copy the libraries into the source folder, and remove older ones from it.
 
-        Older libraries, which have Python's version in their names, would be loaded instead.
+        Older libraries have Python's version in their names, and would be loaded instead of the
+        new ones.
         """
         super().copy_extensions_to_source()
         for ext in self.extensions:
@@ -94,13 +103,13 @@ class BuildPackage(build_py):
     """Copy the package; with FAIRSEQ_EXT_WITHOUT_MODELS=1, leave out its trained models."""
 
     def run(self) -> None:
-        """Copy the package, after removing the models of a former build if they are not wanted."""
+        """Copy the package. If models are to be left out, first remove those of earlier builds."""
         if WITHOUT_MODELS:
             shutil.rmtree(Path(self.build_lib, "fairseq_ext", "shipped"), ignore_errors=True)
         super().run()
 
     def find_data_files(self, package: str, src_dir: str) -> list[str]:
-        """List the files of a package that are not code."""
+        """List a package's files that are not code, without trained models if not wanted."""
         files = super().find_data_files(package, src_dir)
         if WITHOUT_MODELS:
             files = [file for file in files if "shipped" not in Path(file).parts]
@@ -108,10 +117,10 @@ class BuildPackage(build_py):
 
 
 class NameWheel(bdist_wheel):
-    """Name the wheel as one for a single platform and every supported Python."""
+    """Name the wheel so that pip installs it for any supported Python 3 on this platform."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """Return the wheel's tags: Python, its binary interface, and the platform."""
+        """Return the wheel's tags: Python 3, no binary interface of Python, and the platform."""
         return "py3", "none", super().get_tag()[2]
 
 
