@@ -8,13 +8,12 @@
 Every experiment compares two systems, by the test of :mod:`fairseq_ext.evaluation.significance`.
 Each system has a few *runs*: trainings that differ only in their seed.
 
-The first command draws the runs' scores at random. A score is the sum of these parts, whose
-standard deviations are as large as those that we measured on our translations:
+The first command draws the runs' scores at random. A score is the system's true score plus three
+random effects, whose standard deviations are about those that we measured on our translations:
 
-- the true score of the system;
-- an effect of the run's seed;
-- an effect of the test sentences on one run;
-- an effect of the test sentences on all runs of a system.
+- an effect of the run's seed (several standard deviations are tried, from 0);
+- an effect of the test sentences on this run alone;
+- an effect of the test sentences on all runs of the system (two standard deviations are tried).
 
 The second command makes *pseudo-runs* from the published translations in the table --pseudo. A
 pseudo-run takes the translation of each sentence from a random run or, with some probability, from
