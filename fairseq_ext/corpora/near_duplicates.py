@@ -93,10 +93,11 @@ def hash_words(sentences: Iterable[str]) -> WordHashes:
 def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
     """Return the positions ``[2, K]`` of the words that K skeletons of a sentence leave out.
 
-    The sentence has ``length`` words. A position of ``length`` or more stands for no word, so a
-    skeleton lacks two words, one word or, as the first one does, none. :data:`ONE_WORD` and
-    :data:`TWO_WORDS` are the shortest sentences in which one and two words are left out. In a
-    sentence of more than ``longest`` words, two words that are left out are always neighbours.
+    A skeleton is the sentence, of ``length`` words, without up to two of its words. Column ``k``
+    has the positions of the words that skeleton ``k`` leaves out. A position of ``length`` or more
+    stands for no word; skeleton 0 leaves out none. From :data:`ONE_WORD` words on, skeletons leave
+    out one word, too, and from :data:`TWO_WORDS` words on also two. In a sentence of more than
+    ``longest`` words, two words that are left out are always neighbours.
     """
     places = [(length, length + 1)]
     if length >= ONE_WORD:
@@ -210,8 +211,9 @@ def join_groups(groups: np.ndarray, pairs: np.ndarray) -> None:
 def group_sides(source: WordHashes, target: WordHashes) -> np.ndarray:
     """Return the group of each of N sentence pairs, ``[N]``: the number of the group's first pair.
 
-    The fingerprints are searched range by range, to bound the memory. The number of ranges does not
-    change the result.
+    Pairs belong to one group if their sources or their targets are near-duplicates. Only a range of
+    the hashes is searched at a time, to bound the memory; the number of ranges does not change the
+    result.
     """
     groups = np.arange(len(source.ends))
     for hashes in (source, target):

@@ -114,7 +114,7 @@ class SplitJob:
         return [f"repeat-{number:06d}.json" for number in range(self.partitions)]
 
     def beside(self, name: str, ending: str) -> Path:
-        """Return the path of the data file with this ``ending`` beside the report ``name``."""
+        """Return the path of a report's data: ``part.npy`` for ``part.json`` and the ending npy."""
         return self.folder / f"{Path(name).stem}.{ending}"
 
     def load(self, name: str) -> Any:

@@ -213,8 +213,8 @@ def compare(
         baseline: name of the system to test against; None for the first.
         tokenized_reference: the reference as tokens without subword pieces, for tokenized BLEU.
         samples: number of samples of the bootstrap.
-        undoing: converter of tokens to text, by system. If a system has none, subwords are joined,
-            and tokens are detokenized if the system's table names their language.
+        undoing: converter of tokens to text, by system. If a system has none, subwords are joined.
+            Tokens of a table of translations are also detokenized, if it names their language.
         metrics: neural metrics, by their names in the result.
         source: source text for neural metrics; None for the S lines of fairseq-generate's output.
         tokenizer: sacrebleu's tokenizer for BLEU.
@@ -228,9 +228,9 @@ def compare(
         latencies: latency of each system, by name.
 
     Raises:
-        ConfigError: two systems have the same name; a name would mean something else in a table of
-            translations (``a:tokens``, or ``a@2`` beside ``a``); the baseline is not among the
-            systems; or another value is not allowed.
+        ConfigError: two systems have the same name; a name would be read otherwise in a table of
+            translations (``a:tokens`` as the tokens of ``a``, or ``a@2`` as the second run of
+            ``a``); the baseline is not among the systems; or another value is not allowed.
         DataError: files are unreadable, incomplete or of different lengths, or have SentencePiece
             pieces that ``undoing`` does not join.
         CheckpointError: a checkpoint is unreadable.

@@ -216,7 +216,8 @@ def require_agreement(
     """Raise :class:`DataError` if a bundle's configuration and program contradict each other.
 
     fairseq builds the model from ``config.json``, the engine runs ``program.json``. With files of
-    two different models they would translate differently.
+    two different models they would translate differently. ``begins`` and ``cut`` are entries of
+    ``program.json``, explained in the module's docstring.
     """
     cfg = layout.section(bundle.configuration(manifest), "cfg")
     model, task = layout.section(cfg, "model"), layout.section(cfg, "task")

@@ -33,7 +33,10 @@ class Sizes(NamedTuple):
         return {"in_proj": self.parts_in * self.dim, **query, "fc1": self.ffn_dim}
 
     def columns_out(self) -> dict[str, int]:
-        """Map the name of each branch's last layer to its number of columns in ``W_Dec``."""
+        """Map the name of each branch's last layer to its number of columns in ``W_Dec``.
+
+        ``W_Dec`` has the last matrices of all branches side by side.
+        """
         context = {} if self.source_dim is None else {"cross_out": self.dim}
         return {"out_proj": self.parts_out * self.dim, **context, "fc2": self.ffn_dim}
 

@@ -217,9 +217,9 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
     """Yield each row of a CSV file as ``(number of its first line, cells)``.
 
     If the first line names the separator of cells, such as ``sep=;``, which Excel writes, use it.
-    Else use the comma, semicolon, tab or bar that occurs in the first line, and equally often in
-    the most of the first :data:`LOOKED_AT` lines. In a tie, use the most frequent one in the first
-    line.
+    Else it is a comma, semicolon, tab or bar: the one whose count in the first line is that of the
+    largest number of the first :data:`LOOKED_AT` lines. In a tie, use the one that is most frequent
+    in the first line.
 
     Quoted cells may contain line ends. A carriage return within a line becomes a space. Raise
     DataError if the file is not CSV, or :func:`lines` refuses it.

@@ -376,9 +376,9 @@ class Frame:
 
 
 def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
-    """Run the encoder over ``tokens [B, S]``; return a dictionary of its registers by number.
+    """Run the encoder over ``tokens [B, S]``; return what it wrote to each register of the program.
 
-    ``real [B, S]`` is False at pads.
+    The keys are the numbers of the registers. ``real [B, S]`` is False at pads.
     """
     positions = torch.arange(tokens.size(1), device=tokens.device)
     frame = Frame(model, tokens, positions, real)

@@ -76,7 +76,9 @@ def _log_file_once(original: Callable, *args: Any, **options: Any) -> Any:
 def _log_plugin(original: Callable, save_dir: str) -> None:
     """Write the plugin's messages to ``--log-file`` too.
 
-    In the first process, fairseq opens this file before it calls this function.
+    fairseq opens the file at the start of a training. Later it calls
+    ``verify_checkpoint_directory``, in the first process only. So the messages of other processes
+    are not written.
     """
     plugin = logging.getLogger("fairseq_ext")
     for handler in logging.getLogger("fairseq_cli.train").handlers:
