@@ -62,7 +62,9 @@ class Shortlist:
         """
         lists = (self.lists[token] for token in set(sentence) if token < len(self.lists))
         tokens = np.concatenate([self.frequent, extra, *lists], dtype=np.int32, casting="unsafe")
-        return np.unique(tokens)
+        listed = np.zeros(tokens.max(initial=-1) + 1, bool)
+        listed[tokens] = True  # several times as fast as np.unique
+        return np.flatnonzero(listed).astype(np.int32)
 
 
 def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequence[str]]) -> None:
