@@ -145,7 +145,7 @@ def _pack_signs(matrix: Signs, numbers: str, pool: Pool) -> Packed:
 def _padded(bits: np.ndarray, inputs: int) -> np.ndarray:
     """Pad rows of K bits, ``[N, K / 8]``, with zeros to a multiple of 64 bits; ``inputs`` is K."""
     size = -(-inputs // 8)
-    padded = np.pad(bits[:, :size], ((0, 0), (0, -size % 8)))
+    padded = np.pad(np.ascontiguousarray(bits[:, :size]), ((0, 0), (0, -size % 8)))
     if rest := inputs % 8:
         padded[:, size - 1] &= (1 << rest) - 1
     return padded

@@ -163,6 +163,13 @@ def test_product_with_signs(path, numbers, values):
         np.testing.assert_allclose(product_of_bits, expected, rtol=1e-4, atol=2e-4, err_msg=case)
 
 
+@pytest.mark.parametrize("values", SIGNS)
+def test_transposed_signs_are_packed_like_others(values: str):
+    weight = signed(np.random.default_rng(1), 130, 70, values)
+    packed = [pack(bits_of(order(weight))) for order in (np.ascontiguousarray, np.asfortranarray)]
+    np.testing.assert_array_equal(packed[0].values, packed[1].values)
+
+
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("values", SIGNS)
