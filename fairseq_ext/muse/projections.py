@@ -170,15 +170,17 @@ class FusedProjections(nn.Module):
 def fuse(state: dict[str, Tensor], sizes: Sizes, prefix: str = "") -> None:
     """Turn a state dict of :class:`SeparateProjections` into one of :class:`FusedProjections`.
 
-    Only keys that start with ``prefix`` change. A state that is already fused stays as it is.
+    Only keys that start with ``prefix`` change. A state that is already fused, or incomplete, stays
+    as it is.
     """
-    if f"{prefix}in_proj.weight" not in state:
+    first, last = sizes.rows_in(), sizes.columns_out()
+    kinds = ("weight", "bias")
+    if any(f"{prefix}{name}.{kind}" not in state for name in (*first, *last) for kind in kinds):
         return
 
     def popped(names: Iterable[str], kind: str) -> list[Tensor]:
         return [state.pop(f"{prefix}{name}.{kind}") for name in names]
 
-    first, last = sizes.rows_in(), sizes.columns_out()
     state[f"{prefix}weight_in"] = torch.cat(popped(first, "weight"))
     state[f"{prefix}bias_in"] = torch.cat(popped(first, "bias"))
     state[f"{prefix}weight_out"] = torch.cat(popped(last, "weight"), dim=1)
