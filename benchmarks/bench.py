@@ -277,7 +277,7 @@ class Cells:
     def curve(
         self, measurement: str, candidate: str, value: str = "us_per_token"
     ) -> dict[int, float]:
-        """Map each n at which a candidate ran to its figure with the key ``value``."""
+        """Return a candidate's values with the key ``value`` in a measurement, by their n."""
         return {
             row["n"]: row[value]
             for row in self.figures

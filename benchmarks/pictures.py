@@ -30,12 +30,12 @@ def draw(
     order: Sequence[str] = ORDER,
     xlabel: str = "n (tokens in a sentence)",
 ) -> None:
-    """Draw curves of the time per token, or of another figure, over n.
+    """Draw curves of the time per token, or of another measured value, over n.
 
     Args:
-        cells: the figures.
+        cells: the measured values.
         panels: map from each panel's title to a tuple: the measurement, the candidates to draw,
-            and, if it is not the time per token, the key of the figure to draw.
+            and, if it is not the time per token, the key of the value to draw.
         output: path of the JSON; the picture is written beside it as ``.png``.
         order: candidates in the order in which they get colours and line styles.
         xlabel: label of the axis of n.

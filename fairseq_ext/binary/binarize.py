@@ -87,9 +87,10 @@ class Binarizer:
             BASE of the paper's Table 1 (Rastegari et al. 2016); the gradient of the sign is 1 for
             ``|x| <= 1``. ``ternary``, only for weights, is ``round(clip(x / γ, -1, 1)) γ`` with
             ``γ = mean |x|``, as in BitNet b1.58 (Ma et al. 2024); its gradient is 1 everywhere.
-        mask: where the gradient of ``bmt`` is 1; elsewhere it is 0. For ``paper`` it is 1 where
-            ``|x| <= B``. For ``code``, the choice of the authors' program, it is 1 where
-            ``|x| <= (1 - ε) B``, so the number that sets ``B`` gets none. ε is :data:`EPSILON`.
+        mask: name of the rule that says where the gradient of ``bmt`` is 1; elsewhere it is 0. By
+            ``paper`` it is 1 where ``|x| <= B``. By ``code``, the rule of the authors' program, it
+            is 1 where ``|x| <= (1 - ε) B``, so it is 0 for the number that sets ``B``. ε is
+            :data:`EPSILON`.
         bound: a fixed ``B`` for ``bmt``, or None for the largest ``|x|``.
     """
 

@@ -137,7 +137,7 @@ class Tensors:
             return _in_range(name, stored.astype(np.float32, copy=False))
 
     def int8(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """Read a weight's int8 matrix and the unit of each row; None if it is not in int8."""
+        """Read a weight's int8 matrix and the scale of each row; None if it is not in int8."""
         return self._pair(name, INT8, SCALE) if name + INT8 in self else None
 
     def signs(self, name: str, inputs: int) -> Signs | None:

@@ -102,7 +102,7 @@ class Writer(Program):
         return Columns(len(self.shapes) - 1, 0, width)
 
     def phase(self, place: Columns) -> Phase:
-        """Return the phase of the columns ``place``, which says what their rows stand for."""
+        """Return what the rows of columns are: source tokens, sentences, hypotheses or slots."""
         return self.shapes[place.register].phase
 
     def write(

@@ -144,6 +144,8 @@ class DecoderBlock(ParallelBlock):
     ) -> tuple[Tensor, Tensor, None]:
         """Compute the layer for ``x`` ``[T, R, C]`` and the encoder's output ``encoder_out``.
 
+        R is the number of hypotheses of all B sentences; in training R = B.
+
         Return states ``[T, R, C]``, attention weights over the source ``[H, R, T, S]``, and a None
         that fairseq expects. ``encoder_out`` is ``[S, B, C']``, with the encoder's ``C'`` channels.
         With ``incremental_state``, ``x`` is only the newest position.
