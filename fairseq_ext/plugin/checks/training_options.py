@@ -260,7 +260,7 @@ def _bleu_search(values: dict[str, Any]) -> Iterator[str]:
 
 
 def _metric(cfg: Any) -> Iterator[str]:
-    """Yield errors about the name or the direction of ``--best-checkpoint-metric``."""
+    """Yield errors about ``--best-checkpoint-metric``: its name, or which of its values is best."""
     metric, names = cfg.checkpoint.best_checkpoint_metric, (*LOWER_IS_BETTER, *HIGHER_IS_BETTER)
     maximize = metric in HIGHER_IS_BETTER
     if metric in names and maximize != cfg.checkpoint.maximize_best_checkpoint_metric:

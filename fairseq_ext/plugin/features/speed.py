@@ -202,8 +202,8 @@ def keep_memory(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Non
 def seed_cpu(original: Callable, self: Any) -> None:
     """Seed only the CPU's generator for an update on a CPU.
 
-    Problem: Before each update on a CPU, torch also records the seed for three other kinds of
-    devices, each time with a trace of the Python stack.
+    Problem: Before each update on a CPU, torch also records the seed for three other types of
+    devices. Each record has a trace of the Python stack, which takes time.
     """
     if self.device.type != "cpu":
         return original(self)

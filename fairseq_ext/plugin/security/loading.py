@@ -2,7 +2,7 @@
 
 The plugin makes fairseq read checkpoints with :mod:`fairseq_ext.checkpoints.storage`. A checkpoint
 names its task, its architecture and hundreds of options. fairseq builds no model from a checkpoint
-until :mod:`fairseq_ext.checkpoints.registry_checks` has found these fit for the command. Any later
+until :mod:`fairseq_ext.checkpoints.registry_checks` has found that they suit the command. A later
 error caused by a forged configuration becomes one message that names the file. Like fairseq, the
 plugin ignores a saved ``user_dir``, but reads the files that other options of a configuration name.
 
@@ -41,7 +41,9 @@ BEFORE_BUILDING = "checkpoints are checked before models are built"  # a patch
 
 @around("importlib.machinery:SourceFileLoader.exec_module", patch="no string is evaluated")
 def _without_eval(original: Callable, self: Any, module: ModuleType) -> None:
-    """Give a module of fairseq a harmless ``eval``, run its code, and patch it if it is a command.
+    """Import a module of fairseq with an ``eval`` that reads only literals.
+
+    If the module is a command, apply the patches to it after the import.
 
     Problem: fairseq calls eval() on strings of saved configurations, so that a checkpoint of plain
     data can run any command.
@@ -100,7 +102,9 @@ def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
 
 @around("fairseq.checkpoint_utils:load_checkpoint_to_cpu", patch=BEFORE_BUILDING)
 def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
-    """Check every checkpoint that fairseq reads; accept a bundle in place of a checkpoint.
+    """Check every checkpoint that fairseq reads.
+
+    In place of a checkpoint, accept a bundle, the form in which this package's models are shipped.
 
     Problem: fairseq builds any architecture, task, criterion or size that a file names, and faults
     end in tracebacks.
