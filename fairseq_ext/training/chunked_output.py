@@ -2,12 +2,18 @@
 
 Inside ``with deferred(model)``, a model returns features, the input of its output layer, instead of
 logits. :func:`output_layer` then gives the loss the features with the weights of that layer.
+
+If the embeddings of source or target are this layer's weights, too, their gradient is added to the
+layer's, row by row. torch would make a matrix of the whole vocabulary for the gradient of each.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from fairseq.distributed.legacy_distributed_data_parallel import LegacyDistributedDataParallel
 from fairseq.distributed.module_proxy_wrapper import ModuleProxyWrapper
 from fairseq.models import BaseFairseqModel
@@ -60,12 +66,20 @@ def deferred(model: nn.Module) -> Iterator[None]:
 
     :func:`obstacle` must return None for this model.
     """
-    attributes = vars(unwrapped(model).decoder)
-    attributes["output_layer"] = _unchanged  # in the instance, to hide the class's method
+    inner: Any = unwrapped(model)
+    replacements: list[tuple[nn.Module, str, Callable]] = [
+        (inner.decoder, "output_layer", _unchanged)
+    ]
+    if inner is model:  # several processes would not exchange the rows that `_embed` adds
+        for table in _tied_embeddings(inner):
+            replacements.append((table, "forward", partial(_embed, table)))
+    for module, method, replacement in replacements:
+        vars(module)[method] = replacement  # in the instance, to hide the class's method
     try:
         yield
     finally:
-        del attributes["output_layer"]
+        for module, method, _ in replacements:
+            del vars(module)[method]
 
 
 def is_deferred(model: nn.Module) -> bool:
@@ -79,14 +93,48 @@ def output_layer(model: nn.Module, features: Tensor) -> OutputLayer:
     ``features`` is ``[B, T, C]``: ``T`` target tokens of each of ``B`` sentences.
     """
     decoder: FairseqDecoder = unwrapped(model).decoder
-    owner = owner_of(decoder, "output_layer")
-    if "last_product" in vars(owner):
+    if "last_product" in vars(owner_of(decoder, "output_layer")):
         return decoder.last_product(features)
-    if owner is not LSTMDecoder:
-        module = decoder.output_projection
-    else:
-        module = decoder.embed_tokens if decoder.share_input_output_embed else decoder.fc_out
+    module = _output_module(decoder)
     return OutputLayer(features, module.weight, getattr(module, "bias", None))
+
+
+def _output_module(decoder: FairseqDecoder) -> Any:
+    if owner_of(decoder, "output_layer") is not LSTMDecoder:
+        return decoder.output_projection
+    return decoder.embed_tokens if decoder.share_input_output_embed else decoder.fc_out
+
+
+def _tied_embeddings(model: BaseFairseqModel) -> list[nn.Embedding]:
+    """Return the embeddings on a CPU whose weight is the output layer's."""
+    weight = _output_module(model.decoder).weight
+    sides = (getattr(model, "encoder", None), model.decoder)
+    tables = {getattr(side, "embed_tokens", None) for side in sides}
+    return [
+        table
+        for table in tables
+        if type(table) is nn.Embedding and table.weight is weight and weight.is_cpu
+    ]
+
+
+def _embed(table: nn.Embedding, tokens: Tensor) -> Tensor:
+    """Look up embeddings ``[B, T, C]``; the backward pass adds to ``table.weight.grad`` in place.
+
+    This is right whether the output layer's gradient is added before or after.
+    """
+    weight = table.weight
+    embedded = F.embedding(tokens, weight.detach(), table.padding_idx)
+    if weight.requires_grad and torch.is_grad_enabled():
+        embedded.requires_grad_().register_hook(partial(_add_rows, table, tokens))
+    return embedded
+
+
+def _add_rows(table: nn.Embedding, tokens: Tensor, grad: Tensor) -> None:
+    weight = table.weight
+    if weight.grad is None:
+        weight.grad = torch.zeros_like(weight)
+    counted = tokens.ne(-1 if table.padding_idx is None else table.padding_idx)
+    weight.grad.index_add_(0, tokens[counted], grad[counted])
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

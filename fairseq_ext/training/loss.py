@@ -165,9 +165,6 @@ class _Summed(torch.autograd.Function):
     - features: ``∂L/∂z W``;
     - W: the sum of ``(∂L/∂z)^T h`` over chunks;
     - b: the sum of ``∂L/∂z`` over words.
-
-    The forward pass computes the gradient of W transposed, as ``h^T ∂L/∂z``, because libraries
-    compute this product twice as fast.
     """
 
     @staticmethod
@@ -184,7 +181,7 @@ class _Summed(torch.autograd.Function):
         sums = features.new_zeros(2, dtype=precise)
         needed = ctx.needs_input_grad
         of_features = torch.empty_like(features) if needed[0] else None  # [N, C]
-        of_weight: Tensor | None = None  # [C, V]
+        of_weight: Tensor | None = None  # [V, C]
         of_bias = None  # [V]
         if bias is not None and needed[2]:
             of_bias = torch.zeros_like(bias, dtype=precise)
@@ -197,7 +194,7 @@ class _Summed(torch.autograd.Function):
             if of_features is not None:
                 of_features[place] = rounded @ weight
             if needed[1]:
-                of_weight = _add_product(of_weight, h.t(), rounded, precise)
+                of_weight = _add_product(of_weight, rounded.t(), h, precise)
             if of_bias is not None:
                 of_bias += z.sum(dim=0)
         if of_weight is not None:
@@ -215,9 +212,7 @@ class _Summed(torch.autograd.Function):
         gradients = ctx.saved_tensors
         if grad.device.type != "cpu" or grad != 1:  # usually 1: the graph ends here
             gradients = [g if g is None else g * grad.to(g) for g in gradients]
-        of_features, of_weight, of_bias = gradients
-        of_weight = None if of_weight is None else of_weight.t()
-        return of_features, of_weight, of_bias, None, None
+        return *gradients, None, None
 
 
 def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:

@@ -96,6 +96,29 @@ def test_every_architecture_has_the_loss_and_gradients_of_fairseq(name, monkeypa
             torch.testing.assert_close(gradients[key], value, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["transformer, tied", "lstm, tied", "muse"])
+def test_tied_embeddings_add_their_rows_to_the_gradient_of_the_output_layer(name):
+    """Autograd itself passes on the output layer's gradient only; a second batch adds to both."""
+    tied = [] if "tied" in name else ["--share-all-embeddings"]
+    model = models.build([*EVERY[name], *tied])[0].double().train()
+    weight = model.decoder.embed_tokens.weight
+    passed: list[Tensor] = []
+    weight.register_hook(lambda grad: passed.append(grad.clone()))
+    judge = criterion(LabelSmoothedCrossEntropyCriterion, label_smoothing=0.1)
+    sample = models.batch()
+    embedded = set(sample["net_input"]["prev_output_tokens"].flatten().tolist())
+    if model.encoder.embed_tokens.weight is weight:
+        embedded |= set(sample["net_input"]["src_tokens"].flatten().tolist())
+    for updates in (1, 2):
+        torch.manual_seed(5)
+        judge(model, sample)[0].backward()
+        assert weight.grad is not None
+        changed = (weight.grad - sum(passed)).ne(0).any(dim=1).nonzero().flatten()
+        assert changed.tolist() == sorted(embedded - {PAD})
+        assert len(passed) == updates
+    assert "forward" not in vars(model.decoder.embed_tokens)  # only within the loss
+
+
 def test_half_precision_that_needs_a_loss_scale_has_fairseqs_loss() -> None:
     """A chunk rounds its gradients before the scale could save small ones."""
     judge = criterion(LabelSmoothedCrossEntropyCriterion, label_smoothing=0.1)
