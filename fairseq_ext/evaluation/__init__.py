@@ -1,7 +1,5 @@
 """Evaluate trained models: read translations, score and compare them, and draw pictures.
 
-Subcommands of ``fairseq-ext`` use these modules:
-
 - :mod:`outputs` parses the output of ``fairseq-generate``.
 - :mod:`score` scores translations.
 - :mod:`compare` compares systems with the help of :mod:`significance`, :mod:`breakdown`,

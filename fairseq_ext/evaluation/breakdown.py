@@ -1,7 +1,7 @@
 """Score parts of a test set, count faulty translations, and find where two systems differ most.
 
 :func:`break_down` scores each kind of sentence, such as those of 11 to 20 words or those with a
-number. :func:`measure_overlap` scores the sentences whose reference is not in the training text.
+digit. :func:`measure_overlap` scores the sentences whose reference is not in the training text.
 """
 
 import re
@@ -25,7 +25,7 @@ _REPEATED = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){2,}(?!\S)")
 
 @dataclass(frozen=True)
 class Kind:
-    """The test sentences of a kind, such as those with a number, and the systems' chrF2 on them."""
+    """A kind of test sentences, such as those with a digit, and each system's chrF2 on them."""
 
     name: str  # such as "11 to 20 words"
     sentences: int  # number of test sentences of this kind
@@ -36,8 +36,8 @@ class Kind:
 class Breakdown:
     """Each system's chrF2 by kind of sentence, and its percentage of faulty translations.
 
-    A translation is faulty if it is empty, is a copy of the source, has ``<unk>``, or has up to
-    four words three times in a row. A fault that the reference has, too, is not counted.
+    A translation is faulty if it is empty, copies the source, has ``<unk>``, or has a phrase of one
+    to four words three times in a row. A fault that the reference also has is not counted.
     """
 
     kinds: Sequence[Kind]  # kinds that have sentences; a sentence may be of several kinds
@@ -52,9 +52,8 @@ def break_down(
 ) -> Breakdown:
     """Compute each system's chrF2 by kind of sentence, and its percentage of faulty translations.
 
-    ``texts[system]`` has a list of translations for each run (training) of the system.
-    :func:`kinds_of` says which kinds there are. If ``sources`` is None, copies of the source are
-    not counted.
+    ``texts[system]`` has a list of translations for each run (training). :func:`kinds_of` lists the
+    kinds. Without ``sources``, copies of the source are not counted.
     """
     from sacrebleu import CHRF
 
@@ -110,15 +109,15 @@ def kinds_of(
 ) -> dict[str, list[int]]:
     """Sort test sentences into kinds; return the numbers, from 0, of each kind's sentences.
 
-    A sentence may be of several kinds. The kinds are:
+    A sentence may be of several kinds:
 
-    - references of 0 to 10 words, 11 to 20 words and so on; if they are written without spaces, of
-      0 to 20 characters and so on.
-    - references whose rarest word is in 0, 1 to 9, 10 to 99 or more lines of ``training``; left out
-      without ``training``, and for references without spaces.
-    - references with a number.
-    - references with a name: a capitalized word, not the first, that the source has, too. If
-      ``sources`` is None, any capitalized word but the first is a name.
+    - by length: its reference has 0 to 10, 11 to 20, 21 to 30, or more than 30 words. In a text
+      without spaces, characters are counted instead, and the bounds are twice as large.
+    - by its reference's rarest word: 0, 1 to 9, 10 to 99, or at least 100 lines of ``training``
+      have it. Without ``training``, or in a text without spaces, there are no such kinds.
+    - with a number: its reference has a digit.
+    - with a name: its reference has a capitalized word after the first word, and the source has
+      this word, too. Without ``sources``, the source is not checked.
     """
     spaceless = is_spaceless(references)
     unit, factor = ("characters", 2) if spaceless else ("words", 1)
@@ -144,8 +143,8 @@ def _names(sentence: str) -> set[str]:
 def _by_bounds(values: Sequence[int], bounds: Sequence[int], form: str) -> dict[str, list[int]]:
     """Group sentences by their ``values``, such as lengths; return sentence numbers by group name.
 
-    ``bounds`` has the largest value of every group but the last, which has no limit. A group's name
-    is ``form``, such as ``{} words``, with the group's range of values in place of ``{}``.
+    ``bounds`` has the largest value of each group but the last. ``form`` is the pattern of the
+    names: ``{} words`` gives names such as ``11 to 20 words``.
     """
     firsts = [0, *(bound + 1 for bound in bounds)]
     ranges = [
@@ -160,10 +159,7 @@ def _by_bounds(values: Sequence[int], bounds: Sequence[int], form: str) -> dict[
 
 
 def _rarities(references: Sequence[str], training: Iterable[str]) -> list[int]:
-    """Return, for each reference, how many training lines have its rarest word.
-
-    The rarest word is the word that the fewest training lines have. Case is ignored.
-    """
+    """Count, for each reference, the training lines that have its rarest word; ignore case."""
     words = [set(re.findall(r"\w+", line.lower())) for line in references]
     vocabulary = set().union(*words)
     counts: Counter[str] = Counter()
@@ -177,9 +173,8 @@ def most_different(
 ) -> list[tuple[int, float, float]]:
     """Find the sentences in which two systems differ most in chrF2, largest difference first.
 
-    ``first`` and ``second`` are the translations of the two systems. Return at most ``count``
-    tuples: the number of the sentence, from 0, and the two scores. Sentences with equal
-    translations are left out.
+    Return at most ``count`` tuples: the number of the sentence, from 0, and the scores of the
+    translations ``first`` and ``second``. Sentences with equal translations are left out.
     """
     from sacrebleu import CHRF
 
@@ -217,8 +212,8 @@ def measure_overlap(
     """Find references that are also in the training text; score systems on the other sentences.
 
     ``training`` names the files of the training text. ``translations[system]`` has a list of
-    translations for each run of the system. ``tokenizer`` and ``extra_metrics`` choose the metrics,
-    as for :func:`~fairseq_ext.evaluation.score.build_metrics`.
+    translations for each run. ``tokenizer`` and ``extra_metrics`` are arguments of
+    :func:`~fairseq_ext.evaluation.score.build_metrics`.
     """
     matches = contamination.find(references, contamination.texts(training))
     numbers = {match.sentence for match in matches}

@@ -125,13 +125,13 @@ class Result:
 
     @property
     def tests(self) -> dict[str, str]:
-        """The entries of :data:`TESTS` for the significance tests that were applied."""
+        """The meaning of each significance test that was applied, by its name in :data:`TESTS`."""
         differences = [row.scores["BLEU"].difference for row in self.systems]
         used = {difference.test for difference in differences if difference is not None}
         return {test: text for test, text in TESTS.items() if test in used}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON: all fields except ``translations``, and :attr:`tests`."""
+        """Return a dict for JSON: :attr:`tests`, and all fields except ``translations``."""
         content = asdict(replace(self, translations={}))
         del content["translations"]
         return {"tests": self.tests, **content}
@@ -152,11 +152,11 @@ def parse_systems(arguments: Sequence[str]) -> list[System]:
 def parse_system(specification: str) -> System:
     """Parse a system from ``NAME=GENERATED[,GENERATED…][,checkpoint=FILE][,log=FILE]``.
 
-    Each GENERATED is the output of fairseq-generate for one run (training). A prefix before the
-    first GENERATED changes this:
+    Each GENERATED is a file with fairseq-generate's output for one run (training). A prefix before
+    the first GENERATED changes this:
 
-    - ``text:`` says that each GENERATED is plain text with a sentence per line.
-    - ``table:`` says that the only GENERATED is a table, whose columns of the system NAME are read.
+    - ``text:``: each GENERATED is plain text with a sentence per line.
+    - ``table:``: the only GENERATED is a table, and the columns of the system NAME are read.
 
     Raises:
         ConfigError: the text has another form, a file is named twice, or the table lacks NAME.
@@ -213,8 +213,8 @@ def compare(
         baseline: name of the system to test against; None for the first.
         tokenized_reference: the reference as tokens without subword pieces, for tokenized BLEU.
         samples: number of samples of the bootstrap.
-        undoing: converter of tokens to text, by system. If a system has none, subwords are joined.
-            Tokens of a table of translations are also detokenized, if it names their language.
+        undoing: converters of tokens to text, by system. Without a converter, subwords are joined,
+            and tokens from a table are detokenized if the table names their language.
         metrics: neural metrics, by their names in the result.
         source: source text for neural metrics; None for the S lines of fairseq-generate's output.
         tokenizer: sacrebleu's tokenizer for BLEU.
@@ -228,9 +228,9 @@ def compare(
         latencies: latency of each system, by name.
 
     Raises:
-        ConfigError: two systems have the same name; a name would be read otherwise in a table of
-            translations (``a:tokens`` as the tokens of ``a``, or ``a@2`` as the second run of
-            ``a``); the baseline is not among the systems; or another value is not allowed.
+        ConfigError: two systems have the same name; the baseline is not among the systems; another
+            value is not allowed; or a name has a meaning in tables of translations, as ``a:tokens``
+            (the tokens of ``a``) and ``a@2`` (the second run of ``a``).
         DataError: files are unreadable, incomplete or of different lengths, or have SentencePiece
             pieces that ``undoing`` does not join.
         CheckpointError: a checkpoint is unreadable.
@@ -292,9 +292,9 @@ def compare(
     }
 
     def sample(line: int, scores: Mapping[str, str]) -> Sample:
-        """Return a line (from 0) of the test set, with translations by the systems in ``scores``.
+        """Make the sample of a line (from 0) of the test set.
 
-        ``scores[system]`` is text to show after the system's name, such as its score on the line.
+        ``scores`` has, for each system to show, a text to put after its name, such as its score.
         """
         shown = {f"{name}{score}": texts[name][0][line] for name, score in scores.items()}
         return Sample(line + 1, sources[line] if sources else None, references[line], shown)
@@ -335,10 +335,7 @@ def compare(
 
 
 def undoing_of_tables(systems: Sequence[System]) -> dict[str, Postprocessor]:
-    """Return converters of tokens to text for systems that are read from tables, by system.
-
-    A system has a converter only if its columns name the tokens' language (``:tokens=LANG``).
-    """
+    """Return converters of tokens to text, by system, for tables that name the tokens' language."""
     languages = {system.name: system.table.language for system in systems if system.table}
     return {name: Postprocessor.by_language(code) for name, code in languages.items() if code}
 
@@ -349,13 +346,8 @@ def _read(
     """Read a system's translations, and check them against the references.
 
     ``undo`` turns tokens into text. ``reference`` is the file of ``references``, for messages.
-    Return:
-
-    - each run's translations as text;
-    - the translations to store in a table: words if the system's files have tokens, else text;
-    - the source lines, or None if the files lack them.
-
-    Raise DataError if the numbers of lines differ, or subword pieces are left.
+    Return the text of each run, the translations to store in a table, and the source lines (None if
+    the files lack them). Raise DataError if numbers of lines differ, or subword pieces are left.
     """
     names, tokens, sources = list(map(str, system.generated)), None, None
     if system.plain:
@@ -398,8 +390,7 @@ def _plain_sources(
 def generation_speed(generated: str | Path) -> float | None:
     """Read the tokens per second that fairseq-generate reports; return None without a report.
 
-    The report, a line ``Translated 1,000 sentences …``, may be in ``generated`` or in a log beside
-    it, such as ``generated.txt.log``.
+    The report is a line of ``generated`` or of a log beside it, such as ``generated.txt.log``.
     """
     for path in (Path(generated), Path(f"{generated}.log")):
         if path.is_file():
@@ -412,8 +403,8 @@ def generation_speed(generated: str | Path) -> float | None:
 def _facts(system: System) -> dict[str, Any]:
     """Read a system's size, updates and speeds from its files; return fields of :class:`Measured`.
 
-    If both log and checkpoint are given, the number of parameters is the log's, which is exact. The
-    number of updates is the checkpoint's or, if the checkpoint has none, the log's.
+    The log's number of parameters is preferred to the checkpoint's, because it is exact. The
+    checkpoint's number of updates is preferred to the log's.
     """
     facts: dict[str, Any] = {}
     if not (system.plain or system.table):

@@ -73,10 +73,7 @@ class Section(NamedTuple):
 
 
 def sections(result: Result) -> list[Section]:
-    """Return the report's sections: the main table, then others if the result has data for them.
-
-    The others are differences from the baseline, overlap with training text, kinds of sentences.
-    """
+    """Return the report's sections, the main table first, without sections that lack data."""
     parts = [Section("", [rows(result)], notes(result))]
     if _comparisons(result):
         title = f"Differences to {result.baseline}"
@@ -99,10 +96,7 @@ def as_table(result: Result) -> str:
 
 
 def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
-    """Return the report as a page of Markdown, with links to the other files of :func:`write`.
-
-    ``output`` and ``pictures`` are the arguments of :func:`write`.
-    """
+    """Return the report as a page of Markdown; the arguments are those of :func:`write`."""
     stem, picture = plots.stem(output), plots.with_ending(output, ".png")
     name = quote(stem.name)
     files_ = ", ".join(f"[{label}]({name}.{ending})" for ending, label in OTHERS.items())
@@ -445,7 +439,7 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
 
 
 def _as_latex(result: Result) -> str:
-    """Return the main table in LaTeX: up to three narrow tables, each after a comment as title."""
+    """Return the main table in LaTeX as up to three tables, each with its title as a comment."""
     names, *columns = zip(*rows(result), strict=True)
     facts = [*_facts(result.systems[0])]
     left_out = ("SD (", "p (") if _comparisons(result) > 1 else ("SD (",)  # Holm's p is shown
@@ -474,8 +468,8 @@ def _in_picture(row: Measured) -> bool:
 def plot(result: Result, output: str | Path) -> list[Path]:
     """Plot BLEU with its interval against size and speed, and return the files written.
 
-    There is a panel for each size or speed that is known of some system. If none is known, a single
-    panel shows the systems side by side.
+    Each size or speed has a panel if it is known of any system. If none is known, a single panel
+    shows the systems side by side.
     """
     from matplotlib.lines import Line2D
 
@@ -518,7 +512,7 @@ def _draw_score(axes: Axes, x: float, bleu: Estimate, style: dict[str, Any]) -> 
 def plot_forest(result: Result, output: str | Path) -> list[Path]:
     """Draw each system's difference from the baseline with its 95% interval, a panel per metric.
 
-    Marks of significant differences (p < 0.05 after Holm's correction) are filled. Return the files
+    Significant differences (p < 0.05 after Holm's correction) have filled marks. Return the files
     written; [] if there is only one system.
     """
     compared = [row for row in result.systems if row.name != result.baseline]

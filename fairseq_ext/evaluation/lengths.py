@@ -1,8 +1,8 @@
 """Compute BLEU by the length of the source, for several systems (Figure 3 of the MUSE paper).
 
-A bucket is the set of test sentences whose source lengths are in one range. Its BLEU is computed as
-that of a corpus. Lengths are in words, or in characters if the source has no spaces. Subword pieces
-are joined, and the end of sentence does not count, so systems with different pieces have the same
+A bucket is the set of test sentences whose source lengths are in one range. It is scored like a
+corpus. Lengths are in words, or in characters if the source has no spaces. Subword pieces are
+joined, and the end of sentence does not count, so systems with different pieces have the same
 buckets.
 """
 
@@ -56,7 +56,7 @@ class LengthScores:
 
 
 def parse_bounds(text: str) -> list[int]:
-    """Parse the longest length of each bucket but the last, which has no limit: ``"10,20,30"``.
+    """Parse the longest length of each bucket but the last, for example ``"10,20,30"``.
 
     Raises:
         ConfigError: the text is not a list of rising positive numbers.
@@ -117,9 +117,7 @@ def score_by_length(
 def source_lengths(
     outputs: Mapping[str, Sequence[Sentence]], undoing: Mapping[str, Postprocessor]
 ) -> tuple[list[int], str]:
-    """Return the length of each source, and the unit of all lengths.
-
-    The unit is ``words`` or, if the sources are written without spaces, ``characters``.
+    """Return the length of each source, and the unit of all lengths, ``words`` or ``characters``.
 
     Raises:
         DataError: an output has no sources, or the sources of a sentence differ in length between

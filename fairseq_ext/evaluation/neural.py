@@ -1,9 +1,10 @@
 """Compute neural metrics, such as COMET, in a separate Python that has the metric's library.
 
 The library may need other versions of numpy or transformers than this installation has, and its
-models are pickles, which may run any code. So :class:`NeuralMetric` starts a worker, a script of
-:mod:`fairseq_ext.evaluation.workers`, in the other Python. The worker loads the model, and answers
-requests, in lines of JSON. COMET: Rei et al. 2020, "COMET: A Neural Framework for MT Evaluation".
+models are pickles, which may run any code when they are loaded. So :class:`NeuralMetric` starts a
+worker, a script of :mod:`fairseq_ext.evaluation.workers`, in the other Python. The worker loads the
+model, and answers requests, in lines of JSON. COMET: Rei et al. 2020, "COMET: A Neural Framework
+for MT Evaluation".
 """
 
 from __future__ import annotations
@@ -38,8 +39,7 @@ class NeuralMetric:
     Args:
         specification: ``comet:MODEL``, where MODEL is a folder, a checkpoint or a name on the Hub.
         python: path of a Python that has the metric's library. If it is None, the environment
-            variable :data:`PYTHON` names the Python; if that is not set, it is the Python that runs
-            this code.
+            variable ``FAIRSEQ_EXT_METRIC_PYTHON`` names it; by default, it is the running Python.
         batch_size: number of segments in a batch.
 
     Raises:
@@ -73,7 +73,7 @@ class NeuralMetric:
 
     @property
     def sees_references(self) -> bool:
-        """Whether the model compares translations with references, or scores without them."""
+        """Whether the model compares translations with references."""
         return bool(self._started()["reference"])
 
     def segments(
@@ -201,10 +201,10 @@ def opened(
 
 
 def _python(python: str | None) -> str:
-    """Return the path of a metric's Python, chosen as the class :class:`NeuralMetric` says.
+    """Return the path of a metric's Python, chosen as :class:`NeuralMetric` explains.
 
-    Symbolic links are kept: the Python of a virtual environment is a link, and the link's target
-    would not see the environment's libraries. Raise EnvironmentProblem if it cannot be run.
+    Symbolic links are not resolved: the Python of a virtual environment is a link, and the link's
+    target would not see the environment's libraries. Raise EnvironmentProblem if it cannot be run.
     """
     program = python or os.environ.get(PYTHON)
     if program:
@@ -222,8 +222,7 @@ def _python(python: str | None) -> str:
 def _environment(python: str) -> dict[str, str]:
     """Return the environment variables for a process of the interpreter ``python``.
 
-    For an interpreter other than the running one, ``PYTHONPATH``, ``PYTHONHOME`` and macOS's
-    ``__PYVENV_LAUNCHER__`` are left out.
+    For an interpreter other than the running one, ``PYTHONPATH`` and the like are left out.
     """
     same_python = python == sys.executable
     return {

@@ -1,16 +1,16 @@
 """Read the output of ``fairseq-generate`` and ``fairseq-interactive``, in corpus order.
 
-Both print sentences sorted by length, in tab-separated lines. A line begins with a letter for its
-content and the number of its sentence::
+Both commands print sentences sorted by length, in tab-separated lines. A line begins with a letter
+for its content and the number of its sentence::
 
     S-7  source      T-7  target        H-7  score  hypothesis
     P-7  score of each target token     A-7  alignment (--print-alignment)
 
 With ``--nbest``, the lines H, P and A repeat for each hypothesis, best first. A soft alignment has
-one row per target token, separated by spaces; a row has one weight per source token, with six
-decimals, separated by commas. The last row and the last column are for the end of sentence, which S
-and H lines leave out. A hard alignment is a list of ``source-target`` positions without the end of
-sentence.
+a row for each target token; spaces separate the rows. A row has the weight of each source token
+with six decimals; commas separate the weights. The last row and the last column are for the end of
+sentence, which S and H lines leave out. A hard alignment is a list of ``source-target`` positions
+without the end of sentence.
 """
 
 import re
@@ -66,8 +66,7 @@ def read_generated(
 
     ``generated`` is a file with fairseq-generate's standard output, its ``generate-SUBSET.txt`` or,
     with ``--num-shards``, the files of all shards. ``expected`` is the number of sentences. If it
-    is None, a gap before the highest sentence number is an error, but sentences that are missing
-    after this number are not noticed.
+    is None, sentences that are missing at the end are not noticed.
 
     Raises:
         DataError: a line is malformed, a sentence occurs twice, or sentences are missing.
@@ -91,7 +90,7 @@ def read_generated(
 
 
 def names_of(generated: str | Path | Sequence[str | Path]) -> str:
-    """Join the paths of an output with "`, `", for a message that has "`" before and after them."""
+    """Join the paths of an output with "`, `"; messages add the first and the last "`"."""
     paths = [generated] if isinstance(generated, str | Path) else generated
     return "`, `".join(map(str, paths))
 

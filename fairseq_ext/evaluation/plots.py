@@ -1,7 +1,7 @@
 """Draw pictures: learning curves from logs, and heat maps from soft alignments.
 
-A picture is a PNG, or an SVG if its name ends in ``.svg``. Its numbers are in a JSON file with the
-same name.
+A picture is a PNG, or an SVG if its name ends in ``.svg``. A JSON file of the same name has its
+numbers.
 
 An architecture of this project has the same colour, dash and marker in every picture, and each
 family of architectures has colours of its own. Other systems get the remaining combinations, in
@@ -95,7 +95,7 @@ class Look:
         return {"color": self.colour, "marker": self.marker}
 
     def like(self, other: Look) -> bool:
-        """Return whether another look has equal :attr:`line` or equal :attr:`point`."""
+        """Return whether another look has an equal :attr:`line` or an equal :attr:`point`."""
         return self.line == other.line or self.point == other.point
 
 
@@ -126,9 +126,9 @@ NUMBERED = [
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Choose a look for each system of a picture, all different as long as there are enough.
 
-    First, each system in :data:`FIXED` gets its look there, unless an earlier system has the same
-    line or point. Then each of the other systems gets the first look of :data:`NUMBERED` whose line
-    and point no system has yet. If there is no such look left, looks of :data:`NUMBERED` repeat.
+    Systems in :data:`FIXED` come first. Each gets its look there, unless this is like an earlier
+    system's look (:meth:`Look.like`). The other systems get the first looks of :data:`NUMBERED`
+    that are like no look in the picture. When these run out, looks repeat.
     """
     names = list(names)
     styles: dict[str, Look] = {}
@@ -143,10 +143,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def entry(label: str) -> str:
-    """Put an invisible mark before a label, so that a legend shows it even if it begins with ``_``.
-
-    :func:`show_names` removes the mark.
-    """
+    """Mark a label invisibly, so that a legend shows it even if it begins with ``_``."""
     return f"{_MARK}{label}"
 
 
@@ -165,7 +162,9 @@ def show_names(legend: Legend) -> float:
 
 def draw_legend(axes: Axes, below: float = -0.15) -> float:
     """Draw a legend under a panel, and return the legend's height in inches.
-    ``below`` is the height of the legend's upper edge, in units of the panel's height.
+
+    ``below`` is where the legend's upper edge is: 0 is the panel's lower edge, 1 its upper edge,
+    and a negative number is below the panel.
     """
     return show_names(
         axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, below), handlelength=3.5)
@@ -173,11 +172,7 @@ def draw_legend(axes: Axes, below: float = -0.15) -> float:
 
 
 def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
-    """Draw the learning curves of runs, a panel per metric; return the files written.
-
-    ``runs`` has the curves by the name of the run. The files are a picture and a JSON
-    with the points of the picture.
-    """
+    """Draw the learning curves of ``runs``, a panel per metric; return the files written."""
     shown = [
         metric
         for metric in PANELS
@@ -209,10 +204,7 @@ def _data(curves: Curves, shown: Iterable[str]) -> dict[str, dict[str, list[tupl
 
 
 def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
-    """Draw all runs' curves of a metric, those of training in pale colours.
-
-    Return the legend's height in inches.
-    """
+    """Draw a metric's curves, training in pale colours; return the legend's height in inches."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     pale = False  # whether the legend already explains pale lines
@@ -319,9 +311,9 @@ def _merged(pieces: Alignment) -> Alignment:
 def _first_pieces(tokens: Sequence[str]) -> list[int]:
     """Return the position of each word's first piece; ``<s>`` and ``</s>`` count as words.
 
-    In a text without spaces, each piece counts as a word, except that SentencePiece's lone mark
-    ``▁`` forms a word with the piece after it. ``</s>`` is a word even after ``ss@@``, a word that
-    the translation leaves unfinished.
+    In a text without spaces, each piece is a word, except that SentencePiece's lone mark ``▁``
+    forms a word with the piece after it. ``</s>`` is a word even after an unfinished word, such as
+    ``ss@@``.
     """
     first = int(tokens[0] == START)
     words = tokens[first:-1]  # END is the last
@@ -405,10 +397,10 @@ def new_figure(width: float, height: float) -> Iterator[Figure]:
 
 
 def stem(output: str | Path) -> Path:
-    """Return the path ``output`` without its ending, if this is one of :data:`ENDINGS`.
+    """Return a path without its ending if this is in :data:`ENDINGS`, else unchanged.
 
     Raises:
-        ConfigError: the ending is of a picture that is neither PNG nor SVG, such as ``.pdf``.
+        ConfigError: the ending is that of a picture that is neither PNG nor SVG, such as ``.pdf``.
     """
     path = Path(output)
     if path.suffix.lower() in OTHER_KINDS:
@@ -420,10 +412,9 @@ def stem(output: str | Path) -> Path:
 
 
 def with_ending(output: str | Path, ending: str) -> Path:
-    """Return the path of a file beside the picture ``output``, with another ending.
+    """Replace the ending of the path ``output`` of a picture by ``ending``, such as ``-curve.png``.
 
-    ``ending``, such as ``-curve.png``, replaces the ending of ``output``. If ``output`` is an SVG,
-    ``.png`` in ``ending`` becomes ``.svg``.
+    If ``output`` is an SVG, ``.png`` in ``ending`` becomes ``.svg``.
     """
     base = stem(output)
     if Path(output).suffix == ".svg":
@@ -461,8 +452,7 @@ def write_figure(figure: Figure, path: Path) -> None:
 def _add_fonts(figure: Figure) -> None:
     """Let other installed fonts draw the characters that :data:`FONT` lacks; warn if none can.
 
-    If no characters are missing, :data:`FONT` alone is used, so the file is the same on every
-    machine.
+    If :data:`FONT` lacks none, it is used alone, so the file is the same on every machine.
     """
     from matplotlib.font_manager import findfont, findSystemFonts, fontManager
     from matplotlib.text import Text

@@ -51,10 +51,7 @@ class Score:
 
 
 def shown(name: str, value: float) -> str:
-    """Format a score: four decimals for COMET, two for others.
-
-    ``name`` is the metric's name in tables, such as ``COMET wmt22-comet-da``.
-    """
+    """Format a score of the metric ``name``: four decimals for COMET, two for others."""
     return f"{value:.4f}" if name.startswith("COMET") else f"{value:.2f}"  # COMET: about 1
 
 
@@ -63,8 +60,8 @@ def choose_tokenizer(
 ) -> str:
     """Return the name of BLEU's tokenizer: ``requested`` or, if this is None, by language.
 
-    The first of ``languages`` that is not None or empty decides; without any, it is the usual
-    ``13a``. If the references have the Ethiopic word separator, ``char`` replaces ``13a``.
+    The first language that is neither None nor empty decides the tokenizer, by default ``13a``.
+    If the references have the Ethiopic word separator, ``char`` replaces ``13a``.
 
     Raises:
         ConfigError: sacrebleu has no tokenizer ``requested``.
@@ -91,8 +88,8 @@ def choose_tokenizer(
 def build_bleu(tokenizer: str = USUAL, metric: str | None = None, **options: Any) -> Any:
     """Build sacrebleu's BLEU with a tokenizer; ``options`` are further arguments of ``BLEU``.
 
-    ``metric`` is only for the error message: the value of ``--metric`` that needs this tokenizer,
-    such as ``spbleu``, or None if ``--tokenize`` or the language chose the tokenizer.
+    ``metric``, for the error message, is the value of ``--metric`` that needs this tokenizer, or
+    None if ``--tokenize`` or the language chose it.
 
     Raises:
         EnvironmentProblem: the tokenizer's library or its files are missing.
@@ -187,7 +184,7 @@ def score_files(
 
     Raises:
         DataError: a file is unreadable, two files differ in their number of lines, the hypotheses
-            are pieces of subwords, or a neural metric has no source.
+            have subword pieces, or a neural metric has no source.
     """
     texts, references = _paired(hypothesis, reference)
     require_text(texts, hypothesis, references)
@@ -293,10 +290,10 @@ def as_table(scores: Sequence[Score]) -> str:
 def test_set_reference(test_set: Path, pair: str | None) -> Path:
     """Return the reference file of a test set, either the user's file or sacrebleu's.
 
-    ``test_set`` is the user's file or, if there is no such file, the name of a test set of
-    sacrebleu, such as ``wmt14/full``. A name also needs a language ``pair``, such as ``en-de``.
-    sacrebleu keeps what it downloads in ``~/.sacrebleu``, or in the folder that the environment
-    variable ``SACREBLEU`` names.
+    ``test_set`` is a file or, if it does not exist and has neither an ending nor a leading slash,
+    the name of a test set of sacrebleu, such as ``wmt14/full``. A name also needs a language
+    ``pair``, such as ``en-de``. sacrebleu downloads to ``~/.sacrebleu``, or to the folder that the
+    environment variable ``SACREBLEU`` names.
 
     Raises:
         ConfigError: the test set does not have the ``pair``.
@@ -349,8 +346,8 @@ def read_sources(path: str | Path | None, expected: int) -> list[str]:
     """Read the source text for a neural metric.
 
     Raises:
-        DataError: ``path`` is None, or the text does not have the ``expected`` number of lines, or
-            consists of subword pieces.
+        DataError: ``path`` is None, the text does not have the ``expected`` number of lines, or it
+            has subword pieces.
     """
     if path is None:
         raise DataError(f"A neural metric uses the source too. {SOURCE_CURE}")
@@ -372,8 +369,8 @@ def generated_sources(
     ``path`` names the output in messages.
 
     Raises:
-        DataError: a source is missing or has ``<unk>``, ``undoing`` detokenizes but does not know
-            the source language, or the text still has subword pieces.
+        DataError: a source is missing or has ``<unk>``, the text still has subword pieces, or
+            ``undoing`` should detokenize, but does not know the source language.
     """
     lines = []
     for sentence in sentences:
@@ -406,10 +403,7 @@ def check_counts(
     hypothesis_name: str | Path,
     reference_name: str | Path,
 ) -> None:
-    """Raise DataError if the numbers of lines differ, or all references are empty.
-
-    The two names are for the message.
-    """
+    """Raise DataError if the numbers of lines differ, or all references are empty."""
     if len(hypotheses) != len(references):
         raise DataError(
             f"`{hypothesis_name}` has {len(hypotheses)} lines, but `{reference_name}` has "
@@ -422,8 +416,8 @@ def check_counts(
 def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
     """Read a system's scores from the JSON of ``score`` or ``compare``.
 
-    ``system`` is the system's name in the JSON of ``compare``; if that has only one system, it may
-    be None. For the JSON of ``score``, it must be None.
+    ``system`` is the system's name in the JSON of ``compare``; it may be None if only one system is
+    there. For the JSON of ``score``, it must be None.
 
     Raises:
         ConfigError: the comparison lacks the system, or ``score`` wrote the file and ``system`` is
@@ -450,7 +444,6 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
 
 
 def _of_comparison(path: str | Path, content: Mapping[str, Any], system: str | None) -> list[Score]:
-    """Return a system's scores from the JSON of ``compare``; see :func:`read_scores`."""
     rows = {row["name"]: row for row in content["systems"]}
     if system is None and len(rows) == 1:
         (system,) = rows

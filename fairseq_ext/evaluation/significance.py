@@ -10,10 +10,10 @@ its seed, and :math:`s^2` is the variance of single trainings. :math:`s^2` is me
 :math:`R_A` runs of A and the :math:`R_B` runs of B, with :math:`\nu = R_A + R_B - 2` degrees of
 freedom.
 
-A part :math:`e^2` of :math:`s^2` is due to single sentences, which one run happens to translate
-better than another. It is half the variance, over test sets, of the difference between two runs of
-one system. The bootstrap over sentences measures :math:`V_g + c e^2`, and :math:`V_g` is this sum
-less :math:`c e^2`.
+A part :math:`e^2` of :math:`s^2` is noise: one run happens to translate some sentences better than
+another run of the same system. Over samples of the test set, the difference between two such runs
+has the variance :math:`2 e^2`. The difference between the means of A and B has the variance
+:math:`V_g + c e^2` over the samples, from which :math:`V_g` is computed.
 
 The interval at level :math:`1 - p` is Banerjee's (1960, "Approximate confidence interval for linear
 functions of means of k populations when the population variances are not equal"). The probability
@@ -115,10 +115,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Variances:
-    """The parts of the variance of a mean score, or of a difference.
-
-    The docstring of this module explains them.
-    """
+    """The parts of the variance of a mean score, or of a difference; see the module's docstring."""
 
     shared: float  # V_g: from the sentences, shared by all runs of a system
     seeds: float  # s²: of single runs
@@ -185,8 +182,7 @@ class Variances:
 def compare_runs(system: Runs, baseline: Runs, sentences: int) -> tuple[Difference, float | None]:
     """Return a system's difference from the baseline, and the p value of the difference.
 
-    ``sentences`` is the number of test sentences. If it is below 30, the p value is None, and the
-    difference has no interval.
+    With fewer than 30 test ``sentences``, the p value is None, and the difference has no interval.
     """
     value = float(system.values.mean() - baseline.values.mean())
     is_single = len(system.values) + len(baseline.values) == 2
@@ -231,19 +227,18 @@ def _sentences_needed(variances: Variances, value: float, sentences: int) -> int
 
 
 def bootstrap_p(differences: np.ndarray, measured: float) -> float:
-    """Estimate how often equally good systems would differ more than ``measured``, either way.
+    """Estimate how often equally good systems would differ more than ``measured``, up or down.
 
-    ``differences`` has the difference of the two systems on each sample, ``[samples]``. Their
-    spread around their mean stands for the spread around zero that equally good systems would have
-    (Efron and Tibshirani 1993, section 16.4).
+    ``differences`` has the difference of the two systems on each sample, ``[samples]``. The method
+    assumes that differences of equally good systems vary around zero as ``differences`` vary around
+    their mean (Efron and Tibshirani 1993, section 16.4).
 
     The result is ``(larger + 1) / (samples + 1)``, where ``larger`` is the number of samples whose
     difference is farther from the mean than ``measured`` is from zero. So it is never 0 (Davison
     and Hinkley 1997, section 4.2). If ``measured`` is 0, the result is 1.
 
-    sacrebleu computes another p. As in a script of Moses, it takes absolute values before it
-    subtracts the mean. If all differences have the same sign, it thus counts only one direction,
-    and its p is about half as large.
+    sacrebleu's p is about half as large if all differences have the same sign. Like a script of
+    Moses, it takes absolute values before it subtracts the mean, and so counts only one direction.
     """
     if not measured:
         return 1.0
@@ -290,8 +285,7 @@ def bootstrap(
     the systems. ``samples`` is the number of samples of the bootstrap. ``tokenizer`` and
     ``extra_metrics`` are as for :func:`~fairseq_ext.evaluation.score.build_metrics`. For a neural
     metric, ``segments[metric][system]`` has the scores of each run's segments; their mean is the
-    score of the run. ``SACREBLEU_SEED`` seeds the samples, as for the command
-    ``sacrebleu --paired-bs``.
+    score of the run. ``SACREBLEU_SEED`` seeds the samples, as for ``sacrebleu --paired-bs``.
     """
     seed = chosen_seed()
     draw = np.random.default_rng(None if seed == "none" else int(seed))
@@ -366,7 +360,7 @@ def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple
 
 
 def chosen_seed() -> str:
-    """Return the bootstrap's seed, a number or ``none``: ``SACREBLEU_SEED`` or the default.
+    """Return the bootstrap's seed, a number or ``none``, from ``SACREBLEU_SEED`` or by default.
 
     Raises:
         ConfigError: ``SACREBLEU_SEED`` is neither a number nor ``none``.

@@ -5,8 +5,8 @@ compressed if its name ends in ``.gz``. It has a column for each run (training),
 ``SYSTEM@RUN``, and a row for each sentence of the test set. The end of a column's name says what
 its cells are:
 
-- ``:tokens``: words as the model wrote them, with subword pieces joined;
-- ``:tokens=LANG``: such words, which become text by Moses' rules for the language LANG;
+- ``:tokens``: tokens as the model wrote them, but with subword pieces joined to words;
+- ``:tokens=LANG``: such tokens, which Moses' rules for the language LANG turn into text;
 - no such ending: text.
 """
 
@@ -45,10 +45,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows as a table of Markdown, the heading first.
-
-    The cells are Markdown already; :func:`verbatim` escapes text for them.
-    """
+    """Format rows, whose cells are Markdown already, as a table of Markdown, the heading first."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
@@ -130,8 +127,7 @@ def read_table(path: str | Path) -> dict[str, Translations]:
     """Read and check a table of translations; return the translations by system.
 
     Raises:
-        DataError: the text is not such a table, or the runs of a system do not all have the same
-            ending.
+        DataError: the text is not such a table, or a system's columns have different endings.
     """
     limit = csv.field_size_limit()  # it holds for all readers in the process, so it is restored
     try:

@@ -1,8 +1,8 @@
 """Read learning curves, model size, updates and speed from the logs of ``fairseq-train``.
 
-fairseq logs a line every ``--log-interval`` updates, one per validation and one per epoch. In JSON,
-the keys of a validation and of an epoch have a prefix (``valid_loss``, ``train_loss``). In the
-simple format, the three lines are ``epoch 001:  2 / 4 loss=4.03, …``, ``epoch 001 | valid on
+fairseq logs three kinds of lines: one every ``--log-interval`` updates, one per validation and one
+per epoch. In JSON, the keys of the last two kinds have prefixes (``valid_loss``, ``train_loss``).
+In the simple format, the lines are ``epoch 001:  2 / 4 loss=4.03, …``, ``epoch 001 | valid on
 'valid' subset | loss 4 | …`` and ``epoch 001 | loss 4 | …``. Losses are in bits per target token,
 because fairseq divides by log 2. Incomplete lines, which a killed run may leave, are skipped, and
 so are numbers that are not finite or exceed 10^15.
@@ -80,15 +80,11 @@ def complete_lines(log: str) -> list[str]:
 
 
 def line_stats(line: str) -> tuple[str, dict[str, float]]:
-    """Return the subject of a log line, and its numbers by name.
+    """Return the kind of a log line, and its numbers by name.
 
-    The subject is one of:
-
-    - ``step``: the last ``--log-interval`` updates;
-    - ``train``: an epoch;
-    - the name of a subset, such as ``valid``: a validation on it.
-
-    For all other lines, return an empty text and no numbers.
+    The kind is ``step`` for the last ``--log-interval`` updates, ``train`` for an epoch, and the
+    name of the subset, such as ``valid``, for a validation. Other lines have the kind "", and no
+    numbers.
     """
     if line.endswith("}") and '"epoch"' in line and "{" in line:
         return _json_stats(line[line.index("{") :])
@@ -139,11 +135,11 @@ def read_training(log: str) -> Training:
     """Summarize the text of a training log in fairseq's ``simple``, ``tqdm`` or ``json`` format.
 
     A resumed run may log an epoch twice; the later line counts. If training began at a checkpoint,
-    tokens and seconds cover only the updates in this log, but ``updates`` includes those before. If
+    tokens and seconds cover only the updates in this log, but ``updates`` counts from the first. If
     the log does not say at which update it begins, tokens and seconds leave out its first epoch.
 
     Raises:
-        DataError: the log has no finished epoch, or not the number of parameters.
+        DataError: the log has no finished epoch, or lacks the number of parameters.
     """
     parameters = PARAMETERS.search(log)
     epochs: dict[float, dict[str, float]] = {}

@@ -10,8 +10,8 @@ bars, 0 for none. The first line of output describes the model. Then, until the 
 
 In the matrix, row i and column j have the score of candidate i with candidate j as its reference.
 After an error, the program answers ``{"error": text, "missing": true or false}`` and ends;
-``missing`` says whether the library cannot be imported. Output of libraries goes to standard error.
-The program also ends when its parent ends.
+``missing`` says whether the library cannot be imported. Output of libraries goes to standard error,
+so that it does not mix with the answers. The program also ends when its parent ends.
 """
 
 import hashlib
@@ -31,10 +31,7 @@ DISTRIBUTION = "unbabel-comet"
 
 
 def checkpoint_of(model: str, comet: Any) -> tuple[Path, str]:
-    """Return the file with a COMET model's weights, and the model's name.
-
-    ``model`` is a folder, a file or a name on the Hub, which the library ``comet`` downloads.
-    """
+    """Return the file with a COMET model's weights, downloaded if needed, and the model's name."""
     path = Path(model)
     if path.is_dir():
         path = path / "checkpoints" / "model.ckpt"
@@ -45,7 +42,7 @@ def checkpoint_of(model: str, comet: Any) -> tuple[Path, str]:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 checksum, 64 hexadecimal digits, of a file that may exceed memory."""
+    """Return the SHA-256 checksum of a file, 64 hexadecimal digits; read the file in blocks."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -118,10 +115,7 @@ class Comet:
 
 
 def serve(requests: IO[str], answers: IO[str], arguments: Sequence[str]) -> int:
-    """Answer requests until they end, and return the exit status.
-
-    ``arguments`` are MODEL, BATCH_SIZE and PROGRESS.
-    """
+    """Answer requests, as ``arguments`` (MODEL, BATCH_SIZE, PROGRESS) say; return the status."""
 
     def answer(content: dict[str, Any]) -> None:
         answers.write(json.dumps(content) + "\n")
@@ -155,10 +149,7 @@ def end_with(parent: int) -> None:
 
 
 def main() -> int:
-    """Answer requests from standard input until they end; return the exit status.
-
-    The libraries' output goes to standard error, so that it does not mix with the answers.
-    """
+    """Answer requests from standard input until they end; return the exit status."""
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
