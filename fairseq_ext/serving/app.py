@@ -64,7 +64,7 @@ def _interface_page(schema: dict[str, Any], address: str) -> str:
 
 
 class Service:
-    """The handler of ``/translate`` and ``/detect``; ``batcher`` translates."""
+    """The handlers of ``/translate`` and ``/detect``; a :class:`Batcher` translates for them."""
 
     def __init__(self, pairs: Pairs, settings: Settings, batcher: Batcher) -> None:
         self._pairs, self._settings, self._batcher = pairs, settings, batcher
@@ -118,11 +118,7 @@ class Service:
         return JSONResponse(await self._in_text_thread(1, lambda: self._pairs.detect(text)))
 
     async def _fields(self, request: Request) -> dict[str, Any]:
-        """Read the fields of a request.
-
-        Refuse the request if the queue is full (429), the body cannot be read or parsed, or the API
-        key is missing or wrong.
-        """
+        """Read a request's fields; refuse it for a full queue, a faulty body or a wrong API key."""
         if self._load >= self._limits.max_queue:
             raise Refusal(429, BUSY, {**WAIT, **requests.CLOSE})  # before there is a body in memory
         self._reading += 1
@@ -142,8 +138,7 @@ class Service:
     async def _in_text_thread(self, lines: int, work: Callable[[], _T]) -> _T:
         """Call ``work`` in the thread that converts text, and return its result.
 
-        ``lines`` is the number of lines in ``work``. Refuse the request (429) if these and the
-        lines and sentences that already wait are too many.
+        ``work`` converts ``lines`` lines. Refuse the request (429) if the queue is too full.
         """
         if self._load + lines > self._limits.max_queue:
             raise Refusal(429, BUSY, WAIT)
@@ -191,7 +186,8 @@ class Service:
     ) -> list[Ranked]:
         """Translate sentences; return the best ``ranks`` translations of each (None: all).
 
-        ``places`` name the sentences' lines in messages.
+        ``places`` has the place of each sentence, such as ``line 3``, for messages. Refuse the
+        request (413) if it has too many sentences, or a sentence is too long.
         """
         count, limit = len(sentences), model.translator.limit
         encoded = await self._in_text_thread(count, lambda: model.encode(sentences))
@@ -217,10 +213,9 @@ class Service:
 def _split(
     text: str, in_html: bool, split: Callable[[str], list[str]]
 ) -> tuple[list[list[str]], list[str]]:
-    """Split a text into lines (in HTML: paragraphs), and each of these into sentences.
+    """Split a text into lines (in HTML: paragraphs), and each line into sentences by ``split``.
 
-    ``split`` splits a line into sentences. Also return the line ends between the lines, or the
-    markup between the paragraphs.
+    Also return the line ends (in HTML: the markup) between the lines.
     """
     if in_html:
         paragraphs, between = html_text.paragraphs(text)
@@ -238,9 +233,9 @@ def _joined(
 ) -> list[str]:
     """Join the translations of a text's sentences; return at most ``ranks`` translated texts.
 
-    The first consists of all best translations, the second of all second best, and so on. ``lines``
-    and ``between`` are the results of :func:`_split`; ``translated`` yields the translations of
-    their sentences.
+    The first text has the best translation of each sentence, the second the second best, and so on.
+    ``lines`` and ``between`` are the results of :func:`_split`; ``translated`` yields the
+    translations of their sentences.
     """
     rows = [stream.join_parts(sentences, translated, model.splitter).texts for sentences in lines]
     return [
@@ -327,10 +322,7 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
 
 
 def _description(routes: Sequence[Route], schema: dict[str, Any]) -> dict[str, Any]:
-    """Describe the interface in OpenAPI's format.
-
-    ``routes`` are its routes, and ``schema`` is the JSON schema of a request to ``/translate``.
-    """
+    """Describe ``routes`` in OpenAPI's format; ``schema`` describes a request to ``/translate``."""
     done = {"200": {"description": "Done"}}
     paths: dict[str, Any] = {}
     for route in routes:

@@ -58,10 +58,10 @@ class Metrics:
         self._seconds.labels(label).observe(seconds)
 
     def translated(self, lengths: Sequence[int], results: Sequence[object]) -> None:
-        """Count a batch, the tokens of its sources and best translations, and its failures.
+        """Count a batch, its failures, and the tokens of its sources and best translations.
 
-        ``lengths`` has the number of source tokens of each sentence. ``results`` has a list of
-        translations for each sentence; a result that is not a list counts as a failure.
+        ``lengths`` has each sentence's number of source tokens. ``results`` has each sentence's
+        translations, best first; a result that is not a list is a failure.
         """
         nbest = [candidates for candidates in results if isinstance(candidates, list)]
         best = [candidates[0] for candidates in nbest if candidates]

@@ -13,19 +13,17 @@ ANY = "*"
 
 
 class OriginFilter:
-    """ASGI middleware that refuses requests of foreign web pages.
+    """ASGI middleware that refuses requests of foreign web pages (status 403).
 
-    A request is answered if both its headers are allowed, else refused (403):
+    It checks two headers:
 
-    - ``Host`` must be ``localhost``, one of ``names`` or an IP address; with ``*`` in ``names``, it
-      may be anything. This stops a page that points its own domain name at this machine (DNS
-      rebinding), because the page's requests have that name in ``Host``.
+    - ``Host`` must be ``localhost``, an IP address or one of ``names``. This stops a page that
+      points its own domain name at this machine (DNS rebinding): its requests have that name.
     - ``Origin``, if there is one, must be this server or one of ``origins``, such as
-      ``https://example.org``; with ``*`` in ``origins``, it may be anything. This stops all other
-      foreign pages.
+      ``https://example.org``. This stops all other foreign pages.
 
-    The message of a refusal says which option of the command allows the request: ``name_option`` or
-    ``origin_option``. An empty ``origin_option`` is left out.
+    If ``names`` or ``origins`` contains ``*``, the header may be anything. A refusal names the
+    command's option that allows the request: ``name_option``, or ``origin_option`` unless empty.
     """
 
     def __init__(

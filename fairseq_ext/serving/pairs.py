@@ -21,7 +21,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class Served:
-    """A loaded model with the functions that split its text and convert it to tokens and back."""
+    """A loaded model, with functions that split its text and convert text to tokens and back."""
 
     translator: Translates  # translates lines of tokens
     codec: TextCodec  # converts text to tokens and back
@@ -90,8 +90,8 @@ class Pairs:
     def find(self, source: str, target: str) -> tuple[str, Served]:
         """Find the source language and the model for a request; refuse other languages (400).
 
-        The source may be ``auto`` if only one language is translated to the target. The languages
-        may be spelled otherwise than in the model, or have another region.
+        The source may be ``auto`` if only one language is translated to the target. Spelling and
+        region may differ from the model's: ``de_AT`` finds a model for ``de``.
         """
         target = matching_code(target, {tgt for _, tgt in self.models}) or target
         sources = [src for src, tgt in self.models if tgt == target]
@@ -124,8 +124,7 @@ def _name(code: str) -> str:
 def load(settings: Settings) -> Pairs:
     """Load the models of a server, each with its text steps (tokenization, subwords …).
 
-    Each model's search returns all hypotheses of its beam, because requests may ask for
-    alternatives.
+    Each search returns all hypotheses of its beam, because requests may ask for alternatives.
     """
 
     def all_hypotheses(model_defaults: SearchDefaults) -> Search:

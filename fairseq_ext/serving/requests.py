@@ -1,10 +1,7 @@
 """Read the fields of a request, which is JSON or a form and may be hostile; check key and limits.
 
-A request that cannot be answered raises a :class:`Refusal` with an HTTP status;
-``docs/howto/serve.md`` lists the statuses. Other modules have more refusals: ``query.py`` for wrong
-fields, ``pairs.py`` for unsupported languages, ``batching.py`` for a full queue and failed
-sentences, ``app.py`` for overlong lines and late translations, ``origins.py`` for foreign web
-pages.
+A request that cannot be answered raises a :class:`Refusal` with an HTTP status. Other modules of
+this folder raise it, too; ``docs/howto/serve.md`` lists the statuses.
 """
 
 import asyncio
@@ -45,8 +42,7 @@ class Refusal(Exception):
 async def read_body(request: Request, limits: Limits) -> bytes:
     """Read the body of a request.
 
-    Refuse it if the body is too large (413) or comes too slowly (408), or if the client closes the
-    connection before the body's end (499).
+    Refuse a body that is too large (413), too slow (408) or cut off by the client (499).
     """
     try:
         return await asyncio.wait_for(_read(request, limits.max_body), limits.timeout)
@@ -139,10 +135,7 @@ def check_texts(texts: Sequence[str], limits: Limits) -> None:
 
 
 def require_few(unit: str, count: int, maximum: int) -> None:
-    """Refuse a request (status 413) whose ``count`` is above ``maximum``.
-
-    ``unit`` is the word for the things that were counted, such as ``lines``.
-    """
+    """Refuse a request (413) if ``count`` of a ``unit``, such as ``lines``, exceeds ``maximum``."""
     if count > maximum:
         fault = f"The request has {count:,} {unit}, but at most {maximum:,} are translated."
         raise Refusal(413, fault)

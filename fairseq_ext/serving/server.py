@@ -42,8 +42,7 @@ def application(settings: Settings) -> ASGIApp:
 def serve(loaded: ASGIApp | None, settings: Settings, listener: socket.socket) -> int:
     """Serve requests until a signal ends the server; return the exit status.
 
-    ``loaded`` is the application, for a single process; None with several workers, each of which
-    builds its own.
+    ``loaded`` is the application; it is None with several workers, which build their own.
     """
     config = partial(
         uvicorn.Config,
