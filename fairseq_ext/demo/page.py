@@ -132,10 +132,7 @@ def _beside(name: str) -> str:
 
 
 def _shown(answer: Answer) -> dict[str, str]:
-    """Return what the page shows of an answer: ``text``, ``remark`` and ``picture``.
-
-    The picture is the attention matrix as PNG in base64, or "" if there is none.
-    """
+    """Return an answer's text and remark, and its attention matrix as PNG in base64 (or "")."""
     picture = b"" if answer.attention is None else heat_map(answer.attention)
     encoded = base64.b64encode(picture).decode()
     return {"text": answer.text, "remark": answer.remark, "picture": encoded}

@@ -169,8 +169,8 @@ def heat_map(attention: plots.Alignment) -> bytes:
 def example_sentences(data: Path, src: str, tgt: str, max_words: int) -> list[str]:
     """Return up to four source sentences of 4 to 12 words from the test or validation split.
 
-    ``data`` is a folder from fairseq-preprocess. The sentences are text: tokens are turned into
-    text as its ``text.json`` says. Return [] if the folder has neither split, as in a bundle.
+    ``data`` is a folder from fairseq-preprocess, whose ``text.json`` says how tokens become text.
+    Return [] if the folder has neither split, as in a bundle.
     """
     if not any(data.glob("*.bin")):
         return []  # a bundle, for which fairseq may be missing
