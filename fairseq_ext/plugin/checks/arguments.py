@@ -1,12 +1,12 @@
-"""Report missing, misspelt or unsuitable options, and options that a command ignores.
+"""Report missing, misspelt or unsuitable options, and options that have no effect.
 
-fairseq's parsers share groups of options, so a command also accepts options that it never reads:
-fairseq-generate takes `--save-interval`, and fairseq-preprocess `--fp16`. :func:`ignored` lists
-these options. Tables name other options that have no effect:
+fairseq's parsers share groups of options, so a command also accepts options that it never reads,
+such as `--fp16` in fairseq-preprocess: see :func:`ignored`. Four tables list options that have an
+effect only in some runs:
 
-- without another option: :data:`ONLY_WITH`;
-- with another option: :data:`NOT_WITH`;
-- in some tasks: :data:`ONLY_TASKS` and :data:`TASK_IGNORES`.
+- only together with a certain option: :data:`ONLY_WITH`;
+- only without a certain option: :data:`NOT_WITH`;
+- only in some tasks: :data:`ONLY_TASKS` and :data:`TASK_IGNORES`.
 
 ``tests/commands/test_option_effects.py`` checks the tables: it runs fairseq with and without each
 option, and compares the results.
@@ -196,10 +196,7 @@ def _add_preprocess_args(original: Callable, parser: ArgumentParser) -> Any:
 
 
 def _error(parser: ArgumentParser, message: str) -> NoReturn:
-    """Print argparse's ``message`` in one line, and exit.
-
-    If an option is unknown here but belongs to some architectures, name these architectures.
-    """
+    """Print argparse's message and exit; name the architectures that have the unknown option."""
     from fairseq_ext.base import models
 
     if message.startswith("unrecognized arguments: "):
@@ -296,10 +293,7 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
 
 
 def _options_given(parser: ArgumentParser, words: Sequence[str]) -> dict[str, str]:
-    """Map argparse's ``dest`` of each option in a command line to the option as typed.
-
-    ``words`` are the arguments of the command line, in which options may be abbreviated.
-    """
+    """Return the typed options by argparse's ``dest``, such as ``{"max_tokens": "--max-tok"}``."""
     options: dict[str, str] = {}
     actions = parser._option_string_actions
     for word in (word.partition("=")[0] for word in words if word.startswith("--")):

@@ -36,7 +36,8 @@ def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, 
 def _starting_checkpoint(cfg: Any, trainer: Any) -> tuple[str, str | None]:
     """Return the checkpoint from which fairseq would start training, and the option that names it.
 
-    For the run's own last checkpoint, which may not exist, the option is None.
+    If no option names it, return ``checkpoint_last.pt`` in ``--save-dir``, which may not exist, and
+    None.
     """
     from fairseq.file_io import PathManager
 
@@ -53,14 +54,12 @@ def _starting_checkpoint(cfg: Any, trainer: Any) -> tuple[str, str | None]:
 
 @around("fairseq.checkpoint_utils:load_checkpoint", patch="checkpoints that do not fit")
 def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
-    """Load a checkpoint, and report each fault in one line.
+    """Load a checkpoint, report faults in one line, and copy ``text.json`` to `--save-dir`.
 
-    Then copy ``text.json`` from the data folder to `--save-dir`, if the data folder has this file.
-
-    Problem: A checkpoint of another architecture or scheduler ends in a traceback. A model that
-    was trained with another dictionary prints wrong words. If the file of `--restore-file` is
-    missing, training starts from random weights. `--save-dir` lacks text.json, the file of a data
-    folder that says how text became tokens.
+    Problem: A checkpoint of another architecture or scheduler ends in a traceback. A model that was
+    trained with another dictionary prints wrong words. If the file of `--restore-file` is missing,
+    training starts from random weights. `--save-dir` lacks text.json. This file of the data folder
+    says how text became tokens.
     """
     from fairseq.file_io import PathManager
 
@@ -187,11 +186,10 @@ def _save_dictionaries(
 def require_dictionaries(
     task: Any, state: Mapping[str, Any], path: str, *, warn: bool = True
 ) -> None:
-    """Raise CheckpointError if a task has other dictionaries than a checkpoint.
+    """Raise CheckpointError if the dictionaries of a task differ from those in a checkpoint.
 
-    ``state`` is the content of the checkpoint, and ``path`` is its file. If ``state`` has no
-    dictionaries, do not compare, but log a warning if ``warn``. Only tasks of translation and
-    language modelling are checked.
+    ``state`` is the content of the checkpoint file ``path``. If it has no dictionaries, only log a
+    warning, if ``warn`` is True. Only translation and language modelling tasks are checked.
     """
     record = dictionaries.recorded(state, path)
     pair = _task_symbols(task)
@@ -215,10 +213,7 @@ def require_dictionaries(
 
 
 def _task_symbols(task: Any) -> tuple[list[str], list[str]] | None:
-    """Return the symbols of a task's source and target dictionaries.
-
-    Return None if the task is neither translation nor language modelling.
-    """
+    """Return source and target symbols of a translation or language modelling task, or None."""
     from fairseq.tasks.language_modeling import LanguageModelingTask
     from fairseq.tasks.translation import TranslationTask
 

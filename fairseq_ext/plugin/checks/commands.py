@@ -52,11 +52,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 
 @around("fairseq.trainer:Trainer.__init__", patch="options that do not work")
 def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
-    """Check the options in each process that trains.
-
-    Some processes of `fairseq-hydra-train` do not call `call_main`, where :func:`_call_main` checks
-    the options.
-    """
+    """Check the options again: some processes of fairseq-hydra-train skip :func:`_call_main`."""
     _refuse_broken(cfg, "fairseq_cli.train")
     if cfg.optimization.use_bmuf and cfg.distributed_training.distributed_world_size == 1:
         raise ConfigError(
@@ -131,10 +127,7 @@ def _build_generator(
     patch="options that do not work",
 )
 def _search(original: Callable, self: Any, models: list[Any], sample: Any, **options: Any) -> Any:
-    """If `--constraints` makes a search fail, raise an error that says why.
-
-    Errors in which fairseq itself gives the reason stay as they are.
-    """
+    """Raise an error that says why a search with `--constraints` fails, if fairseq's does not."""
     if options.get("constraints") is None:
         return original(self, models, sample, **options)
     if 2 * self.beam_size > self.vocab_size:
@@ -170,10 +163,10 @@ def _add_symbols(original: Callable, dictionary: Any, model: Any, languages: Any
 
 
 def _check_input(path: str) -> None:
-    """Check the input of fairseq-interactive before it loads models.
+    """Check the file ``path``, the input of fairseq-interactive, before models are loaded.
 
-    A file is checked as a whole. Standard input (``-``) is only set to refuse invalid UTF-8, and
-    other pipes and devices are not checked.
+    Standard input (``-``), pipes and devices are not read here. Invalid UTF-8 in standard input
+    becomes an error when it is read.
     """
     if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
         # Refuse invalid UTF-8, as in files: in some locales it would become unknown words.
@@ -231,8 +224,6 @@ def _check_models(cfg: Any) -> None:
 def _generate(original: Callable, cfg: Any) -> Any:
     """Keep old results in `--results-path` of `fairseq-generate` until new ones are complete.
 
-    :func:`_preprocess` does the same for `fairseq-preprocess`.
-
     Problem: If fairseq-preprocess or `fairseq-generate --results-path` is stopped, it leaves
     incomplete files. Bad input ends in a traceback, or makes an unusable folder.
     """
@@ -252,9 +243,7 @@ def _generate(original: Callable, cfg: Any) -> Any:
 
 @around("fairseq_cli.generate:_main", patch="how translations become text")
 def _name_text(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
-    """Make `fairseq-generate` print the path of ``text.json``, if there is such a file.
-
-    ``text.json`` says how the tokens of the output become text again.
+    """Print the path of ``text.json``, which says how tokens become text again, if it exists.
 
     Problem: The output of fairseq-generate does not say how its tokens become text again, but
     scoring needs to know.
@@ -309,7 +298,7 @@ def _preprocess(original: Callable, args: Namespace) -> None:
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.build_dictionary", patch="complete result files")
 def _build_dictionary(original: Callable, cls: type, filenames: Any, **options: Any) -> Any:
-    """Refuse to make a dictionary that has fairseq's symbols, but no word of the text."""
+    """Refuse a dictionary that would have only fairseq's symbols, and no words."""
     dictionary = original(cls, filenames, **options)
     if not any(dictionary.count[dictionary.nspecial :]):
         raise ConfigError(
@@ -338,10 +327,7 @@ def _require_no_dictionary(args: Namespace) -> None:
 
 
 def _require_same_dictionaries(stage: Path, folder: Path) -> None:
-    """Refuse a new dictionary that differs from the one with which older data were made.
-
-    ``stage`` has the new files, which will be moved to ``folder``, where the older data are.
-    """
+    """Refuse a new dictionary in ``stage`` if older data in ``folder`` were made with another."""
     written = {path.name for path in stage.iterdir()}
     stay = sorted(path.name for path in folder.glob("*.idx") if path.name not in written)
     for new in stage.glob("dict.*txt") if stay else ():

@@ -19,10 +19,8 @@ from fairseq_ext.utils.files import FileVersions
 def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
     """Refuse a data folder without binary data, and a language that the folder's data lack.
 
-    The other functions of this patch check the dictionaries, the index and the tokens.
-
-    Problem: A missing folder, split or language, a damaged index or a broken dictionary ends in
-    a traceback. A token outside the dictionary crashes the embedding.
+    Problem: A missing folder, split or language, a damaged index or a broken dictionary ends in a
+    traceback. A token outside the dictionary crashes the embedding.
     """
     requested = {name: getattr(cfg, name, None) for name in ("source_lang", "target_lang")}
     try:
@@ -59,10 +57,7 @@ def _add_from_file(original: Callable, self: Any, f: Any) -> None:
 def _make_dataset(
     original: Callable, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None
 ) -> Any:
-    """Check data before fairseq opens them.
-
-    The first process of a job checks the content; the others check only the sizes of the files.
-    """
+    """Check file sizes before fairseq opens data; a job's first process also checks contents."""
     from fairseq.distributed.utils import get_global_rank
 
     vocabulary = len(dictionary) if dictionary is not None else None
@@ -153,14 +148,13 @@ def _filter_indices_by_size(
     max_positions: Any = None,
     ignore_invalid_inputs: bool = False,
 ) -> Any:
-    """Skip sentences that are too long, or raise DataError.
+    """If ``ignore_invalid_inputs``, skip sentences that are too long; otherwise raise DataError.
 
-    They are skipped only with ``ignore_invalid_inputs``, and only if the split has other sentences
-    left.
-    In interactive use, where sentences belong to no split, all of them may be skipped.
+    Also raise DataError if all sentences of a split are too long. In interactive use, sentences
+    belong to no split, and all of them may be skipped.
 
-    Problem: fairseq's error shows numpy's types instead of lengths. If all sentences of a split
-    are too long, fairseq calls the split empty.
+    Problem: fairseq's error shows numpy's types instead of lengths. If all sentences of a split are
+    too long, fairseq calls the split empty.
     """
     fitting, skipped = dataset.filter_indices_by_size(indices, max_positions)
     base = getattr(dataset, "dataset", dataset)  # `--context-window` of fairseq-eval-lm wraps it

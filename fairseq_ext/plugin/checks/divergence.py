@@ -55,7 +55,7 @@ def _valid_step(original: Callable, self: Any, sample: Any, *rest: Any, **option
 
 @around("fairseq.trainer:Trainer._check_grad_norms", patch="divergence")
 def _check_grad_norms(original: Callable, self: Any, grad_norm: torch.Tensor) -> None:
-    """If gradients are NaN or infinite, say so; fairseq would say that processes differ."""
+    """Say that gradients are NaN or infinite, where fairseq would say that processes differ."""
     try:
         original(self, grad_norm)
     except FloatingPointError as error:
@@ -74,10 +74,7 @@ def _save_checkpoint(original: Callable, cfg: Any, trainer: Any, *rest: Any, **o
 
 
 def _not_finite(trainer: Any) -> str | None:
-    """Return the name of a parameter that is NaN or infinite, or None if all are finite.
-
-    The parameters are those of the model and of its moving average (``--store-ema``).
-    """
+    """Return the name of a parameter of the model or its average that is not finite, or None."""
     models = {"": trainer.get_model()}
     if trainer.cfg.ema.store_ema:
         models["moving average of "] = trainer.ema.get_model()

@@ -1,12 +1,13 @@
 """Make ``fairseq-hydra-train`` work, and make it refuse what ``fairseq-train`` refuses.
 
 Most checks of the plugin wrap fairseq's function ``call_main``: they refuse options, lock
-``--save-dir``, handle signals, and report errors in one line. fairseq-hydra-train calls
-``call_main`` before it imports the plugin, so this first call has no checks. The plugin adds them:
+``--save-dir``, handle signals, and report errors in one line. fairseq-hydra-train imports the
+plugin too late for these checks, so it trains in this order:
 
-1. Within the first call, fairseq imports ``common.user_dir``, and with it the plugin.
-2. fairseq calls :func:`_add_defaults`, which calls ``call_main`` again. This second call has all
-   checks, and it trains.
+1. It calls ``call_main`` without checks. Within this first call it imports ``common.user_dir``, and
+   with it the plugin.
+2. It calls :func:`_add_defaults`, which calls ``call_main`` again. This second call has all checks,
+   and it trains.
 3. The exception :class:`_Done` ends the first call, which would otherwise train once more.
 
 A named architecture is a model with default sizes of its own. fairseq-hydra-train uses the default
@@ -52,11 +53,10 @@ def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
 
 @around("fairseq_cli.train:add_defaults", patch="fairseq-hydra-train")
 def _add_defaults(original: Callable, cfg: Any) -> None:
-    """If fairseq-hydra-train runs without checks, start its training again with all checks.
+    """If fairseq-hydra-train runs without checks, train with all checks and raise :class:`_Done`.
 
-    fairseq calls this function as soon as it has imported the plugin. After the training, raise
-    :class:`_Done`. In all other cases, and in processes that fairseq starts for GPUs, let fairseq's
-    own function go on.
+    In other commands, and in processes that fairseq has started for GPUs, let fairseq's function go
+    on.
     """
     hydra = next(running(HYDRA), None)
     if hydra is None or _patched_call.get():
@@ -79,8 +79,7 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
 def _hydra_main(original: Callable, cfg: Any, **options: Any) -> Any:
     """Complete and check the options of a job that starts when the plugin is already loaded.
 
-    With ``--multirun``, a process runs several jobs. The first job loads the plugin while it runs;
-    all later jobs start with the plugin loaded.
+    With ``--multirun``, all jobs but the first start in this way; the first loads the plugin.
     """
     with _in_one_line():
         complete(cfg)
@@ -132,9 +131,9 @@ def complete(cfg: Any) -> None:
 def fill_in_architecture(cfg: Any) -> None:
     """Set the options that ``cfg.model`` lacks to the defaults of its architecture.
 
-    fairseq's own architectures keep the default sizes of their model. For the first of several jobs
-    (``--multirun``), fairseq sets these sizes before it imports this plugin, and the later jobs
-    should not differ from the first.
+    An architecture of fairseq keeps the default sizes of its model. In the first job of
+    ``--multirun``, fairseq sets these sizes before it imports the plugin; all jobs should train
+    models of equal sizes.
     """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
     from omegaconf import open_dict

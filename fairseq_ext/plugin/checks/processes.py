@@ -1,8 +1,8 @@
 """Guard a training: allow enough open files, lock `--save-dir`, report in one line how it ended.
 
 The first process of ``fairseq-train`` holds a lock on ``--save-dir``; commands that only read the
-folder ignore the lock. A killed process cannot print anything, so the other processes report its
-end: they notice a closed connection, or wait for a message until torch's process group times out.
+folder ignore the lock. A killed process cannot print anything, so another process reports its end:
+at once if a connection closes, or else after the timeout of torch's process group.
 """
 
 import contextlib
@@ -82,8 +82,6 @@ def locked(folder: str | Path) -> Iterator[None]:
 @around("fairseq.checkpoint_utils:verify_checkpoint_directory", patch="processes of a training")
 def _lock_first(original: Callable, save_dir: str) -> None:
     """Lock ``save_dir`` before training changes anything in it.
-
-    :func:`_work` releases the lock, and reports a killed process of the job.
 
     Problem: A second training in the same folder deletes files that the first is writing, and each
     overwrites the other's checkpoints. When one process of a job is killed, the others end in
@@ -165,9 +163,9 @@ def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any)
 def interrupts() -> Iterator[list[signal.Signals]]:
     """Raise KeyboardInterrupt in the ``with`` block when one of :data:`SIGNALS` arrives.
 
-    Yield a list, to which these signals are added. A terminal and a launcher may both send a
-    signal, so further signals have no effect for :data:`PATIENCE` seconds. A signal after that time
-    raises KeyboardInterrupt again, because other code may have caught the first exception.
+    Yield a list, to which such a signal is added. For :data:`PATIENCE` seconds, further signals
+    have no effect, because a terminal and a launcher may both send one. Later signals raise
+    KeyboardInterrupt again, because other code may have caught the first.
     """
     received: list[signal.Signals] = []
     owner, answered = os.getpid(), -PATIENCE
@@ -236,9 +234,6 @@ def _end(cfg: Any, number: signal.Signals) -> NoReturn:
 
 
 def last_checkpoint(checkpoint: Any) -> Path | None:
-    """Return the path of a run's ``checkpoint_last.pt``, or None if there is no such file.
-
-    ``checkpoint`` is the run's ``cfg.checkpoint``.
-    """
+    """Return the path of a run's ``checkpoint_last.pt``, if any, from its ``cfg.checkpoint``."""
     last = Path(checkpoint.save_dir, f"checkpoint_last{checkpoint.checkpoint_suffix}.pt")
     return last if last.is_file() else None

@@ -211,10 +211,7 @@ def _criterion(cfg: Any) -> Iterator[str]:
 
 
 def _bleu(cfg: Any) -> Iterator[str]:
-    """Yield errors about ``--eval-bleu`` and its options.
-
-    fairseq would read these options only after the first epoch.
-    """
+    """Yield errors about ``--eval-bleu``, whose options fairseq would read only after an epoch."""
     from fairseq.data.encoders import TOKENIZER_REGISTRY
 
     task = cfg.task
@@ -260,7 +257,7 @@ def _bleu_search(values: dict[str, Any]) -> Iterator[str]:
 
 
 def _metric(cfg: Any) -> Iterator[str]:
-    """Yield errors about ``--best-checkpoint-metric``: its name, or which of its values is best."""
+    """Yield errors about ``--best-checkpoint-metric`` and ``--maximize-best-checkpoint-metric``."""
     metric, names = cfg.checkpoint.best_checkpoint_metric, (*LOWER_IS_BETTER, *HIGHER_IS_BETTER)
     maximize = metric in HIGHER_IS_BETTER
     if metric in names and maximize != cfg.checkpoint.maximize_best_checkpoint_metric:
