@@ -109,10 +109,7 @@ def as_text() -> str:
 
 
 def as_json() -> list[dict[str, Any]]:
-    """Return a dictionary for each patch, in the order in which the patches are applied.
-
-    The keys are ``name``, ``kind``, ``reason`` and ``targets`` (names of functions).
-    """
+    """List the patches in order, as dictionaries: ``name``, ``kind``, ``reason``, ``targets``."""
     return [
         {
             "name": patch.name,

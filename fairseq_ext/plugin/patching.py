@@ -67,10 +67,7 @@ def around(*targets: str, patch: str) -> Callable[[Callable], Layer]:
 
 
 def acting(patch: str) -> Callable[[Callable], Layer]:
-    """Decorate a function without arguments, which is called once to apply ``patch``.
-
-    It is for patches that replace no function, for instance to filter a warning.
-    """
+    """Decorate an action of ``patch``: a function called once, for instance to filter a warning."""
     return lambda action: Layer((), action, patch)
 
 
@@ -135,9 +132,9 @@ def apply(patch: Patch, start: str = "") -> None:
 def owners(target: str) -> Iterator[tuple[Any, str]]:
     """Yield each module or class that holds ``target``, and the name of the attribute in it.
 
-    For ``fairseq.trainer:Trainer.train_step`` these are the class ``Trainer`` and ``train_step``.
-    If a module also runs as ``__main__``, both copies of the module are yielded. The module of a
-    command is left out if it is not loaded, because importing it would set up its logging.
+    For example, yield ``(Trainer, "train_step")`` for ``fairseq.trainer:Trainer.train_step``. If a
+    module also runs as ``__main__``, yield both copies of it. Yield nothing for a command whose
+    module is not loaded: its import would set up logging.
     """
     module, _, path = target.replace("?", "").partition(":")
     *classes, name = path.split(".")

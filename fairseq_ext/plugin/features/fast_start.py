@@ -34,7 +34,7 @@ def keep_sizes_once(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
 
 @around(f"{PAIRS}.ordered_indices", patch="fast start on large corpora")
 def order_by_radix(original: Callable, self: Any) -> np.ndarray:
-    """Return the numbers of the sentences, ordered by source length, then by target length.
+    """Return the indices of the sentences, ordered by source length, then by target length.
 
     The order is exactly that of fairseq's method. Lengths are sorted as 16-bit integers, for which
     numpy uses radix sort. If a sentence is longer than :data:`LONGEST` tokens, or with

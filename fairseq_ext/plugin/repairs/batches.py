@@ -36,11 +36,6 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     """Give each epoch all its batches, and masks and noise of its own.
 
-    - `--grouped-shuffling`: fill the last group with empty batches, which fairseq skips.
-    - A data set that depends on the epoch: start new workers in each epoch.
-    - `denoising` without workers: make batches in the main thread. A background thread would draw
-      its noise from the random generator that the updates use at the same time.
-
     Problem: --grouped-shuffling makes groups of one batch per process, and drops the last group of
     every epoch if it is incomplete. With --num-workers, `masked_lm` uses the masks of the first
     epoch in all epochs, because its workers live on. The task `denoising` draws different noise in
@@ -71,11 +66,7 @@ def _parts(dataset: Any) -> Iterator[Any]:
     "fairseq.data.denoising_dataset:DenoisingDataset.__getitem__", patch="batches of each epoch"
 )
 def draw_noise_of_sentence(original: Callable, self: Any, index: int) -> Any:
-    """Seed torch's random generator, then return a sentence with noise.
-
-    The seed depends on ``--seed``, the epoch and the sentence's number. fairseq seeds only numpy's
-    generator in this way.
-    """
+    """Seed torch as fairseq seeds numpy, by epoch and sentence; return the sentence with noise."""
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(hash((self.seed, self.epoch, int(index))))
         return original(self, index)
@@ -126,10 +117,7 @@ def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
 
 @around("fairseq.data.indexed_dataset:infer_dataset_impl", patch="data of the old layout")
 def not_cached(original: Callable, path: str) -> str | None:
-    """Return the layout that fairseq infers for data, or None if fairseq cannot infer it.
-
-    If fairseq infers ``cached``, return ``lazy``: each sentence is read from the file when it is
-    needed.
+    """Return the layout that fairseq infers for data, but ``lazy`` in place of ``cached``.
 
     Problem: Training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError, because
     fairseq reads a batch before it caches the sentences. If there is no cache, workers share the

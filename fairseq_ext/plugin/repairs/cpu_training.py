@@ -18,10 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def join_processes(training: Any) -> None:
-    """Set the options by which this process on a CPU finds the job's other processes.
-
-    ``training`` is ``cfg.distributed_training``. ``torchrun`` or this module starts the processes.
-    """
+    """Set the options in ``cfg.distributed_training`` by which a CPU job's processes connect."""
     from torch.distributed.elastic.utils.distributed import get_free_port
 
     if training.distributed_init_method is None:
@@ -43,8 +40,8 @@ def join_processes(training: Any) -> None:
 def require_one_job(training: Any) -> None:
     """Raise ConfigError if the processes of ``torchrun`` would train separate models in one folder.
 
-    They would do so if ``--distributed-world-size`` is 1, for then fairseq ignores ``torchrun``.
-    The default of this option is the number of GPUs.
+    With ``--distributed-world-size 1``, the default on a machine with one GPU, fairseq ignores
+    ``torchrun``.
     """
     launched = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
     if launched > 1 and training.distributed_world_size == 1:

@@ -31,9 +31,7 @@ def count_from_the_first(
     prev_output_tokens: Tensor | None = None,
     original_batch_idxs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Number the sentences of a diverse beam search by their rows in the batch of the first step.
-
-    Later steps have fewer rows, because finished sentences leave the batch.
+    """Identify each sentence in all steps of a search by its row in the batch of the first step.
 
     Problem: fairseq-generate --diverse-beam-groups ends in an IndexError. fairseq stores the
     overlap of groups under the row of a sentence in the batch, but looks it up under the number of
@@ -78,8 +76,8 @@ def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -
 
     ``size`` is n. ``tokens`` ``[B, T]`` are ``B`` hypotheses, with a start symbol and padding.
     ``lprobs`` ``[B, V]``, the log-probabilities of their next tokens among ``V`` symbols, are
-    changed and returned. The last of ``sizes`` is the number of tokens after the start symbol; the
-    others are not used.
+    changed and returned. fairseq passes three ``sizes``, of which only the last is used: the number
+    of tokens after the start symbol.
     """
     step = sizes[-1]
     words = tokens[:, 1 : step + 1]  # without the start symbol and padding
@@ -163,13 +161,11 @@ def build_as_other_tasks(
 
 @around("fairseq.tasks.translation:TranslationTask._inference_with_bleu", patch="validation BLEU")
 def bleu_by_language(original: Callable, self: Any, generator: Any, sample: Any, model: Any) -> Any:
-    """Compute BLEU in validation with the tokenizer of the target language.
-
-    Leave out symbols of languages, such as mBART's ``[ro_RO]``.
+    """Compute BLEU with the tokenizer of the target language, without symbols such as ``[ro_RO]``.
 
     Problem: --eval-bleu is 0 for Chinese and Japanese, because each sentence counts as one word.
-    Symbols of languages count as words that are always right. Batches in which no translation has
-    a word do not count.
+    Symbols of languages count as words that are always right. Batches in which no translation has a
+    word do not count.
     """
     import sacrebleu
 

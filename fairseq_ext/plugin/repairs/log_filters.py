@@ -74,12 +74,7 @@ def _log_file_once(original: Callable, *args: Any, **options: Any) -> Any:
 
 @around("fairseq.checkpoint_utils:verify_checkpoint_directory", patch="log file")
 def _log_plugin(original: Callable, save_dir: str) -> None:
-    """Write the plugin's messages to ``--log-file`` too.
-
-    fairseq opens the file at the start of a training. Later it calls
-    ``verify_checkpoint_directory``, in the first process only. So the messages of other processes
-    are not written.
-    """
+    """In the first process, write the plugin's messages to ``--log-file``, which is open by now."""
     plugin = logging.getLogger("fairseq_ext")
     for handler in logging.getLogger("fairseq_cli.train").handlers:
         if isinstance(handler, logging.FileHandler):

@@ -1,13 +1,12 @@
 """Repair layers of fairseq's models, checkpoints of half-precision training, and moving averages.
 
-- fairseq's encoder layers store a second copy of their weights for torch's fused layer
-  (“BetterTransformer”), which would silently replace a Linformer's attention.
-- Dynamic convolutions (``--decoder-conv-type dynamic``) compute a kernel of K taps for each token
-  (Wu et al., 2019, equation 4). In generation, fairseq takes the softmax over all K taps, as the
-  paper does, but not always in training.
-- The moving average of ``--store-ema`` lacks the buffers ``version`` of a model's modules. fairseq
-  takes a model without these buffers for a model of a very old fairseq, which had no last layer
-  norms.
+- The second copy of an encoder layer's weights is for torch's fused layer (“BetterTransformer”),
+  which would silently replace a Linformer's attention.
+- Dynamic convolutions (``--decoder-conv-type dynamic``) compute a kernel of K taps for each token,
+  and take the softmax over all K taps (Wu et al., 2019, equation 4). In training, fairseq takes it
+  over fewer taps if all sentences are short.
+- A moving average (``--store-ema``) without the buffers ``version`` of the model's modules looks
+  like a model of a very old fairseq, which had no layer norm after the last layer.
 """
 
 import logging
@@ -78,9 +77,9 @@ def over_all_taps(
 ) -> Tensor:
     """Take the softmax of a dynamic convolution over all its ``K`` taps, even in short sentences.
 
-    ``x`` is ``[T, B, C]``: ``T`` tokens of each of ``B`` sentences with ``C`` channels. If ``T`` is
-    below ``K``, ``x`` is padded at its end to ``K`` tokens. The convolution is causal, so the
-    padding does not change the tokens before it.
+    ``x`` and the result are ``[T, B, C]``: ``T`` tokens of each of ``B`` sentences with ``C``
+    channels. If ``T`` is below ``K``, ``x`` is padded at its end to ``K`` tokens. The convolution
+    is causal, so the padding does not change the tokens before it.
 
     Problem: The decoder's dynamic convolution has K taps. If the longest target of a batch has
     fewer tokens, fairseq takes the softmax over only that many taps in training and scoring, but
@@ -98,7 +97,7 @@ def over_all_taps(
 
 @around("fairseq.nan_detector:NanDetector.add_hooks", patch="report of a NaN")
 def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> None:
-    """Let fairseq's search for NaN gradients see the gradient of each output tensor of a layer.
+    """Give fairseq's search for NaN gradients the gradients of all tensors in a layer's output.
 
     Problem: When gradients are not finite, fairseq repeats the update to find the layer to blame.
     The repetition ends in `StopIteration`, because fairseq's hooks fail on an encoder, whose output
@@ -169,8 +168,8 @@ def restore_half_precision(
 ) -> None:
     """Restore the loss scaler's state and the fp32 master weights, if the checkpoint has them.
 
-    A master weight is restored only if it rounds to the model's weight. If it does not, the model's
-    weight was changed in the file, and the new master weight is an fp32 copy of the model's weight.
+    A master weight is restored only if it rounds to the model's weight. Otherwise somebody has
+    changed the model in the file, and the new master weight is an fp32 copy of the model's weight.
     """
     original(self, state, *args, **kwargs)
     saved = state.get("fp32_params", [])
@@ -186,7 +185,6 @@ def restore_half_precision(
 
 @around("fairseq.optim:AMPOptimizer.state_dict", patch="half precision after resume")
 def save_loss_scale(original: Callable, self: Any) -> dict[str, Any]:
-    """Add the loss scale of ``--amp`` to the state of the optimizer."""
     return {**original(self), "grad_scaler": self.scaler.state_dict()}
 
 
@@ -194,7 +192,6 @@ def save_loss_scale(original: Callable, self: Any) -> dict[str, Any]:
 def restore_loss_scale(
     original: Callable, self: Any, state: dict[str, Any], *args: Any, **kwargs: Any
 ) -> None:
-    """Restore the loss scale of ``--amp`` if the checkpoint has one."""
     original(self, state, *args, **kwargs)
     if state.get("grad_scaler"):
         self.scaler.load_state_dict(state["grad_scaler"])
@@ -204,9 +201,7 @@ def restore_loss_scale(
 def average_once(
     original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
 ) -> None:
-    """Update the moving average of ``--store-ema``, and tied weights only once.
-
-    Tensors that are not floating-point are copied.
+    """Update the moving average of ``--store-ema``: tied weights once, integer tensors by a copy.
 
     Problem: fairseq takes the average of a pre-norm Transformer for a model of a very old fairseq,
     and drops its last layer norms. Tied weights decay once for each of their names. A model with an
@@ -229,8 +224,6 @@ def count_all_updates(
     original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
 ) -> None:
     """Count the updates of ``--ema-update-freq`` from the run's first update, also after a resume.
-
-    :func:`begin_at_weights` handles a checkpoint without an average.
 
     Problem: --ema-update-freq starts counting again after a resume. Resuming with --store-ema from
     a checkpoint without an average ends in `KeyError: 'model'`.

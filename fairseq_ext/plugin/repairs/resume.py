@@ -2,8 +2,8 @@
 
 A kill at any moment must not change or lose:
 
-1. the composition of the batches, which fairseq fixes in the first epoch, and the number of batches
-   already read, even if `--update-freq` or the number of processes changes;
+1. the batches, which fairseq makes in the first epoch, and how many of them have been read, even if
+   `--update-freq` or the number of processes changes;
 2. the number of validations without improvement (``--patience``, ``reduce_lr_on_plateau``), unless
    another ``--best-checkpoint-metric`` is asked for;
 3. a complete checkpoint file under each name, the old file or the new one;
@@ -68,8 +68,7 @@ def shuffle_as_asked(
 ) -> Any:
     """Shuffle the batches if ``shuffle`` is true, also with a sampler that is used again.
 
-    In fairseq, a sampler that shuffles in its first epoch also does so in all later epochs, and one
-    that does not never does.
+    fairseq would shuffle either in all epochs or in none, as in the first epoch of the sampler.
     """
     if hasattr(self, "epoch_batch_sampler"):
         self.epoch_batch_sampler.shuffle = shuffle
@@ -84,9 +83,9 @@ def shuffle_as_asked(
 def continue_the_pass(original: Callable, self: Any, epoch: int) -> None:
     """Keep the order of a multilingual corpus when a run resumes within a pass over the corpus.
 
-    With ``--virtual-epoch-size`` a pass takes several epochs. The seed of its order is the number
-    of the first of these epochs. In fairseq, a resumed run takes the epoch in which it resumes as
-    the seed. So it draws another order, and reads some sentences twice and others not at all.
+    With ``--virtual-epoch-size`` a pass takes several epochs, and its first epoch is the seed of
+    its order. In fairseq, a resumed run takes the epoch in which it resumes as the seed. So it
+    reads some sentences twice and others not at all.
     """
     first = epoch - (epoch - 1) % self.num_virtual_epochs
     if self._random_global_indices is None and first != epoch:
@@ -139,7 +138,8 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
     """Continue an epoch where it stopped, even with another number of processes.
 
     Each of N processes reads every N-th batch. A checkpoint stores how many batches each process
-    has read. Raise ConfigError if the new processes cannot have read exactly the same batches.
+    has read. Raise ConfigError if the number of all batches read is not a multiple of the new N, or
+    with `--grouped-shuffling`.
     """
     before, done = state_dict.get("processes"), state_dict.get("iterations_in_epoch", 0)
     if before is not None and before != self.num_shards and done:
@@ -185,10 +185,7 @@ def save_early_stopping(
 
 
 def aim(cfg: Any) -> str:
-    """Return which value of which metric is the best, such as ``lowest loss``.
-
-    ``cfg`` is the group ``checkpoint`` of fairseq's configuration.
-    """
+    """Return the aim that the option group ``checkpoint`` sets, such as ``lowest loss``."""
     extreme = "highest" if cfg.maximize_best_checkpoint_metric else "lowest"
     return f"{extreme} {cfg.best_checkpoint_metric}"
 
@@ -239,7 +236,6 @@ def restore_validation(
 
 @around(f"{PLATEAU}.state_dict", patch="validation after resume")
 def save_plateau(original: Callable, self: Any) -> dict[str, Any]:
-    """Add the counters of ``reduce_lr_on_plateau`` to its state."""
     return original(self) | {name: getattr(self.lr_scheduler, name) for name in PLATEAU_COUNTERS}
 
 
@@ -278,10 +274,7 @@ def save_whole(original: Callable, obj: Any, filename: str, async_write: bool = 
 
 @around("fairseq.checkpoint_utils:_torch_persistent_save", patch="whole checkpoint files")
 def save_once(original: Callable, obj: Any, f: Any) -> None:
-    """Write ``obj`` to the open file ``f`` in one attempt.
-
-    fairseq would try three times, and append each attempt to the torn one before.
-    """
+    """Write ``obj`` to ``f`` in one attempt; fairseq would append further attempts to the file."""
     if isinstance(obj, io.BytesIO):  # a checkpoint that is written asynchronously
         f.write(obj.getbuffer())
     else:
@@ -302,7 +295,7 @@ def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None
     """Keep every checkpoint until there are as many as ``--keep-best-checkpoints`` asks for.
 
     fairseq keeps a new checkpoint only if it is better than the worst of those kept. Until there
-    are enough, this patch tells fairseq that the worst of them is infinitely bad.
+    are enough, this function presents an infinitely bad checkpoint as the worst.
 
     Problem: --keep-best-checkpoints 3 keeps only one checkpoint while the loss rises.
     """
@@ -326,8 +319,8 @@ def save_interval_at_end(
 ) -> Any:
     """Write the checkpoint of `--save-interval-updates` also at the end of an epoch.
 
-    This checkpoint is written before the other files: a run killed in between resumes from the
-    previous `checkpoint_last.pt` and writes all of them again.
+    It is written before `checkpoint_last.pt`. So a run that is killed in between resumes from the
+    previous `checkpoint_last.pt`, and writes all files again.
 
     Problem: --save-interval-updates writes no checkpoint at the end of an epoch.
     """

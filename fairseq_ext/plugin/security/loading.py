@@ -1,9 +1,9 @@
 """Read each checkpoint safely and only once, and run nothing that a file names.
 
 The plugin makes fairseq read checkpoints with :mod:`fairseq_ext.checkpoints.storage`. A checkpoint
-names its task, its architecture and hundreds of options. fairseq builds no model from a checkpoint
-until :mod:`fairseq_ext.checkpoints.registry_checks` has found that they suit the command. A later
-error caused by a forged configuration becomes one message that names the file. Like fairseq, the
+names its task, its architecture and hundreds of options. Before fairseq builds the model,
+:mod:`fairseq_ext.checkpoints.registry_checks` checks that these names suit the command. If a forged
+configuration still causes an error, it becomes one message that names the file. Like fairseq, the
 plugin ignores a saved ``user_dir``, but reads the files that other options of a configuration name.
 
 fairseq calls ``eval()`` on options and saved configurations in some 40 places. A checkpoint whose
@@ -102,9 +102,7 @@ def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
 
 @around("fairseq.checkpoint_utils:load_checkpoint_to_cpu", patch=BEFORE_BUILDING)
 def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
-    """Check every checkpoint that fairseq reads.
-
-    In place of a checkpoint, accept a bundle, the form in which this package's models are shipped.
+    """Check every checkpoint that fairseq reads; a bundle (a model as we ship it) is accepted, too.
 
     Problem: fairseq builds any architecture, task, criterion or size that a file names, and faults
     end in tracebacks.
@@ -177,10 +175,10 @@ def _require_memory(path: str, weights: dict[str, Any]) -> None:
 
 
 def _require_source_bos(name: str, cfg: Any, task: Any) -> None:
-    """Raise ConfigError if only one of training and this run has `--source-bos`.
+    """Raise ConfigError if only the training, or only this run, has `--source-bos`.
 
-    ``name`` is the path of the model's checkpoint, and ``cfg`` its configuration. fairseq-generate
-    takes the option from the command line, not from ``cfg``.
+    ``cfg`` is the configuration in the checkpoint ``name``. fairseq-generate takes the option from
+    the command line, not from ``cfg``.
     """
     trained, requested = (
         bool(getattr(getattr(owner, attribute, None), "source_bos", False))
@@ -248,8 +246,6 @@ def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: A
 @around("fairseq.file_utils:load_archive_file", patch="no code that data names")
 def _inside(original: Callable, archive_file: str) -> Any:
     """Unpack an archive only within its folder; report a damaged or unsafe archive in one line.
-
-    ``_text_alone`` refuses to run code that a data configuration names.
 
     Problem: An archive can write outside its folder, and a data configuration can name code on
     GitHub, which fairseq runs.
