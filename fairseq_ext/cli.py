@@ -63,8 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _as_options(arguments: Sequence[str]) -> Sequence[str]:
     """Turn ``help COMMAND`` into ``COMMAND --help``, and ``version`` into ``--version``.
 
-    For the name of a command of fairseq, such as ``train``, exit with a message that says how to
-    call it.
+    Exit with a message for the name of a command of fairseq, such as ``train``.
     """
     command = arguments[0] if arguments else ""
     if command == "help":

@@ -152,9 +152,9 @@ def with_defaults(
 ) -> Any:
     """Copy a model's configuration, and add the default of each option that it lacks.
 
-    An old checkpoint lacks the options that are newer. ``config`` is the dataclass with all options
-    and their defaults. Defaults such as ``${task.max_source_positions}`` are read from the
-    configuration of ``task``.
+    A checkpoint lacks the options that are newer than it. ``config`` is the dataclass with all
+    options. A default such as ``${task.max_source_positions}`` is read from the configuration of
+    ``task``.
     """
     present = namespace(cfg)
     missing = {}

@@ -16,10 +16,7 @@ LEAST = 2**14  # with fewer values torch's dropout is faster, because ours has P
 
 
 def active_rate(dropout: nn.Module) -> float:
-    """Return the share of values that a dropout drops now: 0, or its probability in training.
-
-    ``--retain-dropout`` keeps the probability outside of training, too.
-    """
+    """Return a dropout's probability in training or with ``--retain-dropout``, otherwise 0."""
     running = dropout.training or getattr(dropout, "apply_during_inference", False)
     return getattr(dropout, "p", 0.0) if running else 0.0
 

@@ -75,10 +75,7 @@ def both_sides(embed_dim: int, ffn_embed_dim: int, heads: int, **extra: int) -> 
 
 
 def refuse_taken(name: str, cls: type) -> None:
-    """Raise :class:`EnvironmentProblem` if a model or architecture is already called ``name``.
-
-    The message names the module of ``cls``, the class that was to be registered.
-    """
+    """Raise :class:`EnvironmentProblem` if another model has the ``name`` for the class ``cls``."""
     registered = models.MODEL_REGISTRY.get(name) or models.ARCH_MODEL_REGISTRY.get(name)
     if registered is not None:
         raise EnvironmentProblem(
@@ -121,10 +118,7 @@ def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:
 
 
 def require_shareable(cfg: TranslationModelConfig, source: Dictionary, target: Dictionary) -> None:
-    """Raise :class:`ConfigError` if ``--share-all-embeddings`` cannot be applied.
-
-    Encoder and decoder must have the same dictionary and the same embedding size.
-    """
+    """Raise ConfigError unless source and target have one dictionary and one embedding size."""
     if source != target:
         raise ConfigError(
             "`--share-all-embeddings` must have one dictionary for both languages, but the "
@@ -181,10 +175,7 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, requirement)`` for each option that has no effect in ``cfg``.
-
-        :func:`options_without_effect` has an example.
-        """
+        """Yield the items of :func:`options_without_effect`, computed from the options ``cfg``."""
         if cls.binarization is not None:
             yield from cls.binarization.without_effect(cfg)
 
@@ -192,19 +183,17 @@ class TranslationTransformer(TransformerModelBase):
     def build_encoder(
         cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> TransformerEncoderBase:
-        """Build the encoder; fairseq calls this."""
         return cls.encoder_class(cfg, src_dict, embed_tokens)
 
     @classmethod
     def build_decoder(
         cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> TransformerDecoderBase:
-        """Build the decoder; fairseq calls this."""
         return cls.decoder_class(cfg, tgt_dict, embed_tokens)
 
     @classmethod
     def prepare(cls, cfg: TransformerModelConfig) -> TransformerModelConfig | Namespace:
-        """Return the configuration that fairseq builds from: ``cfg``, unless overridden."""
+        """Return the configuration for fairseq's model; a subclass may change ``cfg`` here."""
         return cfg
 
     @classmethod

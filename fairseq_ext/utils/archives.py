@@ -46,9 +46,9 @@ def safe_extract(
     """Unpack a tar or zip archive into ``folder``, completely or not at all.
 
     A tar file may be compressed by gzip, bzip2, xz or zstd. ``folder`` is made if missing, and
-    nothing in it is overwritten. A caller that has the archive open passes it as ``file``; then
-    this open file is unpacked, even if the path ``archive`` leads to another file by now. Return
-    the top-level files and folders, sorted.
+    nothing in it is overwritten. If the caller has opened the archive and passes it as ``file``,
+    this open file is unpacked, whatever the path ``archive`` leads to by now. Return the top-level
+    files and folders, sorted.
 
     Raises:
         DataError: the archive is damaged or unpacks to more than ``max_bytes``; a member is
@@ -124,10 +124,7 @@ def _unpacked(path: Path, former: files.Version, kind: str, find: Callable[[Path
 
 @contextmanager
 def archive_errors(path: str | Path) -> Iterator[None]:
-    """Turn errors about damaged or unsafe content into a DataError about ``path``.
-
-    Other errors in the ``with`` block stay unchanged.
-    """
+    """Turn errors of the block about damaged or unsafe content into a DataError about ``path``."""
     try:
         yield
     except FairseqExtError:

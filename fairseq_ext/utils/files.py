@@ -125,7 +125,7 @@ def twice(paths: Iterable[str | Path]) -> Path | None:
 
 
 def is_special(path: str | Path) -> bool:
-    """Return whether a path is a folder, a pipe or in ``/dev``, so that no file may replace it."""
+    """Return whether no file may replace ``path``: it is a folder, a pipe, or in ``/dev``."""
     is_no_file = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113  # any text
     return is_no_file or Path(path).is_relative_to("/dev")
 
@@ -184,8 +184,7 @@ def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
     """Yield an empty folder whose files move to ``folder`` once the block has succeeded.
 
     After an error in the block, ``folder`` is as before; if it is new, it is removed. Files whose
-    names start with ``last`` are moved after all others. So if such a file is in ``folder``, the
-    others are, too.
+    names start with ``last`` are moved last: when they are there, ``folder`` is complete.
     """
     folder = Path(folder)
     with _hidden_folder(folder, ".partial-", folder) as stage:
@@ -346,9 +345,9 @@ class FileVersions:
     def require_unchanged(self) -> None:
         """Raise :class:`DataError` if a file has been written to since this object was made.
 
-        A program that writes to a file can reset the modification time, but not the time of change
-        (ctime). So a later ctime means that the file was written to, unless its mode, its owner or
-        its number of links also differs: the system updates the ctime for these changes, too.
+        A program that writes to a file can reset its modification time, but not its time of change
+        (ctime). The ctime also changes with the file's mode, owner and number of links, so a new
+        ctime counts only if these are as before.
         """
         for path, old in self._files.items():
             now = path.stat() if path.exists() else None

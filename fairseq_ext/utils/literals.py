@@ -1,7 +1,7 @@
 """Read Python literals in options without ``eval``.
 
 :func:`literal` accepts everything that fairseq's options use: numbers, strings, booleans, None,
-lists, tuples and dictionaries, a sign before a number, and ``+`` and ``*``, as in the option for
+lists, tuples, dictionaries, signs, and the operators ``+`` and ``*``. An example is the option for
 wav2vec 2.0's layers: ``[(512, 10, 5)] + [(512, 3, 2)] * 4``. Nothing here imports fairseq.
 """
 

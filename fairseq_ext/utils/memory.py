@@ -34,9 +34,9 @@ def keep() -> bool:
 def give_back() -> None:
     """Make this process return freed memory to the system; call this before it starts threads.
 
-    By default each thread has its own heap, which keeps freed memory. Blocks above a threshold are
-    outside the heaps and return to the system at once, but whenever such a block is freed, glibc
-    raises the threshold. This function makes all threads share one heap, and fixes the threshold.
+    By default, each thread has a heap, which keeps freed memory, and glibc raises the size above
+    which freed blocks return to the system at once. This function makes all threads share one heap,
+    and fixes that size.
     """
     mallopt = _mallopt()
     if mallopt is not None:

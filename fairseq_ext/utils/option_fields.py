@@ -28,9 +28,9 @@ class Once(argparse.Action):
 def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **settings: Any) -> Any:
     """Declare a dataclass field that :func:`add_options` turns into a command-line option.
 
-    An option without a default is required. Its flag follows from the field's name unless there are
-    ``names``; a name without ``--`` makes a positional argument. Type, action and metavar follow
-    from the field's annotation, unless ``settings`` of ``add_argument`` replace them.
+    An option without a default is required. ``names`` replace the flag made from the field's name;
+    a name without ``--`` makes a positional argument. Type, action and metavar follow from the
+    field's annotation, unless ``settings`` of ``add_argument`` replace them.
     """
     metadata = {_OPTION: {"names": names, "help": help, **settings}}
     if isinstance(default, list):
@@ -44,17 +44,14 @@ def flag(name: str) -> str:
 
 
 def require_at_least(options: Any, **minima: int) -> None:
-    """Raise ConfigError if an option is below its minimum; ``minima`` are by field name."""
+    """Raise ConfigError if an option is below its minimum, such as ``beam=1`` in ``minima``."""
     for name, minimum in minima.items():
         if (value := getattr(options, name)) < minimum:
             raise wrong_value(flag(name), f"at least {minimum}", value)
 
 
 def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
-    """Add an option to a parser for each field of the dataclass ``kind``.
-
-    If ``names`` is not empty, only fields with these names become options.
-    """
+    """Add an option to a parser for each field of ``kind``, or only for the fields ``names``."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if _OPTION not in field.metadata or (names and field.name not in names):

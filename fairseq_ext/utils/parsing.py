@@ -30,10 +30,7 @@ class Parser(argparse.ArgumentParser):
         return f"{help_text}\nexample:\n  {self.example}\n" if self.example else help_text
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse like argparse, but let a subcommand's parser itself refuse unknown arguments.
-
-        That parser, unlike the parent parser, can suggest a name among its own options.
-        """
+        """Refuse unknown arguments in a subcommand's own parser, which can suggest its options."""
         self._words = list(args or [])
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:

@@ -17,7 +17,7 @@ def run(address: str, work: Callable[[Any, bool], object], request: Any, *, cpu:
     """Start as many workers as the cluster at ``address`` has room for, and wait for all of them.
 
     The address ``local`` starts a cluster. If ``cpu`` is True, no worker gets a GPU. Each worker
-    calls ``work(request, without_gpu)``, where ``without_gpu`` says whether it has no GPU. Raise
+    calls ``work(request, without_gpu)``; ``without_gpu`` is True for workers without a GPU. Raise
     EnvironmentProblem if Ray is not installed, or the cluster cannot be reached.
     """
     extras.need("ray")

@@ -27,7 +27,7 @@ PAUSE = 0.5  # seconds before looking again at files that others are making
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """A folder in which several workers do one job, which a JSON file describes (its manifest)."""
+    """A folder in which several workers do one job, which ``manifest.json`` describes."""
 
     path: Path
     head: Mapping[str, Any]  # the first entries of the manifest: `format` and its `version`
@@ -118,10 +118,7 @@ class SharedFolder:
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Flatten nested dicts and lists; return the values by path, such as ``inputs 1 sha256``.
-
-    All paths begin with ``name``.
-    """
+    """Return the leaves of nested dicts and lists by their paths, such as ``inputs 1 sha256``."""
     if isinstance(value, (dict, list)):
         items = value.items() if isinstance(value, dict) else enumerate(value, start=1)
         pairs = [_flat(entry, f"{name} {key}".lstrip()) for key, entry in items]
