@@ -3,7 +3,7 @@
 Each check prints a line that begins with ``ok``, ``note`` (worth knowing), ``warning`` (something
 will be missing or slow) or ``ERROR`` (training or translating cannot work). The cure follows on a
 line of its own. Versions are read from package metadata, so that most checks work even if a package
-cannot be imported. An installation with neither torch nor fairseq is complete except for training.
+cannot be imported. Training and checkpoints need torch and fairseq; an installation may lack both.
 """
 
 import argparse
@@ -120,10 +120,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _is_for_training() -> bool:
-    """Return whether torch or any version or fork of fairseq is installed.
-
-    If none is, the installation is only for translating, and neither package is checked.
-    """
+    """Return whether torch, or any version or fork of fairseq, is installed."""
     is_importable = any(importlib.util.find_spec(name) for name in ("torch", "fairseq"))
     return is_importable or bool(_version("torch") or installation.fairseq_distributions())
 
@@ -185,10 +182,7 @@ def _fairseq_distribution() -> Iterator[Check]:
 
 
 def _quietly(action: Callable[[], Any]) -> str | None:
-    """Run ``action``, and discard its output.
-
-    Return None if it succeeds; else return its exception in one line.
-    """
+    """Run ``action`` without its output; return its exception in one line, or None."""
     text = io.StringIO()
     with warnings.catch_warnings(), redirect_stderr(text), redirect_stdout(text):
         warnings.simplefilter("ignore")
