@@ -1,16 +1,16 @@
 """The subcommands of ``fairseq-ext``, listed here by purpose.
 
 A subcommand has a module with its name (``scaling_fit.py`` for ``scaling-fit``). The module's
-function ``add(commands)`` adds a parser to ``commands``, and sets the parser's default ``run``: a
-function that takes the parsed arguments, and may return an exit status. Until ``run`` is called, a
-module imports little more than argparse.
+function ``add(commands)`` adds a parser, and sets the parser's default ``run``: a function that
+takes the parsed arguments, and may return an exit status. Until ``run`` is called, a module imports
+little more than argparse.
 
-A module may have further subcommands. ``MODULES`` maps the name of each to its module, whose
-function ``add_NAME`` adds the subcommand NAME.
+``MODULES`` lists the subcommands that share the module of another subcommand. The function
+``add_NAME`` of this module adds the subcommand NAME.
 
-The subcommands of a single architecture are in the folder ``commands`` of that architecture. The
-architecture's ``__init__.py`` lists them in ``COMMANDS``, below the headings of ``GROUPS``, and its
-pictures for ``plot`` in ``PICTURES``.
+An architecture keeps its own subcommands in its folder ``commands``. The architecture's
+``__init__.py`` lists them in ``COMMANDS``, which has the form of ``GROUPS``, and its pictures for
+``plot`` in ``PICTURES``.
 """
 
 import argparse
@@ -134,10 +134,7 @@ def add_all(parser: Parser, only: str | None = None) -> None:
 
 
 def _add_examples(parsers: dict[str, Parser], prefix: str = "") -> None:
-    """Give parsers, and those of their own subcommands, their :data:`EXAMPLES`.
-
-    ``prefix`` comes before the parsers' names in :data:`EXAMPLES`, such as "plot " for ``curves``.
-    """
+    """Give each parser its entry of :data:`EXAMPLES`; ``prefix`` is "plot " for ``plot curves``."""
     for name, parser in parsers.items():
         parser.example = EXAMPLES.get(f"{prefix}{name}", parser.example)
         for action in parser._actions:

@@ -1,8 +1,8 @@
 """Options of the commands that translate: for search, for sampling, and for text.
 
 Most options for search have the names and types of fields of :class:`Search`. Options for text
-change the steps from text to tokens. The file ``text.json``, beside a model or its data, records
-how their text became tokens. It decides about each step that no option names.
+replace single steps of ``text.json``. This file, beside a model or its data, records how the text
+of the training became tokens.
 """
 
 from __future__ import annotations
@@ -48,10 +48,7 @@ TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 
 
 def _number(default: float, text: str) -> Any:
-    """Declare a numeric option whose value is None if the command line lacks it.
-
-    The help shows ``default``, which applies unless the model has a default of its own.
-    """
+    """Declare an option that is None if absent, because a model may have a default of its own."""
     return option(None, f"{text} ({default})")
 
 
@@ -62,10 +59,7 @@ def specified(args: Any, names: Iterable[str] = OF_A_MODEL) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The options of search and sampling.
-
-    If an option is None, it was not given, and :meth:`search` chooses a default.
-    """
+    """The options of search and sampling; :meth:`search` replaces None by a default."""
 
     beam: int | None = _number(Search.beam, "beam size")
     nbest: int | None = _number(Search.nbest, "translations for each line")
@@ -147,8 +141,8 @@ class SearchOptions:
         """Return the settings of a search, with a default for each option that is None.
 
         The default is that of ``model_defaults`` or, if the model has none, that of :class:`Search`
-        or :data:`SAMPLES`. If ``--sampling`` or a ``--sampling-topk`` above 0 is given, the default
-        of ``--epsilon-sampling`` is 0. Raise ConfigError as :meth:`check` does.
+        or :data:`SAMPLES`. With ``--sampling`` or a ``--sampling-topk`` above 0, the default of
+        ``--epsilon-sampling`` is 0. Raise ConfigError as :meth:`check` does.
         """
         self.check()
         values = {name: getattr(Search, name) for name in (*SEARCH, *LIMITS)}
@@ -176,7 +170,7 @@ def add_search(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """Options for the steps between text and tokens; if one is None, ``text.json`` decides."""
+    """Options for the steps between text and tokens; None leaves a step to ``text.json``."""
 
     normalize: bool | None = option(None, "normalize punctuation first, as Moses does")
     tokenize: bool | None = option(None, "split into Moses tokens, and detokenize the translation")
@@ -206,11 +200,10 @@ def chosen_codec(
 ) -> TextCodec:
     """Make the codec that turns text into tokens, and tokens into text.
 
-    Its steps are those of the first ``text.json`` in ``folders``; without such a file, there are
-    none. Then ``options`` that are set replace single steps. ``codes`` is a file of merges that
-    replaces ``--bpe-codes``. If ``constraints`` is True, a line may have target text after the
-    source, separated by tabs. Raise ConfigError for ``--keep-tokens`` if no step makes Moses
-    tokens.
+    Its steps are those of the first ``text.json`` in ``folders``, if there is one. Each of the
+    ``options`` that is set replaces a step. ``codes``, a file of merges, replaces ``--bpe-codes``
+    unless it is None. If ``constraints`` is True, a line may have target texts after the source,
+    separated by tabs. Raise ConfigError for ``--keep-tokens`` if no step makes Moses tokens.
     """
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text import pipeline

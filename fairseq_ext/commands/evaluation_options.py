@@ -1,8 +1,8 @@
 """Options of the commands that read and measure translations.
 
 They name the reference, metrics, BLEU's tokenizer, and the steps that turn translations into text.
-Each of ``score``, ``compare``, ``plot lengths``, ``hypotheses`` and ``mbr`` has some of them. If no
-option names the steps, ``text.json`` decides: a file of the run that made the translations, which
+Each of ``score``, ``compare``, ``plot lengths``, ``hypotheses`` and ``mbr`` has some of them.
+Without options for these steps, the ``text.json`` of the run that made the translations decides. It
 records how the run's text became tokens.
 """
 
@@ -71,10 +71,9 @@ class TokenizerOptions:
     ) -> str:
         """Return the name of sacrebleu's tokenizer: ``--tokenize``, or the target language's.
 
-        The language is the first of these that is given: that of ``-l``, that of ``--detokenize``,
-        the target of a converter in ``undoing``, the ending of the reference file ``path``. For a
-        language without a tokenizer of its own,
-        :func:`~fairseq_ext.evaluation.score.choose_tokenizer` also examines ``references``.
+        The target language is the first that one of these names: ``-l``, ``--detokenize``, the
+        converters in ``undoing``, the ending of the reference file ``path``. If the language has no
+        tokenizer of its own, :func:`~fairseq_ext.evaluation.score.choose_tokenizer` decides.
         """
         from fairseq_ext.evaluation.score import choose_tokenizer
 
@@ -97,15 +96,14 @@ class ProcessOptions:
     metric_batch_size: int | None = option(None, "sentences in a batch of the metric (16)")
 
     def settings(self) -> dict[str, Any]:
-        """Return the arguments of ``neural.NeuralMetric`` that options set, by name."""
+        """Return the options that are set, as arguments of ``neural.NeuralMetric``."""
         settings = {"python": self.metric_python, "batch_size": self.metric_batch_size}
         return {name: value for name, value in settings.items() if value is not None}
 
     def refuse(self, absent: str) -> None:
-        """Raise ConfigError if one of these options is set although ``absent`` is missing.
+        """Raise ConfigError if one of these options is set: they have no effect without ``absent``.
 
-        ``absent`` is the option without which they have no effect, such as ``--metric
-        comet:MODEL``. The caller has checked that it is missing.
+        ``absent`` is an option that is missing, such as ``--metric comet:MODEL``.
         """
         for name in ("metric_python", "metric_batch_size"):
             if getattr(self, name) is not None:
@@ -144,10 +142,9 @@ class MetricOptions:
     def source_path(self, reference: ReferenceOptions, latency: bool = False) -> Path | None:
         """Return the file with the source sentences: ``--source``, or the source of the test set.
 
-        Only neural metrics and a measurement of ``latency`` need this file. Return None if neither
-        is wanted, or if there is neither ``--source`` nor a test set of sacrebleu. Raise
-        ConfigError for an unknown metric, or for an option that needs a neural metric if there is
-        none.
+        Return None if there is no such file, or if nothing reads it: only neural metrics and a
+        measurement of ``latency`` do. Raise ConfigError for an unknown metric, or for an option
+        that needs a neural metric if there is none.
         """
         from fairseq_ext.evaluation.score import TEXT_METRICS
 
@@ -181,7 +178,7 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
 class UndoingOptions:
     """The options for turning translations into text.
 
-    The first of these rules that applies says whether subword pieces are joined:
+    The first rule that applies decides whether subword pieces are joined:
 
     - ``--remove-bpe`` and ``--detokenize`` join them, ``--no-remove-bpe`` leaves them.
     - A ``text.json`` names the kind of pieces to join, if any.
@@ -201,12 +198,12 @@ class UndoingOptions:
         return self.detokenize is None and not self.keep_tokens and self.remove_bpe is None
 
     def undoing(self, generated: Sequence[Path], subwords: str = "joined") -> Postprocessor:
-        """Return a converter of the translations of one system to text.
+        """Return the converter of one system's translations to text.
 
-        ``generated`` has the system's outputs of fairseq-generate. Without ``--remove-bpe``,
-        ``--detokenize`` and ``text.json``, ``subwords`` says what to do: ``joined`` joins
-        subword-nmt's pieces, ``none`` leaves all tokens as they are. Raise ConfigError if the
-        outputs become text in different ways, or options contradict each other.
+        ``generated`` has the system's outputs of fairseq-generate. Without ``text.json`` and
+        options, ``subwords`` decides: ``joined`` joins subword-nmt's pieces, ``none`` leaves all
+        tokens as they are. Raise ConfigError if the outputs need different converters, or options
+        contradict each other.
         """
         from fairseq_ext.text.generated import Postprocessor, find
         from fairseq_ext.text.pipeline import Pipeline

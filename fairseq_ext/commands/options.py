@@ -23,7 +23,6 @@ READ = ("dict.*.txt", "text.json", "*.pt", "*.bin", "*.idx")
 
 
 def add_generated(parser: argparse.ArgumentParser) -> None:
-    """Add the argument GENERATED, the output of fairseq-generate."""
     parser.add_argument(
         "generated",
         type=Path,
@@ -39,7 +38,6 @@ def add_output(parser: argparse.ArgumentParser, metavar: str, text: str) -> None
 
 
 def add_picture_output(parser: argparse.ArgumentParser) -> None:
-    """Add ``--output`` for a picture."""
     text = "picture to write, or OUT.svg; its numbers are written to OUT.json"
     add_output(parser, "OUT.png", text)
     parser.set_defaults(endings=PICTURE)
@@ -57,12 +55,10 @@ def write_json(path: Path | None, data: Any) -> None:
 
 
 def named_values(option: str, form: str, items: Sequence[str]) -> dict[str, str]:
-    """Parse the values ``NAME=FILE`` of a repeated option; return the files by name.
+    """Parse the values ``NAME=VALUE`` of a repeated option; return a dict from names to values.
 
-    ``option`` and ``form`` are for messages: the option, and the form of its values.
-
-    Raises:
-        ConfigError: a value has another form, or a name is repeated.
+    Messages show ``option`` and the ``form`` of its values, such as ``NAME=FILE``.
+    Raise ConfigError if a value has another form, or a name is repeated.
     """
     values: dict[str, str] = {}
     for item in items:
@@ -76,8 +72,8 @@ def named_values(option: str, form: str, items: Sequence[str]) -> dict[str, str]
 def keep_inputs(args: Any) -> None:
     """Refuse a command line that would overwrite an input, or write two outputs to one file.
 
-    The :data:`OUTPUTS` of ``args`` are files to write, and all other paths are read. A command that
-    writes several files sets ``endings``, which replace the ending of ``--output``.
+    The arguments in :data:`OUTPUTS` are outputs; all other paths in ``args`` are inputs. A command
+    that writes several files sets ``endings``, which replace the ending of ``--output``.
 
     Raises:
         DataError: an input would be overwritten.
@@ -107,7 +103,7 @@ def keep_inputs(args: Any) -> None:
 def require_folders(args: argparse.Namespace) -> None:
     """Raise EnvironmentProblem if the folder of an output does not exist.
 
-    A command that makes the folder of ``--output`` itself sets ``makes_folder``.
+    The folder of ``--output`` may be missing if the command sets ``makes_folder``.
     """
     made_by_command = ("output",) if getattr(args, "makes_folder", False) else ()
     for name in OUTPUTS:
@@ -117,10 +113,7 @@ def require_folders(args: argparse.Namespace) -> None:
 
 
 def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
-    """Yield the files that the argument ``name`` names.
-
-    For a folder, also yield the files in it that commands read; see :data:`READ`.
-    """
+    """Yield the paths of an argument; for a folder, also the files in it that commands read."""
     value = getattr(args, name)
     for path in value if isinstance(value, list) else [value]:
         if name in NAMED and isinstance(path, str):
@@ -140,8 +133,8 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
 def ended_by_sigterm() -> Iterator[None]:
     """End the ``with`` block at SIGTERM, SIGHUP or Ctrl-C, and go on after it without an error.
 
-    It must run within ``files.cleaned_up``, as every command does: that turns SIGTERM into
-    KeyboardInterrupt, which is suppressed here.
+    It must run within ``files.cleaned_up``, as every command does. There, SIGTERM raises
+    KeyboardInterrupt, which this function suppresses.
     """
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         # A running server has a handler of its own for SIGTERM, but not for SIGHUP.

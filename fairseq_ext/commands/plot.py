@@ -16,7 +16,6 @@ from fairseq_ext.utils.option_fields import Once, add_options, from_args
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand ``plot``, with a subcommand for each kind of picture."""
     parser = commands.add_parser(
         "plot",
         help="draw learning curves, attention, gates, or BLEU by length, as PNG or SVG",
@@ -51,9 +50,9 @@ def _add_curves(pictures: options.Subparsers) -> None:
 
 
 def _named_log(text: str) -> str:
-    """Turn ``[NAME=]RUN``, where RUN is a log or the folder of a run, into ``NAME=FILE``.
+    """Turn ``[NAME=]RUN`` into ``NAME=FILE``; RUN is a log or the folder of a run.
 
-    Without NAME, it is the name of the folder, or of a log that is not called ``train.log``. Raise
+    By default, NAME is the name of RUN or, if RUN is a file ``train.log``, of its folder. Raise
     ArgumentTypeError if the folder has no ``train.log``.
     """
     path = Path(text.partition("=")[2] or text)

@@ -38,7 +38,7 @@ class Request:
     json: Path | None = None
 
     def check(self) -> None:
-        """Raise ConfigError if an option has no effect beside another, or lacks one it needs."""
+        """Raise ConfigError if options do not go together."""
         fault = None
         if self.generated and self.tokenized_hyp:
             fault = "`--tokenized-hyp` goes with `--hyp`; `--generated` has the tokens."

@@ -68,11 +68,7 @@ def serve(settings: Settings) -> int:
 
 
 def _splits(settings: Settings) -> bool:
-    """Return whether to split lines into sentences.
-
-    ``--split-sentences`` or ``--no-split-sentences`` decides. Without either, lines are split if
-    the library for it is installed. If it is not installed, a note is printed.
-    """
+    """Return ``--split-sentences``, or else whether the library sentence-splitter is installed."""
     if settings.split_sentences is not None:
         return settings.split_sentences
     if importlib.util.find_spec("sentence_splitter") is not None:

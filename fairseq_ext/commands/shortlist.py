@@ -83,12 +83,11 @@ def _shortlist(args: argparse.Namespace) -> None:
 
 
 def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[str, str]]:
-    """Find the training data of the language pair ``src``, ``tgt``.
+    """Find the binarized training data of a language pair; a language of None means any.
 
-    If a language is None, any is accepted. Return the prefix of the data's files, such as
-    ``data-bin/train.de-en``, and both languages. If both languages are given, data of the opposite
-    direction are accepted, as by fairseq. Raise DataError unless exactly one pair has training
-    data.
+    Return the prefix of the data's files, such as ``data-bin/train.de-en``, and both languages. As
+    in fairseq, data of the opposite direction are accepted if both languages are given. Raise
+    DataError unless exactly one pair has training data.
     """
     pairs = {}
     for path in data.glob("train.*-*.*.idx"):

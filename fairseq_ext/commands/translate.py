@@ -65,7 +65,7 @@ class PartOptions:
     )
 
     def check(self, inputs: Sequence[Path] | None, outputs: Mapping[str, Path | None]) -> None:
-        """Raise ConfigError if an option needs ``--parts``, or does not go with it.
+        """Raise ConfigError if ``--parts`` is needed but missing, or if options exclude each other.
 
         ``inputs`` are files, or None for standard input. ``outputs`` maps the names of options to
         the files that they write. None of these files may be in the folder of the parts.
@@ -141,8 +141,7 @@ class Request:
     def resolved(self) -> Request:
         """Return a copy with the models' files in ``path``, and with no ``words``.
 
-        ``words`` are the positional arguments. If they name a data folder, it becomes ``data``;
-        else they become ``lines`` of text.
+        ``words``, the positional arguments, become ``data`` if they name a folder, else ``lines``.
         """
         from fairseq_ext.decoding.loading import refuse_unused_data
 
@@ -374,7 +373,7 @@ def translate_all(request: Request, translate: TranslateLines) -> Iterator[Trans
 def write(
     translations: Iterable[Translation], nbest: int, out: IO[str], details: IO[str] | None
 ) -> int:
-    """Write ``nbest`` translations of each line to ``out``; also to ``details``, if set, as JSON.
+    """Write translations to ``out`` and, unless ``details`` is None, as JSON to ``details``.
 
     With ``nbest`` above 1, each row of ``out`` has line number, rank, score and text. Return the
     number of the last line, or 0 if there is none.
@@ -392,10 +391,7 @@ def write(
 
 
 def _noticed(translations: Iterable[Translation], several: list[int]) -> Iterator[Translation]:
-    """Yield ``translations``; find lines whose source seems to have several sentences.
-
-    Their numbers, from 1, are appended to ``several``.
-    """
+    """Yield ``translations``; list in ``several`` the lines that seem to have several sentences."""
     from fairseq_ext.text.sentences import seem_several
 
     for translation in translations:
@@ -495,10 +491,7 @@ def translate_parts(request: Request) -> None:
 
 
 def _files(request: Request) -> list[Path]:
-    """List the files that the translations depend on.
-
-    They are the models, dictionaries, every ``text.json``, and the files that options name.
-    """
+    """List the models, dictionaries and other files that the translations depend on."""
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.loading import data_of
 
@@ -514,9 +507,8 @@ def _files(request: Request) -> list[Path]:
 def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     """Describe what the translations depend on, for a manifest: files by checksum, and options.
 
-    Options that may differ between workers are left out: devices, memory, paths and --skip-long. A
-    worker without --skip-long fails at a line that is too long, so the parts that it finishes are
-    the same.
+    Options that may differ between workers are left out: devices, memory, paths and --skip-long.
+    Without --skip-long, a worker fails at a line that is too long, and does not finish its part.
     """
     values = dataclasses.asdict(request.search) | dataclasses.asdict(request.text)
     values |= {name: getattr(request, name) or None for name in OF_JOB}
