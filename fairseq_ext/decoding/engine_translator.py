@@ -73,10 +73,7 @@ class EngineTranslator:
         numbers: Sequence[int] | None = None,
         search: Search | None = None,
     ) -> list[list[Candidate]]:
-        """Translate like :meth:`fairseq_ext.decoding.translator.Translator.translate`.
-
-        Batch size, constraints and shortlist are always those of the translator's default search.
-        """
+        """Translate like :meth:`fairseq_ext.decoding.translator.Translator.translate`."""
         search = search or self._search
         rules = _rules(search, self._search.constraints, len(self._model.target))
         numbers = range(len(sentences)) if numbers is None else numbers
@@ -126,7 +123,7 @@ class EngineTranslator:
         return scored
 
     def _split(self, line: str) -> list[str]:
-        """Return the sentence of a line and, if the search has constraints, its constraints."""
+        """Split a line into its sentence and, if the search has constraints, its constraints."""
         return line.split("\t") if self._search.constraints else [line]
 
     def _encode_constraints(self, constraints: Sequence[str]) -> list[int]:
@@ -139,10 +136,7 @@ class EngineTranslator:
         return tokens
 
     def _encode(self, line: str) -> list[int]:
-        """Return the token ids of a line, with the special symbols that the model expects.
-
-        If sources were truncated in training (``--truncate-source``), this line is, too.
-        """
+        """Return the token ids of a line with special symbols, cut like sources in training."""
         model = self._model
         numbers = (self._numbers.get(symbol, UNKNOWN) for symbol in line.split())
         tokens = [number for number in numbers if number != PAD]  # fairseq takes it for padding
@@ -167,9 +161,8 @@ class EngineTranslator:
 def _rules(search: Search, constraints: str | None, vocabulary: int) -> Rules:
     """Convert the options of a search into those of the engine.
 
-    ``constraints`` is the option of the translator's default search, and ``vocabulary`` the size of
-    the target dictionary. Raise ConfigError for half precision, or a beam that is too large for the
-    dictionary.
+    ``constraints`` is the option of the translator's default search, and ``vocabulary`` the number
+    of target symbols. Raise ConfigError for half precision, or a beam too large for the vocabulary.
     """
     if search.fp16:
         raise ConfigError("`--fp16` does not go with a model for the engine.")

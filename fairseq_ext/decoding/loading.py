@@ -53,7 +53,7 @@ def open_model(
         paths: bundles or checkpoints, as :func:`models_of` finds them; several are an ensemble.
         data: folder with the dictionaries; None for the model's own, or those of its training.
         languages: source and target; None for the model's own.
-        make_search: turns the model's own search defaults into the search options of all calls.
+        make_search: makes the default search of all calls from the model's search defaults.
         threads: number of threads; None for the number set in the environment.
 
     Raises:
@@ -98,10 +98,7 @@ def open_model(
 
 
 def _require_same_text(folders: Iterable[Path], src: str, tgt: str) -> None:
-    """Raise ConfigError if the ``text.json`` of an ensemble's models differ.
-
-    Models without a ``text.json`` are accepted.
-    """
+    """Raise ConfigError if two models of an ensemble have a ``text.json`` with different steps."""
     texts = [(folder, pipeline.find_towards([folder], src, tgt)) for folder in sorted(folders)]
     existing = [(folder, text) for folder, text in texts if text is not None]
     for (first, text), (second, other) in pairwise(existing):
@@ -121,9 +118,8 @@ def refuse_unused_data(
 ) -> None:
     """Raise ConfigError if ``data``, a folder with dictionaries, would have no effect.
 
-    It has none if the engine runs all models, because these are then bundles, which have their own
-    dictionaries. ``engine`` and ``fp16`` are the options of the search that decide whether the
-    engine runs the models. ``name`` is the name of the option for ``data`` in the message.
+    Bundles that the engine runs use their own dictionaries. Whether the engine runs all models
+    depends on the search options ``engine`` and ``fp16``. The message calls the option ``name``.
     """
     if data is not None and _run_by_engine(models, engine, fp16):
         raise ConfigError(
@@ -158,13 +154,12 @@ def _defaults(paths: Sequence[Path]) -> SearchDefaults:
 
 
 def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """Return the models that a path names: one or, for some models that fairseq published, several.
+    """Return the models that a path names: one, or an ensemble that fairseq's authors published.
 
-    Several models are an ensemble. ``src`` and ``tgt`` choose the languages of multilingual
-    published models; None for the languages of the training. If the path is the folder of a
-    training, return its averaged checkpoint, or else the best one, or else the last one. If it is
-    the name of a bundle, return the bundle's folder. Else return the path itself. Raise ConfigError
-    for a folder without a model.
+    For the folder of a training, return its averaged checkpoint, or else the best one, or else the
+    last one. For the name of a bundle, return the bundle's folder; for other paths, return the path
+    itself. ``src`` and ``tgt`` choose the languages of multilingual published models; None for the
+    languages of the training. Raise ConfigError for a folder without a model.
     """
     if links := published.prepare(path, src, tgt):
         return links
@@ -201,14 +196,10 @@ def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path
 def data_of(path: Path) -> Path:
     """Find the folder with the dictionaries that a checkpoint was trained with.
 
-    Return the first folder with dictionaries among these:
-
-    - the checkpoint's own folder;
-    - the folder of the data that the checkpoint names. If its path is relative, it is looked up
-      from the checkpoint's folder, from the two folders above it, where the recipes keep their
-      data, and from the working folder of this process.
-
-    Raise ConfigError if no folder has dictionaries.
+    First try the checkpoint's own folder, then the data folder that the checkpoint names. A
+    relative name is tried from the checkpoint's folder, from the two folders above it, where the
+    recipes keep their data, and from the working folder. Raise ConfigError if no folder has
+    dictionaries.
     """
     checkpoint = find_model.require(path)  # before the next line, which fails without torch
     from fairseq_ext.checkpoints import storage

@@ -55,7 +55,7 @@ class SacrebleuUtility:
         self.score = metric.sentence_score
 
     def matrix(self, candidates: Sequence[str], source: str | None = None) -> Array:
-        """Score each of ``H`` candidates (rows) against each as reference (columns): ``[H, H]``."""
+        """Score ``H`` candidates: entry i, j of ``[H, H]`` rates candidate i by reference j."""
         return np.array([[self.score(h, [y]).score for y in candidates] for h in candidates])
 
 
@@ -74,7 +74,7 @@ class NeuralUtility:
         return f"COMET|{self.metric.signature}"
 
     def matrix(self, candidates: Sequence[str], source: str) -> Array:
-        """Score each of ``H`` candidates (rows) against each as reference (columns): ``[H, H]``.
+        """Score ``H`` candidates: entry i, j of ``[H, H]`` rates candidate i by reference j.
 
         Raise ConfigError if the metric does not read references.
         """
@@ -121,7 +121,7 @@ class MbrsUtility:
         return self._load()
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
-        """Score each of ``H`` candidates (rows) against each as reference (columns): ``[H, H]``."""
+        """Score ``H`` candidates: entry i, j of ``[H, H]`` rates candidate i by reference j."""
         texts = list(candidates)
         scores = self.metric.pairwise_scores(texts, texts, source)
         return self.sign * scores.double().cpu().numpy()
@@ -204,10 +204,9 @@ def read_candidates(
 ) -> list[Candidates]:
     """Read the ``count`` samples of every sentence from outputs of fairseq-generate.
 
-    ``undoing`` turns their tokens into text. If the utility ``reads_source``, candidates get their
-    source from the lines of the file ``source`` or, if this is None, from the S lines of the
-    outputs. Raise DataError if a sentence has another number of samples, or the files do not belong
-    together.
+    ``undoing`` turns their tokens into text. If ``reads_source``, sources are read from the file
+    ``source`` or, if this is None, from the S lines of the outputs. Raise DataError if a sentence
+    has fewer or more samples, or if the files do not belong together.
     """
     files = [read_generated(path) for path in paths]
     _check_together(paths, files)
@@ -252,8 +251,8 @@ def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]
 def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ...]:
     """Draw ``size`` of a sentence's candidates at random; return their indices, ascending.
 
-    With the same ``seed``, a larger subset contains all smaller ones. The first ``size`` samples
-    would not be random, because fairseq sorts samples by score.
+    fairseq sorts samples by score, so the first ``size`` would not be random. With the same
+    ``seed``, a larger subset contains all smaller ones.
     """
     order = np.random.default_rng([seed, candidates.index]).permutation(len(candidates.texts))
     return tuple(sorted(order[:size].tolist()))
@@ -291,11 +290,7 @@ def as_dict(decisions: Sequence[Decision], utility: Utility, **settings: Any) ->
 
 
 def as_table(decisions: Sequence[Decision], utility: Utility) -> str:
-    """Summarize decisions as a table.
-
-    Its rows are the number of sentences, the mean number of distinct candidates of a sentence, the
-    mean utility of a random candidate and of the chosen candidate, and the utility's signature.
-    """
+    """Summarize decisions as a table of counts, mean utilities and the utility's signature."""
     name = utility.signature
     rows = (
         ("sentences", f"{len(decisions)}"),

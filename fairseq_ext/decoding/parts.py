@@ -6,7 +6,7 @@ absent (:mod:`fairseq_ext.utils.shared_folder`)::
     manifest.json       the job: checksums of texts and models, options, number of lines per part
     part-000000.txt     translations of a part; all parts in order are the whole text
     part-000000.jsonl   details of the translations, if requested
-    part-000000.sha256  checksums of both, as ``sha256sum`` prints them
+    part-000000.sha256  checksums of the .txt and .jsonl file, as ``sha256sum`` prints them
 """
 
 import contextlib
@@ -57,8 +57,8 @@ class Folder:
     def work(self, parts: Sequence[Part], write: WritePart) -> None:
         """Translate ``parts`` together with other workers, until none of them is missing.
 
-        Call ``write`` with each part that falls to this worker, an open file for the translations,
-        and an open file for the details or, if no details are requested, None.
+        For each part that this worker translates, ``write(part, translations, details)`` is called
+        with open files. ``details`` is None if no details are requested.
         """
         parts_by_name = {self.text(part).name: part for part in parts}
         self.shared.work([*parts_by_name], lambda name: self._write(parts_by_name[name], write))
@@ -105,6 +105,5 @@ class Folder:
 
 
 def _holds(output: Path, content: Iterable[bytes]) -> bool:
-    """Return whether a file has exactly this content."""
     with output.open("rb") as file:
         return all(file.read(len(block)) == block for block in content) and not file.read(1)

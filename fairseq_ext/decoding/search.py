@@ -106,8 +106,8 @@ class Candidate:
 
     Attributes:
         tokens: the tokens that the model wrote, separated by spaces.
-        score: log-probability (base 2) divided by length, as fairseq-generate prints it.
-        attention: weights ``[target tokens + 1][source tokens + 1]``, with ``</s>`` on both sides;
+        score: log-probability (base 2) over the length penalty, as fairseq-generate prints it.
+        attention: weights ``[T][S]`` of T target and S source tokens, ``</s>`` included;
             empty without :attr:`Search.attention`.
     """
 
@@ -130,10 +130,10 @@ Translates: TypeAlias = "Translator | EngineTranslator"
 
 
 def require_compatible(constraints: str | None, **options: object) -> None:
-    """Raise ConfigError if ``constraints`` is set together with an option in ``options``.
+    """Raise ConfigError if ``constraints`` is set together with one of ``options``.
 
-    ``options`` maps names of options that change a line before it is translated, such as ``keep``,
-    to their values. They would also change the constraints, because these are part of the line.
+    ``options`` maps the names of options such as ``keep`` to their values. These options change a
+    line before it is translated, and would also change the constraints in the line.
     """
     names = [flag(name) for name, value in options.items() if value]
     if constraints is not None and names:

@@ -38,7 +38,7 @@ class TextCodec(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """The translations of a sentence, best first, as text and as tokens; empty if skipped."""
+    """The translations of a sentence, best first, as text and as tokens; there may be none."""
 
     texts: Sequence[str]
     candidates: Sequence[Candidate]
@@ -51,7 +51,7 @@ class Translation:
     Attributes:
         line: the number of the line, from 1.
         source: the text of the line.
-        texts: translations, best first; one empty text for a skipped line.
+        texts: translations, best first; one empty text for an empty or skipped line.
         candidates: the translations as tokens with scores; empty if nothing was translated.
         text: the best translation.
     """
@@ -148,10 +148,10 @@ def translations(
 
 
 class SpannedSentences:
-    """Sentences with spans of text that must stay unchanged, such as URLs; masks replace the spans.
+    """Sentences in which masks replace spans that must stay unchanged, such as URLs.
 
-    The caller translates the masked sentences, ``texts``, and gives the results to :meth:`restore`.
-    If the translation of a sentence has lost a mask, the caller translates the parts between its
+    The caller translates ``texts``, the masked sentences, and gives the results to :meth:`restore`.
+    If the translation of a sentence has lost a mask, the caller translates the parts between the
     spans one by one, and gives these results to :meth:`complete`.
     """
 
@@ -166,7 +166,7 @@ class SpannedSentences:
     ) -> tuple[list[str], list[int]]:
         """Put the spans back into ``ranked``, the translations of the masked sentences.
 
-        At most ``most`` translations of a sentence are kept (None: all). Return the parts that the
+        Keep at most ``most`` translations of a sentence (None: all). Return the parts that the
         caller must still translate, and for each part the index of its sentence.
         """
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
@@ -185,10 +185,7 @@ class SpannedSentences:
         return [part for part, _ in parts], [place for _, place in parts]
 
     def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
-        """Return the translations of each sentence.
-
-        ``ranked`` has the translations of the parts that :meth:`restore` returned, in their order.
-        """
+        """Return all translations; ``ranked`` are those of the parts from :meth:`restore`."""
         translated, results = iter(ranked), list[Ranked]()
         for line, result in zip(self._masked, self._results, strict=True):
             if result is None:
@@ -203,12 +200,11 @@ class SpannedSentences:
 def join_parts(
     parts: Sequence[str], translated: Iterator[Ranked], splitter: SentenceSplitter
 ) -> Ranked:
-    """Join the translations of a line's sentences into translations of the line, best first.
+    """Join the translations of a line's parts into translations of the line, best first.
 
-    The best translation of the line has the best one of each sentence, and so on. ``parts`` are the
-    parts into which ``splitter`` split the line; their translations are the next items of
-    ``translated``. Parts that are an indentation, or the bullet or number of a list item, stay as
-    they are. A sentence without a translation becomes "".
+    The line's best translation joins the best one of each part, and so on. ``splitter`` split the
+    line into ``parts``; their translations come next in ``translated``. Indentations, and bullets
+    and numbers of list items, stay as they are. A part without a translation becomes "".
     """
     rows = [*islice(translated, len(parts))]
     if len(parts) == 1:
@@ -234,10 +230,7 @@ def by_rank(rows: Sequence[Sequence[_T]]) -> list[list[_T]]:
 
 
 def _concatenated(candidates: Sequence[Candidate]) -> Candidate:
-    """Join the translations of a line's parts into one translation, without attention.
-
-    Its score is the mean of the parts' scores, weighted by length (``</s>`` included).
-    """
+    """Join candidates into one, without attention; its score is their mean, weighted by length."""
     lengths = [len(candidate.tokens.split()) + 1 for candidate in candidates]
     scores = [candidate.score * n for candidate, n in zip(candidates, lengths, strict=True)]
     tokens = " ".join(candidate.tokens for candidate in candidates)

@@ -215,7 +215,7 @@ def _require_count(number: int, argument: str) -> None:
 
 
 def _require_texts(texts: Iterable[str], argument: str) -> None:
-    """Raise ConfigError for anything but several texts; a string would be read letter by letter."""
+    """Raise ConfigError for a string, which is an iterable of letters, and for any non-iterable."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise ConfigError(
             f"`{argument}` must be a list of strings, but is of the type {type(texts).__name__}."

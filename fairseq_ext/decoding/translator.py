@@ -204,10 +204,7 @@ class Translator:
     def _run(
         self, generator: Any, dataset: LanguagePairDataset, numbers: Sequence[int]
     ) -> Iterator[tuple[int, Tensor, list[dict[str, Any]]]]:
-        """Run a generator batch by batch; yield each sentence's index, tokens and hypotheses.
-
-        ``numbers`` has the number of each sentence, on which samples depend.
-        """
+        """Run a generator batch by batch; yield each sentence's index, tokens and hypotheses."""
         if not len(dataset):
             return
         longest = max(map(dataset.num_tokens, range(len(dataset))))  # sources and references
@@ -271,8 +268,7 @@ def _configuration(data: str | Path, search: Search) -> Any:
 def forked_random_numbers(search: Search) -> AbstractContextManager[None]:
     """Return a context that, at its end, restores the state of torch's random generators.
 
-    If there are GPUs, their generators are included, except if ``search`` asks for the CPU and this
-    process has not used CUDA yet.
+    Generators of GPUs are left alone if ``search`` asks for the CPU and CUDA is not yet in use.
     """
     cuda = torch.cuda.is_initialized() or (torch.cuda.is_available() and not search.cpu)
     return torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else [])
