@@ -1,16 +1,13 @@
 """Epsilon sampling and GNMT's length penalty for fairseq's generator.
 
 Epsilon sampling draws among the tokens whose probability is at least ε (Hewitt et al. 2022, arXiv
-2210.15191). Freitag et al. 2023 (arXiv 2305.09860) use it for minimum Bayes risk decoding, with
-ε = 0.02. The purpose: the many improbable tokens make little sense, but together they have much of
-a model's probability. Unlike top-k and top-p, a threshold keeps all good tokens of a flat
-distribution.
+2210.15191). It leaves out the many improbable tokens, which make little sense, but together have
+much of the probability. Unlike top-k and top-p, it keeps all good tokens if a distribution is flat.
+Freitag et al. 2023 (arXiv 2305.09860) use it for minimum Bayes risk decoding, with ε = 0.02.
 
 The length penalty is equation 14 of Wu et al. 2016 (arXiv 1609.08144), section 7:
 ``score(Y) = log P(Y) / lp(Y)`` with ``lp(Y) = ((5 + |Y|) / 6)^α``; ``|Y|`` counts the tokens of a
 hypothesis, ``</s>`` among them. fairseq's ``--lenpen`` divides by ``|Y|^lenpen`` instead.
-
-Shapes: ``B`` sentences, ``K`` hypotheses of each (``--beam``), ``V`` symbols.
 """
 
 import math
@@ -23,10 +20,10 @@ from torch import Tensor
 
 
 def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
-    """Return a copy of ``log_probabilities``, with ``-inf`` for improbable tokens.
+    """Return a copy of ``log_probabilities``, with ``-inf`` for probabilities below ``epsilon``.
 
-    Natural logarithms ``[..., V]``. Improbable tokens have a probability below ``epsilon``. The
-    most probable token always stays. The other log-probabilities are not normalized again.
+    ``log_probabilities [..., V]`` are natural logarithms for ``V`` symbols. The most probable token
+    always stays. The other log-probabilities are not normalized again.
     """
     top = log_probabilities.amax(dim=-1, keepdim=True)
     threshold = top.clamp(max=math.log(epsilon) if epsilon > 0 else -math.inf)
@@ -45,9 +42,10 @@ class EpsilonSampling(Sampling):
         self.epsilon = epsilon
 
     def step(self, step: int, lprobs: Tensor, *state: Tensor | None) -> tuple[Tensor, ...]:
-        """Truncate ``lprobs`` ``[B, K, V]``, then draw a token for each hypothesis.
+        """Truncate ``lprobs``, then draw a token for each hypothesis.
 
-        The other arguments and the result are those of fairseq's ``Sampling.step``.
+        ``lprobs [B, K, V]`` has ``B`` sentences, ``K`` hypotheses of each, and ``V`` symbols. The
+        other arguments and the result are those of fairseq's ``Sampling.step``.
         """
         return super().step(step, truncate(lprobs, self.epsilon), *state)
 

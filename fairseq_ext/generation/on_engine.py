@@ -38,11 +38,9 @@ logger = logging.getLogger(__name__)
 def log_fallback(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
     """Log the ``reason`` why fairseq's generator translates instead of the engine.
 
-    The message is a warning, unless ``numbers`` is the default ``fp32``: then users lose only time.
-    ``numbers`` is a value of :data:`fairseq_ext.engine.ENGINES`.
-
-    Raises:
-        ConfigError: there is a ``shortlist``, which only the engine can use.
+    The message is a warning unless ``numbers``, the number format, is the default ``fp32``. With
+    ``fp32``, fairseq's generator translates the same, only slower. Raise ConfigError if there is a
+    ``shortlist``, which only the engine can use.
     """
     if shortlist is not None:
         raise ConfigError(f"`--shortlist` is for the engine alone, but {reason}")
@@ -66,8 +64,8 @@ def share_weights(generators: Iterable[Any]) -> None:
         native._program = natives[0]._program
 
 
-def words(rows: Tensor, pad: int) -> list[list[int]]:
-    """Convert token ids ``[B, S]`` to B lists, one for each sentence, without pads."""
+def unpadded(rows: Tensor, pad: int) -> list[list[int]]:
+    """Convert ``B`` sentences, padded to ``S`` tokens ``[B, S]``, to ``B`` lists without pads."""
     return [row[row.ne(pad)].tolist() for row in rows]
 
 
@@ -89,11 +87,8 @@ def with_engine(
 
     If the engine cannot replace ``generator``, log why, and return ``generator``. ``numbers`` is a
     value of :data:`fairseq_ext.engine.ENGINES`. ``shortlist`` has the tokens that translations may
-    have.
-
-    Raises:
-        ConfigError: there is a ``shortlist``, and it is too small for the search, or the engine
-            cannot replace ``generator``.
+    have. Raise ConfigError if it is too small for the search, or if it is set and the engine cannot
+    replace ``generator``.
     """
     if shortlist is not None:
         if type(generator) is SequenceScorer:
@@ -117,10 +112,8 @@ def obstacle(
 ) -> str | None:
     """Return the reason why the engine cannot replace ``generator``, or None if it can.
 
-    The reason is a sentence for messages. The arguments are those of :func:`with_engine`.
-
-    Raises:
-        ConfigError: the engine was not compiled, or cannot run on this processor.
+    The reason is a sentence for messages. The arguments are those of :func:`with_engine`. Raise
+    ConfigError if the engine was not compiled, or cannot run on this processor.
     """
     if numbers != TORCH:
         if any(map(on_a_device, models)):
@@ -156,7 +149,7 @@ def obstacle(
 
 
 def _followed(generator: SequenceGenerator) -> int:
-    """Return the number of candidates for the next token of a hypothesis; see :class:`Rules`."""
+    """Return :attr:`Rules.followed`, the number of candidates for a hypothesis's next token."""
     return 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
 
 
@@ -195,11 +188,11 @@ class NativeGenerator:
     fairseq's generator, the ``fallback``, translates what the engine cannot:
 
     - batches whose translations do not start with the end symbol;
-    - batches in which a prefix is a complete translation;
+    - batches in which the prefix of a translation has the end symbol;
     - batches with constraints, if the search is not beam search.
 
-    The weights of the models must not change once this object exists: it copies some of them at
-    once, and the others at the first batch.
+    The weights of the models must not change afterwards: this object copies some of them at once,
+    and the others at the first batch.
     """
 
     def __init__(
@@ -256,13 +249,13 @@ class NativeGenerator:
             unsupported = {"prefix_tokens": prefix_tokens, "constraints": constraints}
             return self._fallback.generate(models, sample, bos_token=bos_token, **unsupported)
         sources = sample["net_input"]["src_tokens"].cpu()
-        prefixes = None if prefix_tokens is None else words(prefix_tokens.cpu(), symbols.pad)
+        prefixes = None if prefix_tokens is None else unpadded(prefix_tokens.cpu(), symbols.pad)
         # Samples depend on a sentence's number, and therefore not on its batch.
         first, self._seen = self._seen, self._seen + len(sources)
         numbers = sample["id"].tolist() if "id" in sample else range(first, self._seen)
         if not self._teams:
             self._teams.append(self._open())
-        sentences = words(sources, symbols.pad)
+        sentences = unpadded(sources, symbols.pad)
         required = None if constraints is None else constraints[:, 1:].tolist()  # column 0: count
         candidates = self._teams[0].translate(sentences, self._rules, prefixes, numbers, required)
         return [

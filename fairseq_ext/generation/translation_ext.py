@@ -84,8 +84,8 @@ class TranslationExtConfig(TranslationConfig):
 class CutDataset(data.TruncateDataset):
     """A dataset of sentences cut to ``truncation_length`` symbols; the last symbol is always kept.
 
-    Its ``sizes`` are exact. For ``--truncate-source``, fairseq uses three datasets, which remove
-    ``</s>``, cut, and append ``</s>``. For a sentence that is not cut, their size is one too large.
+    Its ``sizes`` are exact. Those of fairseq's datasets for ``--truncate-source`` are one too large
+    for each sentence that is not cut.
     """
 
     def __getitem__(self, index: int) -> Tensor:
@@ -150,8 +150,7 @@ class TranslationExtTask(TranslationTask):
     def load_dataset(self, split: str, *rest: Any, **options: Any) -> None:
         """Load a split as ``translation`` does, then cut its sentences and add symbols to them.
 
-        The options of this task say where to cut and which symbols to add. With
-        ``--random-batches``, the training split becomes a :class:`RandomPairDataset`.
+        With ``--random-batches``, the training split becomes a :class:`RandomPairDataset`.
         """
         stock = copy(self.cfg)
         stock.truncate_source, stock.num_batch_buckets = False, 0
@@ -191,11 +190,8 @@ class TranslationExtTask(TranslationTask):
         """Build fairseq's generator, and adapt it to this task's options.
 
         With ``--epsilon-sampling``, its search is ``EpsilonSampling``. With ``--target-suffix``,
-        this symbol ends translations. Both target symbols are left out of the output.
-
-        Raises:
-            ConfigError: generation options do not go with ``--epsilon-sampling`` or
-                ``--gnmt-lenpen``.
+        this symbol ends translations. Both target symbols are left out of the output. Raise
+        ConfigError if an option excludes ``--epsilon-sampling`` or ``--gnmt-lenpen``.
         """
         check_gnmt_lenpen(self.cfg.gnmt_lenpen, args)
         epsilon = self.cfg.epsilon_sampling
