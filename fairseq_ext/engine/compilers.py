@@ -1,9 +1,8 @@
 """Compile trained models to programs for the engine: fairseq's models and those of this package.
 
 Four dictionaries map a class to the function that compiles it: ``MODELS`` (models), ``PRODUCTS``
-(linear layers), ``ATTENTIONS`` (attention layers) and ``TABLES`` (embeddings and output layers). If
-the engine can run the models of a paper, the paper's folder, such as ``gru/``, has an ``engine.py``
-that adds their classes to these dictionaries.
+(linear layers), ``ATTENTIONS`` (attention layers) and ``TABLES`` (embeddings and output layers).
+The file ``engine.py`` in a paper's folder, such as ``gru/``, adds the classes of the paper.
 """
 
 import importlib
@@ -70,8 +69,7 @@ QUANT_NOISE = "fairseq.modules.quant_noise"  # its hook does nothing outside tra
 def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None = None) -> Program:
     """Compile a trained model to a program; leave the model unchanged.
 
-    ``end`` is the id of the target token that begins and ends translations. If it is None, this is
-    ``</s>``.
+    ``end`` is the id of the target token that begins and ends translations; None for ``</s>``.
 
     Raises:
         CheckpointError: some weights are not finite.
@@ -98,13 +96,11 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
 def compiler_of(
     table: dict[type, Callable], module: nn.Module, methods: Sequence[str] = METHODS
 ) -> Callable:
-    """Return the compiler that ``table`` has for the class of a module.
-
-    If the class is not in the table, return the compiler of its nearest base class in the table.
+    """Return the compiler in ``table`` for the class of a module, or for its nearest base class.
 
     Raises:
-        ConfigError: neither the class nor a base class is in the table, or code outside this
-            package overrides one of the ``methods`` of the class in the table.
+        ConfigError: ``table`` has no such class, or code outside this package overrides one of the
+            ``methods`` of the class in the table.
     """
     for kind in type(module).__mro__:
         if kind in table:
@@ -120,15 +116,15 @@ def compiler_of(
 
 
 def require(condition: bool, feature: str) -> None:
-    """Raise ConfigError, “the engine has no” and ``feature``, unless ``condition`` is true."""
+    """Raise the ConfigError “the engine has no ``feature``” unless ``condition`` is true."""
     if not condition:
         raise ConfigError(f"the engine has no {feature}.")
 
 
 def require_methods(module: nn.Module, base: type, names: Sequence[str] = METHODS) -> None:
-    """Raise ConfigError if a module has other methods than the class ``base``.
+    """Raise ConfigError if a module overrides methods of the class ``base``.
 
-    ``names`` are the methods to compare. Methods that this package defines are allowed.
+    ``names`` are the methods to check. Methods that this package defines are allowed.
     """
     for name in names:
         method = _method(module, name)
@@ -168,8 +164,8 @@ def _package(method: Any) -> str | None:
 def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None:
     """Raise CheckpointError if a number in ``matrices`` is infinite or NaN.
 
-    The message names a parameter of ``model`` that has such a number. Translations by such a model
-    could look plausible, and hide the fault.
+    The message names a parameter of ``model`` that has such a number. Without this check, plausible
+    translations could hide the fault.
     """
     arrays = (matrix.levels if isinstance(matrix, Signs) else matrix.values for matrix in matrices)
     if all(np.isfinite(array).all() for array in arrays):
@@ -186,10 +182,7 @@ def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None
 
 
 def linear(layer: nn.Module, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compile a linear layer, whose weight is float or binary; return the columns of the result.
-
-    ``how`` are arguments for :meth:`Writer.linear`, such as ``activation`` or ``added``.
-    """
+    """Compile a float or binary linear layer; ``how`` are arguments for :meth:`Writer.linear`."""
     return compiler_of(PRODUCTS, layer)(layer, x, program, **how)
 
 
@@ -199,10 +192,7 @@ def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **how: Any) -> C
 
 
 def joined(layers: list[Any], x: Columns, program: Writer) -> list[Columns]:
-    """Compile linear layers that all read ``x``; return the columns of each layer's result.
-
-    If all are ``nn.Linear``, the program computes them by a single matrix product.
-    """
+    """Compile linear layers that all read ``x``, as one matrix product if all are ``nn.Linear``."""
     if any(compiler_of(PRODUCTS, layer) is not plain_linear for layer in layers):
         return [linear(layer, x, program) for layer in layers]
     weights = program.derive("rows", *(program.array(layer.weight) for layer in layers))
@@ -226,8 +216,7 @@ def norm(layer: Any, x: Columns, program: Writer, groups: int = 1) -> Columns:
 def embed(coder: Any, phase: Phase, program: Writer) -> Columns:
     """Compile the embeddings, positions and first layer norm of fairseq's encoder or decoder.
 
-    ``phase`` says what a row of the result stands for: a source token (TOKENS, for an encoder) or a
-    hypothesis (HYPOTHESES, for a decoder).
+    ``phase`` is TOKENS for an encoder and HYPOTHESES for a decoder.
     """
     require(getattr(coder, "project_in_dim", None) is None, "projection of embeddings")
     noise = getattr(coder, "quant_noise", None)  # a separate layer, despite its name
@@ -279,10 +268,10 @@ def compile_transformer(model: transformer.TransformerModelBase, program: Writer
 def transformer_layer(
     layer: Any, x: Columns, source: Columns, shown: bool, program: Writer
 ) -> Columns:
-    """Compile a Transformer layer: self-attention, source attention and feed-forward network.
+    """Compile a Transformer layer: self-attention, attention to the source, feed-forward network.
 
-    ``source`` is the output of the encoder; NOTHING for a layer of the encoder itself. ``shown``
-    says whether the weights of the source attention are the alignment of the translation.
+    ``source`` is the output of the encoder; NOTHING for a layer of the encoder itself. If
+    ``shown``, the weights of the attention to the source are the alignment of the translation.
     """
     in_encoder = source is NOTHING
     base = TransformerEncoderLayerBase if in_encoder else TransformerDecoderLayerBase
@@ -301,9 +290,8 @@ def residual(
 ) -> Columns:
     """Compile ``LN(x + Attention(x))``, or ``x + Attention(LN(x))`` for ``normalize_before``.
 
-    ``name`` is the attention's name in the layer: ``self_attn`` or ``encoder_attn``. ``source`` is
-    the output of the encoder; NOTHING for self-attention. ``shown`` says whether the attention
-    weights are the alignment of the translation.
+    ``name`` is the attention's name in the layer: ``self_attn`` or ``encoder_attn``. ``source`` and
+    ``shown`` are arguments of :func:`attention`.
     """
     attention, after = getattr(layer, name), getattr(layer, f"{name}_layer_norm")
     require(attention is not None, "decoder without a source")
@@ -337,8 +325,9 @@ def attention(
 ) -> Columns:
     """Compile fairseq's multi-head attention, ``added + softmax(Q K^T / √D) V W_O + b``.
 
-    Q is computed from ``x``, K and V from ``source``, or from ``x`` if ``source`` is NOTHING.
-    ``shown`` says whether the attention weights are the alignment of the translation.
+    Q is computed from ``x``. K and V are computed from ``source``, or from ``x`` if ``source`` is
+    NOTHING. D is the width of a head. If ``shown``, the attention weights are the alignment of the
+    translation.
     """
     require(layer.bias_k is None and not layer.add_zero_attn, "extra key in attention")
     if source is NOTHING:
@@ -428,10 +417,9 @@ def compile_lstm(model: LSTMModel, program: Writer) -> None:
 
 
 def lstm_encoder(encoder: LSTMEncoder, program: Writer) -> Encoded:
-    """Compile the encoder of an LSTM.
+    """Compile the encoder of an LSTM; return its output, and each layer's last state and last cell.
 
-    Return the output, the last state of each layer, and the last cell of each layer. The output has
-    a row for each source token. States and cells have a row for each sentence.
+    The output has a row for each source token. States and cells have a row for each sentence.
     """
     require(type(encoder.lstm) is nn.LSTM, f"{type(encoder.lstm).__name__} in an encoder")
     x = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
@@ -458,10 +446,7 @@ def lstm_encoder(encoder: LSTMEncoder, program: Writer) -> Encoded:
 
 
 def lstm_decoder(decoder: LSTMDecoder, encoded: Encoded, program: Writer) -> None:
-    """Compile a step of the LSTM's decoder: its layers, the attention and the output layer.
-
-    ``encoded`` is the result of :func:`lstm_encoder`.
-    """
+    """Compile a step of the LSTM's decoder: its layers, the attention and the output layer."""
     source, hiddens, cells = encoded
     require(not decoder.residuals, "residual connection of an LSTM")
     require(decoder.adaptive_softmax is None, "adaptive softmax")

@@ -80,11 +80,7 @@ def weight(packed: Packed) -> Weight:
 
 
 def operation(source: program.Operation) -> Operation:
-    """Convert an operation of a program to the C structure.
-
-    The structure has three inputs, three weights and six numbers. Inputs that ``source`` lacks
-    become NOTHING, weights become -1 and numbers become 0.
-    """
+    """Convert an operation to the C structure; missing inputs are NOTHING, missing weights -1."""
     inputs = (*source.inputs, *[program.NOTHING] * 3)[:3]
     return Operation(
         *(source.code, Columns(*source.out), (Columns * 3)(*(Columns(*x) for x in inputs))),

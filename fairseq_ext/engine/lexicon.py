@@ -75,10 +75,7 @@ def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table
 
 
 def _first(source: Side, target: Side, limit: int) -> Table:
-    """Run the first iteration, in which all source words of a sentence are equally probable.
-
-    Return t(f | e) of at most ``limit`` pairs of words.
-    """
+    """Run the first iteration of EM, from equal probabilities; keep at most ``limit`` pairs."""
     total, waiting = Table(np.empty(0, np.int64), np.empty(0)), []
     for keys, widths in _blocks(source, target):
         pairs, places = np.unique(keys, return_inverse=True)
@@ -90,10 +87,9 @@ def _first(source: Side, target: Side, limit: int) -> Table:
 
 
 def _merged(tables: list[Table], limit: int, vocabulary: int) -> Table:
-    """Add up the counts of tables; the target has ``vocabulary`` possible words.
+    """Add up the counts of tables.
 
-    If the sum has more than ``limit`` pairs of words, keep only those ``limit / 2`` that have the
-    largest t(f | e).
+    If there are more than ``limit`` pairs of words, keep only the ``limit / 2`` most probable.
     """
     keys, places = np.unique(np.concatenate([table.keys for table in tables]), return_inverse=True)
     counts = np.bincount(places, np.concatenate([table.values for table in tables]), len(keys))
@@ -115,10 +111,8 @@ def _blocks(source: Side, target: Side) -> Iterator[tuple[np.ndarray, np.ndarray
     """Yield the pairs of words of the text, in blocks of consecutive sentences.
 
     Each target word makes a pair with each word of the source sentence, and one with the empty
-    word. A block is a tuple of two arrays:
-
-    - the keys (see :class:`Table`) of its pairs, target word by target word;
-    - the number of pairs of each target word.
+    word. A block has two arrays: the keys (see :class:`Table`) of its pairs, target word by target
+    word, and the number of pairs of each target word.
     """
     sizes = np.diff(source.begins) * np.diff(target.begins)
     ends = np.cumsum(sizes)
@@ -143,10 +137,10 @@ def _pairs(source: Side, target: Side, first: int, last: int) -> tuple[np.ndarra
 
 
 def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndarray]:
-    """Return, for each source word, an array of its ``count`` most probable target words.
+    """Return, for each source word, the ids of its ``count`` most probable target words, in order.
 
-    The arrays have ids, most probable first. They are shorter if ``table`` has fewer words. Only
-    the vocabulary sizes of ``source`` and ``target`` are used.
+    There are fewer ids if ``table`` has fewer words. Of ``source`` and ``target``, only the
+    vocabulary sizes are used.
     """
     origins, words = np.divmod(table.keys, target.vocabulary)
     usable = (origins < source.vocabulary) & (table.values > 0) & ~np.isin(words, NEVER)

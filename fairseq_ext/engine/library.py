@@ -54,19 +54,13 @@ def library() -> Any:
 
 @functools.cache
 def available_paths() -> tuple[str, ...]:
-    """Return the instruction sets of :data:`PATHS` that the processor has, slowest first.
-
-    If the C library is missing, return an empty tuple.
-    """
+    """Return the processor's instruction sets, from :data:`PATHS`; () if there is no C library."""
     machine = library()
     return () if machine is None else PATHS[: machine.engine_best_path() + 1]
 
 
 def active_path() -> str:
-    """Return the name of the instruction set to use, one of :data:`PATHS`.
-
-    This is the value of the environment variable ``FAIRSEQ_EXT_ENGINE``. If it is not set, this is
-    the fastest instruction set that the processor has.
+    """Return the instruction set to use: ``FAIRSEQ_EXT_ENGINE``, or else the processor's fastest.
 
     Raises:
         ConfigError: the engine was not built, or the processor lacks the instruction set.
@@ -146,9 +140,8 @@ class Machine:
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
         """Divide a batch into slices of sentences, which are translated one slice after another.
 
-        ``lists`` has, for each sentence, the target tokens that its search may choose. To translate
-        a slice, the machine copies the output weights of all these tokens. The copies for a slice
-        take at most :data:`COPIES` bytes, unless the slice is a single sentence.
+        ``lists`` is the result of :meth:`lists`. The machine copies the output weights of the
+        listed tokens of a slice: at most :data:`COPIES` bytes, unless it has one sentence.
         """
         first = count = 0
         for place, tokens in enumerate(lists):
@@ -225,8 +218,7 @@ class Worker:
     ) -> list[list[Hypothesis]]:
         """Translate sentences by one call of the C function ``engine_translate``.
 
-        ``rows`` are three arguments: the prefixes, the constraints, and the result of
-        :meth:`Machine.lists`. Each is None if it is not used.
+        ``rows`` are the prefixes, the constraints and the result of :meth:`Machine.lists`, or None.
         """
         words, begins = joined(sentences)
         program = self._machine.program

@@ -28,10 +28,7 @@ class Phase(enum.IntEnum):
 
 
 class Code(enum.IntEnum):
-    """The number of each type of operation, as in machine.h.
-
-    ``operands`` says how many inputs, weights, ints and reals such an operation has.
-    """
+    """The types of operations, each with its number in machine.h and its numbers of operands."""
 
     EMBED = 0, (0, 2, 1, 1)
     LINEAR = 1, (2, 2, 1, 0)
@@ -74,14 +71,11 @@ BACKWARDS, CELLS = 1, 2
 
 
 class Shape(NamedTuple):
-    """The shape of a register: its number of columns, and what its rows stand for.
-
-    ``rows`` is the number of rows of each sentence in phase SLOTS, and 0 in other phases.
-    """
+    """The shape of a register: its number of columns, and what its rows stand for."""
 
     width: int
     phase: Phase
-    rows: int = 0
+    rows: int = 0  # of each sentence, if they are slots
 
 
 class Columns(NamedTuple):
@@ -105,15 +99,12 @@ NOTHING = Columns(-1, 0, 0)
 
 
 class Operation(NamedTuple):
-    """One operation, which writes the columns ``out``.
-
-    ``weights`` are indices in :attr:`Program.matrices`. machine.h explains all operands.
-    """
+    """One operation, which writes the columns ``out``; machine.h explains all operands."""
 
     code: Code
     out: Columns
     inputs: tuple[Columns, ...] = ()
-    weights: tuple[int, ...] = ()
+    weights: tuple[int, ...] = ()  # indices in `Program.matrices`
     ints: tuple[int, ...] = ()
     reals: tuple[float, ...] = ()
 
@@ -129,9 +120,9 @@ class Symbols(NamedTuple):
 
 @dataclass(frozen=True)
 class Matrix:
-    """An array of a program: a weight ``W [N, K]`` of a matrix product or an embedding.
+    """An array of a program: a weight ``[N, K]`` of a matrix product or an embedding.
 
-    If ``plain``, the array is for any other use, such as a bias.
+    If ``plain``, it is any other array, such as a bias.
     """
 
     values: np.ndarray  # in fp32, or in int8 with a unit for each row in `units`
@@ -176,9 +167,9 @@ class Signs:
 
     @classmethod
     def packed(cls, signs: np.ndarray, levels: np.ndarray, ternary: bool, **fields: Any) -> "Signs":
-        """Pack signs ``[N, K]`` into bits; signs are -1 and 1 or, if ``ternary``, -1, 0 and 1.
+        """Pack signs ``[N, K]`` into bits; ``fields`` are further fields of :class:`Signs`.
 
-        ``levels`` has the level of each row. ``fields`` are further fields of :class:`Signs`.
+        The signs must be -1 and 1 or, if ``ternary``, -1, 0 and 1.
         """
         plus = pack_bits(signs - 1) if ternary else None
         return cls(pack_bits(signs), levels, signs.shape[1], plus=plus, **fields)

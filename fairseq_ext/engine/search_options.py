@@ -17,13 +17,13 @@ Rows = Sequence[Sequence[int]]
 class Rules:
     """The options of a search, with the names and defaults of fairseq-generate's options.
 
-    Four options are not fairseq's: ``length_offset``, ``epsilon``, ``unordered`` and ``listed``.
+    fairseq-generate lacks ``length_offset``, ``epsilon``, ``unordered`` and ``listed``.
 
     If ``sampling``, tokens are drawn with random numbers that depend only on the seed, the
     sentence's number, the step, and the index of the hypothesis within its sentence.
 
-    If ``match_source_len``, a translation has as many tokens as the source, whose ``</s>`` counts.
-    The translation's own ``</s>`` comes after these tokens and adds nothing to the score.
+    If ``match_source_len``, a translation without its ``</s>`` has as many tokens as the source
+    with its ``</s>``. The translation's ``</s>`` adds nothing to the score.
 
     Raises:
         ConfigError: ``max_len_a`` is infinite or not a number.
@@ -77,10 +77,7 @@ class Rules:
         return total / ((self.length_offset + length) / (self.length_offset + 1)) ** self.lenpen
 
     def settings(self, program: Program) -> ctypes.Structure:
-        """Convert the rules to the C structure that the engine reads.
-
-        Lengths are at most ``program.longest_target``.
-        """
+        """Convert the rules to the C structure that the engine reads."""
         # Larger numbers would have the same effect, but do not fit into the machine's types.
         lengths = (self.min_len, self.max_len_a, self.max_len_b, self.no_repeat_ngram_size)
         min_len, a, b, no_repeat = (min(value, program.longest_target) for value in lengths)

@@ -68,10 +68,7 @@ class Shortlist:
 
 
 def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequence[str]]) -> None:
-    """Write a shortlist's file: the most frequent target symbols, and a list per source symbol.
-
-    The file appears only when it is complete.
-    """
+    """Write a shortlist's file, atomically; ``lists`` has target symbols for each source symbol."""
     with files.atomic_write(path) as file:
         file.write(f"{FORMAT}\t{len(lists)}\n{' '.join(frequent)}\n")
         for symbol, targets in lists.items():
@@ -109,10 +106,7 @@ def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shor
 
 
 def _numbers(path: str | Path, place: int, line: str, vocabulary: Mapping[str, int]) -> np.ndarray:
-    """Return the ids of the target symbols in a line; raise DataError if one is unknown or missing.
-
-    ``place`` is the number of the line.
-    """
+    """Return the ids of the target symbols in line number ``place``; refuse unknown symbols."""
     symbols = line.split(" ")
     for symbol in symbols:
         if symbol not in vocabulary:

@@ -1,15 +1,15 @@
 """Read the named weights of a safetensors file, one at a time (numpy only).
 
-A weight is stored either under its name, in floats or whole numbers, or in one of three compact
-forms, each of which has two tensors:
+A weight is stored either under its name, in floats or whole numbers, or as a matrix ``[N, K]`` in
+one of three compact forms, each of which has two tensors:
 
 =====================================  ===========================================================
-``NAME.int8``, ``NAME.scale``          int8 ``[N, K]``, and units ``[N]`` to multiply its rows by
-``NAME.bits``, ``NAME.levels``         signs as bits ``[N, K / 8]``, lowest bit of a byte first, 1
-                                       for plus, and the levels ``[N]`` to multiply them by
-``NAME.trits``, ``NAME.levels``        signs and zeros ``[N, K / 5]``: a byte has five base-3
-                                       digits, lowest first: 0 for minus, 1 for zero, 2 for plus;
-                                       and the levels ``[N]``
+``NAME.int8``, ``NAME.scale``          int8 ``[N, K]``, and a factor for each row, ``[N]``
+``NAME.bits``, ``NAME.levels``         eight signs in each byte, ``[N, K / 8]``, as bits, lowest
+                                       first: 0 is minus, 1 is plus; and a factor for each row
+``NAME.trits``, ``NAME.levels``        five signs in each byte, ``[N, K / 5]``, as base-3 digits,
+                                       lowest first: 0 is minus, 1 is zero, 2 is plus; and a factor
+                                       for each row
 =====================================  ===========================================================
 """
 
@@ -119,8 +119,7 @@ class Tensors:
     def array(self, name: str) -> np.ndarray:
         """Read a weight that is stored in floats, whole numbers or int8 with a scale.
 
-        Return floats, and int8 times its scale, in fp32. Return whole numbers without a scale in
-        the type in which they are stored.
+        The result is in fp32. Only whole numbers without a scale keep the type of the file.
 
         Raises:
             DataError: the file has no such weight, or a number is not finite or above 1e18.

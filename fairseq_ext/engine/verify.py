@@ -56,10 +56,9 @@ OF_DECODER = {
 
 
 def verify(program: Program, weights: Sequence[Packed]) -> None:
-    """Refuse a program that would, with these weights, read or write outside its memory.
+    """Raise ConfigError if a program, with these weights, could read or write outside its memory.
 
-    Raises:
-        ConfigError: the program has a fault; the message names the first one and its operation.
+    The message names the first fault and its operation.
     """
     for number, weight in enumerate(weights):
         _require(is_sound(weight), f"weight {number} does not have the size or kind that it states")
@@ -67,7 +66,7 @@ def verify(program: Program, weights: Sequence[Packed]) -> None:
 
 
 def is_sound(weight: Packed) -> bool:
-    """Return whether a weight's arrays have the types and sizes of its kind, and safe numbers."""
+    """Return whether a weight's arrays fit its kind, and its sums and reading are in range."""
     kind, outputs, inputs = weight[:3]
     if not (0 < outputs < MOST and 0 < inputs < MOST and (kind == PLAIN or kind in PANELS)):
         return False
@@ -102,7 +101,7 @@ def _require(condition: object, fault: str) -> None:
 class _Verifier:
     """A checker of a program, which goes through the operations in the order in which they run.
 
-    Methods that check something raise ConfigError if it is wrong. The message says what.
+    Methods that check something raise a ConfigError that says what is wrong.
     """
 
     def __init__(self, program: Program, weights: Sequence[Packed]) -> None:
@@ -203,9 +202,8 @@ class _Verifier:
     def read(self, place: Columns, *phases: Phase, width: int | None = None) -> Shape:
         """Check the columns that an operation reads; return the shape of their register.
 
-        They must lie within the register, and earlier operations must have written them. The phase
-        of the register must be one of ``phases``. If ``width`` is not None, there must be
-        ``width`` columns.
+        Earlier operations must have written the columns. The phase of the register must be one of
+        ``phases``. There must be ``width`` columns (None: any number).
         """
         shape = self.within(place)
         held = self.written[place.register][place.offset :][: place.width]
@@ -231,7 +229,7 @@ class _Verifier:
         _require(fits, "its weight has the wrong size or kind")
 
     def plain(self, number: int, rows: int, columns: int = 1) -> np.ndarray:
-        """Check that weight ``number`` is plain, and is large enough; return its numbers.
+        """Return the array of weight ``number``; check that it is plain and large enough.
 
         It must have exactly ``columns`` columns, and at least ``rows`` rows.
         """
@@ -241,7 +239,7 @@ class _Verifier:
         return weight.values.reshape(-1, columns)
 
     def bias(self, number: int, size: int) -> None:
-        """Check that weight ``number`` is a bias of at least ``size`` numbers; -1 is no bias."""
+        """Check that weight ``number`` is a bias of at least ``size`` numbers, or -1 for none."""
         if number != -1:
             self.plain(number, size)
 
@@ -251,7 +249,7 @@ class _Verifier:
         _require(equal, "a width cannot be cut into equal parts")
 
     def memory(self, op: Operation) -> None:
-        """Check the operands of attention to tokens or slots: queries, keys and values.
+        """Check the queries, keys and values of attention to tokens or slots.
 
         The keys must be the result of TRANSPOSE for the same number of heads.
         """

@@ -31,13 +31,12 @@ PIECE = 1 << 25  # least bytes to allocate at once for many weights
 class Packed(NamedTuple):
     """A weight ``[N, K]`` in the layout in which the machine reads it.
 
-    ``kind`` names the layout. It is an index in :data:`fairseq_ext.engine.NUMBERS` (fp32, bf16,
-    int8), or one of the constants of this module: :data:`PLAIN`, :data:`SIGNS`, :data:`BITS8` and
-    :data:`TERNARY`.
+    ``kind`` names the layout: an index in :data:`fairseq_ext.engine.NUMBERS` (fp32, bf16, int8), or
+    one of the constants PLAIN, SIGNS, BITS8 and TERNARY of this module.
 
-    ``scales`` has a factor for each output, or is None if the kind has no factors. In int8 this is
-    the unit by which to multiply the whole numbers. In BITS8 and TERNARY this is the level by which
-    to multiply the signs, and in SIGNS twice the level, because the C code halves it.
+    ``scales`` has a factor for each output: in int8 the unit of the whole numbers, in BITS8 and
+    TERNARY the level of the signs, in SIGNS twice the level, because the C code halves it. Other
+    kinds have no factors.
     """
 
     kind: int
@@ -77,11 +76,10 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None
 
     - Plain weights are packed in fp32.
     - Weights that are stored in int8 stay in int8.
-    - Other float weights are packed in the format. In int8, the unit of an output is the largest
-      magnitude of its weights, divided by 127.
-    - Binary and ternary weights become SIGNS and TERNARY. But if the format is int8 and their
-      inputs are floats, binary weights become BITS8 and ternary weights become int8, so that the
-      machine rounds the inputs to int8.
+    - Other float weights are packed in the format ``numbers``. In int8, the unit of an output is
+      the largest magnitude of its weights, divided by 127.
+    - Binary weights become SIGNS, ternary weights TERNARY. But if ``numbers`` is int8 and their
+      inputs are floats, they become BITS8 and int8 instead: the machine then rounds the inputs.
 
     The arrays are in the memory of ``pool``; None for new memory.
     """
@@ -112,7 +110,7 @@ def pack_all(
 
 
 def _pack_int8(rounded: np.ndarray, units: np.ndarray, pool: Pool) -> Packed:
-    """Pack a weight in int8: the matrix ``rounded [N, K]``, with its rows times ``units [N]``."""
+    """Pack an int8 matrix ``rounded [N, K]`` with the units ``[N]`` that multiply its rows."""
     sums = 128 * rounded.sum(1, dtype=np.int32)
     outputs, inputs = rounded.shape
     return Packed(2, outputs, inputs, _panels(rounded, pool, 4), _filled(units), _filled(sums))
@@ -152,7 +150,7 @@ def _padded(bits: np.ndarray, inputs: int) -> np.ndarray:
 
 
 def _filled(values: np.ndarray) -> np.ndarray:
-    """Pad a vector, which has a number for each output, with zeros to a multiple of 64."""
+    """Pad a vector ``[N]`` with zeros to a multiple of 64."""
     return np.pad(values, (0, -len(values) % PANEL))
 
 
@@ -163,7 +161,7 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
 
 
 def to_int8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Round a matrix to int8, -127 to 127; return this, and the unit to multiply each row by."""
+    """Round a matrix to int8, -127 to 127; return the result and the unit of each row."""
     units = np.maximum(np.abs(values).max(1), np.finfo(np.float32).tiny) / np.float32(127)
     return np.rint(values / units[:, None]).astype(np.int8), units
 

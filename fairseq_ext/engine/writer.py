@@ -41,10 +41,7 @@ class Writer(Program):
     def array(self, parameter: Tensor | None) -> np.ndarray | None: ...
 
     def array(self, parameter: Tensor | None) -> np.ndarray | None:
-        """Return a parameter as an fp32 array: for one parameter always the same object.
-
-        For None, return None.
-        """
+        """Return a parameter as an fp32 array, each time the same object; return None for None."""
         if parameter is None:
             return None
         key = parameter.data_ptr()
@@ -65,10 +62,7 @@ class Writer(Program):
         return self.array(weight), self.array(bias)
 
     def derive(self, operation: str, *operands: np.ndarray | int) -> np.ndarray:
-        """Return the result of an operation of ``recipes.py``, and remember the result's recipe.
-
-        The recipe is a list of the operation and the recipes of its operands (see :meth:`recipe`).
-        """
+        """Return the result of an operation of ``recipes.py``, and remember the result's recipe."""
         key = (operation, *(x if isinstance(x, int) else id(x) for x in operands))
         if key not in self._derived:
             array = OPERATIONS[operation](*operands)
@@ -84,10 +78,7 @@ class Writer(Program):
         return self._recipes.setdefault(id(array), (array, array))[1]
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
-        """Return the index of a weight in the program; if it is not there yet, add it.
-
-        ``plain`` is the field of :class:`Matrix`. If ``values`` is None, return -1.
-        """
+        """Return the index of a weight in the program, adding it if needed; return -1 for None."""
         if values is None:
             return -1
         for number, matrix in enumerate(self.matrices):
@@ -102,7 +93,7 @@ class Writer(Program):
         return Columns(len(self.shapes) - 1, 0, width)
 
     def phase(self, place: Columns) -> Phase:
-        """Return what the rows of columns are: source tokens, sentences, hypotheses or slots."""
+        """Return what each row of ``place`` stands for, such as a source token."""
         return self.shapes[place.register].phase
 
     def write(
@@ -114,16 +105,13 @@ class Writer(Program):
         ints: tuple[int, ...] = (),
         reals: tuple[float, ...] = (),
     ) -> Columns:
-        """Add an operation, which writes ``out``; return ``out``.
-
-        If ``out`` has a row for each hypothesis, add it to the decoder, otherwise to the encoder.
-        """
+        """Add an operation to the program; return the columns that it writes, ``out``."""
         operations = self.decoder if self.phase(out) is Phase.HYPOTHESES else self.encoder
         operations.append(Operation(code, out, inputs, weights, ints, reals))
         return out
 
     def like(self, place: Columns, width: int | None = None) -> Columns:
-        """Add a register that has rows like ``place``, and return its columns.
+        """Add a register with rows like those of ``place``; return its columns.
 
         It has ``width`` columns; None for as many as ``place``.
         """
@@ -216,12 +204,12 @@ class Writer(Program):
 
         - In the encoder, the tokens of a sentence attend to its own tokens or slots.
         - In the decoder, if the keys come from the encoder, hypotheses attend to the source.
-        - Otherwise, hypotheses attend to their past. Then ``keys`` and ``values`` are those of this
-          step; the machine keeps those of past steps.
+        - Otherwise, hypotheses attend to their past. Then ``keys`` and ``values`` belong to this
+          step; the machine keeps the keys and values of past steps.
 
         Args:
             scale: factor of ``Q K^T``; None for ``1 / √D``, where D is the width of a head.
-            shown: whether the weights over the source are the alignment.
+            shown: whether attention weights over the source are the alignment of the translation.
             binary: how to binarize the attention weights, a key of
                 :data:`fairseq_ext.engine.program.WEIGHTS`; None for floats. If it is not None,
                 ``values`` must be a result of :meth:`binarize` for ``heads`` groups.
@@ -275,7 +263,7 @@ class Writer(Program):
 
         A head has n kernels, whose results are added. For each kernel, ``kernels [n, 2]`` has its
         number of taps and the factor of its result. A row of ``logits`` has a number for each head,
-        kernel and tap, in this order. The softmax over the taps of a kernel is the kernel.
+        kernel and tap, in this order. The softmax of these numbers over the taps is the kernel.
         """
         out = self.like(values) if out is None else out
         weights = (self.matrix(kernels, plain=True),)

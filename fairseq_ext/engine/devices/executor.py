@@ -60,8 +60,8 @@ def _anchor(device: int) -> torch.cuda.CUDAGraph:
     """Return a graph that is never freed, whose memory pool all CUDA graphs of the device share.
 
     Graphs can share a pool because only one runs at a time, and none reads data that another has
-    left in the pool. When torch frees the last graph of a pool, it frees the pool, too, and then
-    cannot capture further graphs with it. This graph keeps the pool alive.
+    left in the pool. Once torch has freed the last graph of a pool, it cannot capture further
+    graphs with this pool. So this graph keeps the pool alive.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -87,13 +87,14 @@ def rounded(count: int) -> int:
 def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
     """Allocate the tensors of a search's state; return them by name, filled with 0.
 
-    ``attention`` says whether to add a tensor of attention weights. Two groups of tensors:
+    If ``attention``, the state has a tensor of attention weights.
 
     - Tensors of past steps, ``[B, T, W, …]``, have W rows for each sentence and step. The search
       never reorders these rows. Instead, ``ancestors[b, w, t]`` is the row (0 to W - 1) of step t
       from which hypothesis w of sentence b descends.
     - Tensors whose names begin with ``ended``, ``[B, W + 1, …]``, keep the finished hypotheses of a
-      sentence at indices 0 to W - 1. All others are written to index W, which nothing reads.
+      sentence at indices 0 to W - 1. Hypotheses that need not be kept go to index W, which nothing
+      reads.
 
     If a batch has fewer than B sentences, ``open`` stays false for the rest.
     """
@@ -138,7 +139,7 @@ def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
 
 
 def empty(state: dict[str, Tensor]) -> None:
-    """Set all tensors of a state to 0: the state is at the first step and has no sentences."""
+    """Reset a state to the first step, without sentences, by setting all its tensors to 0."""
     for tensor in state.values():
         tensor.zero_()
 
@@ -157,8 +158,7 @@ def advance(
 ) -> None:
     """Choose the next tokens by beam search, like ``native/search.c``; update the state in place.
 
-    ``logits`` has a tensor ``[B, W, V]`` for each model of an ensemble. ``rules.sampling`` is
-    ignored.
+    ``logits`` has a tensor ``[B, W, V]`` for each model of an ensemble.
     """
     step, beam, ancestors = state["step"], rules.beam, state["ancestors"]
     totals = state["totals"].index_select(1, step).squeeze(1)
@@ -186,7 +186,7 @@ def advance(
 
 
 def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
-    """Store in ``state`` the newest tokens and total log-probabilities, ``[B, W]``, for a step."""
+    """Begin a step: store its tokens and total log-probabilities, ``[B, W]``, in ``state``."""
     step, ancestors = state["step"], state["ancestors"]
     rows = torch.arange(ancestors.size(1), device=ancestors.device).view(1, -1, 1)
     ancestors.index_copy_(2, step, rows.expand(len(ancestors), -1, 1))
@@ -195,10 +195,9 @@ def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
 
 
 def ancestors_of(ancestors: Tensor, rows: Tensor) -> Tensor:
-    """Return the ancestors ``[B, n, T]`` of n hypotheses of each sentence: a row for each step.
+    """Return ``ancestors`` (see :func:`allocate`) of n hypotheses of each sentence, ``[B, n, T]``.
 
-    ``rows [B, n]`` are the rows (0 to W - 1) of the hypotheses. ``ancestors`` is the tensor
-    ``[B, W, T]`` of the state (see :func:`allocate`).
+    ``rows [B, n]`` are the rows (0 to W - 1) of the hypotheses.
     """
     return ancestors.gather(1, rows.unsqueeze(2).expand(-1, -1, ancestors.size(2)))
 
@@ -236,9 +235,8 @@ def ranked(
 def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tensor) -> None:
     """Set the logits ``[B, W, V]`` of tokens that would repeat an n-gram to -∞.
 
-    An n-gram has ``size`` tokens; those with the start symbol are ignored. ``state`` has the
-    earlier tokens of each hypothesis. The logit of ``pad`` may become -∞, too: pads are never
-    chosen.
+    An n-gram has ``size`` tokens, none of which is the start symbol. ``state`` has the earlier
+    tokens. The logit of ``pad`` may become -∞, too, because pads are never chosen.
     """
     step, ancestors = state["step"], state["ancestors"]
     words = state["tokens"].transpose(1, 2).gather(1, ancestors)  # of each hypothesis, [B, W, T]
@@ -253,7 +251,7 @@ def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tenso
 def finish(state: dict[str, Tensor], ends: Tensor, totals: Tensor, parents: Tensor) -> None:
     """Store the new hypotheses that end, best first, until a sentence has W finished ones.
 
-    The other arguments, ``[B, W]``, describe the W best new hypotheses of each sentence:
+    Three arguments ``[B, W]`` describe the W best new hypotheses of each sentence:
 
     - ``ends``: whether the hypothesis ends;
     - ``totals``: its total log-probability;
@@ -294,8 +292,8 @@ class Executor:
     ``capture`` records a step as a CUDA graph (see :func:`captured`). This takes long, so a step is
     captured only when its sizes are needed for the second time.
 
-    After every ``every`` steps, the search asks the device which sentences are finished, and waits
-    for the answer. If ``every`` is None, it is 1 on a CPU and 4 on other devices.
+    Each time after ``every`` steps, the search waits for the device to say which sentences are
+    finished. None stands for 1 on a CPU and 4 on other devices.
     """
 
     def __init__(
@@ -322,10 +320,9 @@ class Executor:
         numbers: Sequence[int] | None = None,
         constraints: Rows | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate as :meth:`fairseq_ext.engine.library.Worker.translate` does, by beam search.
+        """Translate by beam search, as :meth:`fairseq_ext.engine.library.Worker.translate` does.
 
-        This method ignores ``rules.sampling``, ``numbers`` and ``constraints``; its callers refuse
-        sampling and constraints.
+        Sampling and ``constraints`` are ignored: callers must refuse them.
         """
         if not sentences:
             return []
@@ -419,10 +416,9 @@ def padded(rows: Rows, pad: int) -> Tensor:
 
 
 def collect(stage: Stage, rows: Sequence[int], lengths: Sequence[int]) -> list[list[Hypothesis]]:
-    """Return the finished hypotheses of the sentences in ``rows`` of the stage's state, best first.
+    """Return the finished hypotheses of the sentences with the indices ``rows``, best first.
 
-    ``lengths`` are the numbers of source tokens of the sentences; attention weights have one column
-    for each source token, and none for pads.
+    ``lengths`` are the sentences' numbers of source tokens. Attention weights have as many columns.
     """
     state = stage.state
     where = torch.tensor(rows, dtype=torch.long, device=state["open"].device)

@@ -23,10 +23,7 @@ from fairseq_ext.engine.program import Code, Columns, Matrix, Operation, Program
 
 
 class BinaryWeight(NamedTuple):
-    """A weight ``levels[:, None] * signs`` of N outputs and K inputs, ``[N, K]``.
-
-    ``reading`` says how to binarize the inputs of a product with this weight.
-    """
+    """A binary or ternary weight ``levels[:, None] * signs``, ``[N outputs, K inputs]``."""
 
     signs: Tensor
     levels: Tensor
@@ -58,7 +55,7 @@ FUNCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
 
 
 def product(x: Tensor, weight: Tensor | BinaryWeight, bias: Tensor | None) -> Tensor:
-    """Compute ``x W^T + b``; a binary W binarizes ``x`` first, as its ``reading`` says."""
+    """Compute ``x W^T + b``; if W is binary, first binarize ``x`` as ``weight.reading`` says."""
     if isinstance(weight, Tensor):
         return F.linear(x, weight, bias)
     how, bound, divisor = weight.reading
@@ -76,7 +73,7 @@ def product(x: Tensor, weight: Tensor | BinaryWeight, bias: Tensor | None) -> Te
 
 
 def signs_of(x: Tensor) -> Tensor:
-    """Return the signs of ``x``: -1 for negative numbers, 1 for others, zero included."""
+    """Return the signs of ``x``: -1 for negative numbers, 1 for zero and positive numbers."""
     return torch.where(x < 0, -1.0, 1.0).to(x.dtype)
 
 
@@ -103,10 +100,7 @@ def lstm_state(inputs: Tensor, hiddens: Tensor, cell: Tensor) -> Tensor:
 
 
 def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Compute in fp32 the softmax over the keys (last axis) for which ``mask`` is true.
-
-    If ``mask`` is None, all keys count.
-    """
+    """Compute in fp32 the softmax over the last axis; elements with a false ``mask`` get 0."""
     scores = scores.float()
     if mask is not None:
         scores = scores.masked_fill(mask.logical_not(), -torch.inf)
@@ -116,9 +110,9 @@ def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -> Tensor:
     """Binarize attention weights; return ``Σ_j weights_j values_j``, like ``mix`` in machine.c.
 
-    ``weights`` is ``[…, Q, N]``. ``values`` is ``[…, N, D]`` and already binary. Only keys j for
-    which ``mask`` is true count; None for all. ``how`` says how to binarize the weights: a number
-    in :data:`fairseq_ext.engine.program.WEIGHTS`.
+    ``weights`` is ``[…, Q, N]``. ``values`` is binary, ``[…, N, width of a head]``. The sum is over
+    the keys j for which ``mask`` is true, or over all keys if it is None. ``how`` is the number of
+    a way to binarize weights in :data:`fairseq_ext.engine.program.WEIGHTS`.
     """
     counted = weights * (2 * values.select(-1, 0).abs().float()).unsqueeze(-2)
     largest = counted.amax(-1, keepdim=True)
@@ -185,8 +179,7 @@ class Frame:
         """A mask ``[B, W, T W]``, true for the rows of past steps from which a hypothesis descends.
 
         With this mask, one matrix product computes the attention of all hypotheses of a sentence to
-        all past rows of the sentence. The product reads each key only once, and no cache has to be
-        reordered.
+        all its past rows. Each key is read only once, and no cache has to be reordered.
         """
         ancestors = self.state["ancestors"]
         rows, times = (torch.arange(n, device=ancestors.device) for n in ancestors.shape[1:])
@@ -242,8 +235,8 @@ class Frame:
         """Compute ``softmax(scale Q K^T) V`` over the keys for which ``mask`` is true.
 
         ``op`` has the queries, the number of heads and the scale. ``mask`` is ``[B, 1 or Q, N]``;
-        None for all keys. Return the result ``[B, Q, width]``, and the mean over heads of the
-        attention weights, ``[B, Q, N]``. If nothing needs these weights, they are None.
+        None for all keys. Return the result ``[B, Q, width]``, and the attention weights averaged
+        over heads, ``[B, Q, N]``. The weights are None if nothing needs them.
         """
         heads, shown, binary = op.ints
         q, k, v = (
@@ -313,7 +306,7 @@ class Frame:
         return windows * steps.ge(0).unsqueeze(1)
 
     def left_of(self, taps: int) -> int:
-        """Return how many positions before the current one a kernel of ``taps`` taps reads."""
+        """Return how many earlier positions a convolution with ``taps`` taps reads for each row."""
         return taps - 1 if self.state else (taps + 2) // 2 - 1
 
     def convolve(self, op: Operation) -> Tensor:
@@ -376,9 +369,9 @@ class Frame:
 
 
 def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
-    """Run the encoder over ``tokens [B, S]``; return what it wrote to each register of the program.
+    """Run the encoder over ``tokens [B, S]``; return the registers that it wrote, by number.
 
-    The keys are the numbers of the registers. ``real [B, S]`` is False at pads.
+    ``real [B, S]`` is False at pads.
     """
     positions = torch.arange(tokens.size(1), device=tokens.device)
     frame = Frame(model, tokens, positions, real)
@@ -389,8 +382,7 @@ def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
 def decode(model: Model, state: dict[str, Tensor]) -> list[Tensor]:
     """Run one step of the decoder; return each model's logits ``[B, W, V]`` in fp32.
 
-    The step reads its tokens from ``state``. It stores its keys, values and the rows that later
-    steps read in ``state``, too.
+    The step reads its tokens from ``state``, and stores there the rows that later steps read.
     """
     program, step = model.program, state["step"]
     tokens = state["tokens"].index_select(1, step).squeeze(1)
