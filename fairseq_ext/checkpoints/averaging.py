@@ -1,8 +1,7 @@
 """Average the weights of several checkpoints in float64, with one checkpoint in memory at a time.
 
 The mean of the last checkpoints usually translates better than each of them (Vaswani et al.
-2017, section 6.1 average 5 or 20). Parameters are averaged. Integer and boolean buffers, which
-count or index something, are taken from the last checkpoint.
+2017, section 6.1 average 5 or 20).
 """
 
 import logging
@@ -78,8 +77,8 @@ def average_checkpoints(
 
     Every floating-point weight becomes the mean over all checkpoints, summed in float64 and rounded
     once to the weight's own type. Tied embeddings stay tied if every checkpoint ties them. The
-    state of the optimizer and the weights of ``--store-ema`` are left out. Everything else is
-    taken from the last checkpoint.
+    state of the optimizer and the weights of ``--store-ema`` are left out. Everything else, such as
+    an integer buffer, is taken from the last checkpoint.
 
     Args:
         paths: checkpoints of one model, oldest first.

@@ -132,10 +132,10 @@ def _folder(path: str | Path) -> Path | None:
 
 
 def _checked(folder: Path) -> Path:
-    """Return the bundle's folder in the folder of an unpacked archive, after all its checks.
+    """Check the bundle in ``folder``, an unpacked archive; return the bundle's own folder.
 
     Raises:
-        CheckpointError: there is no bundle, other files are beside it, or it is damaged.
+        CheckpointError: there is no bundle, or not only a bundle, or the bundle is damaged.
     """
     entries = [*folder.iterdir()]
     if len(entries) != 1 or not (entries[0] / MANIFEST).is_file():
@@ -333,12 +333,11 @@ def _weights(path: Path, binary: Any) -> dict[str, Any]:
 
 
 def latent_weights(weight: Signs, binary: dict[str, Any]) -> np.ndarray:
-    """Return latent weights that binarize to ``weight``: ``[N, K]`` in fp32, like ``weight``.
+    """Return latent weights, ``[N, K]`` in fp32, that the model binarizes to ``weight [N, K]``.
 
-    Latent weights are the real numbers that training updates and the model binarizes. ``binary``
-    is the entry ``binary`` of ``config.json``. Its ``binarizer`` names the model's method. Its
-    ``granularity``, used for ternary weights, says whether each row has its own level (``channel``)
-    or all rows share one (``tensor``).
+    Latent weights are the real numbers that training updates. ``binary`` is the entry ``binary`` of
+    ``config.json``: its ``binarizer`` names the method, and its ``granularity`` says whether each
+    row of a ternary weight has its own level (``channel``) or all rows share one (``tensor``).
     """
     signs, levels = weight.array(), weight.levels
     if binary["binarizer"] != TERNARY:

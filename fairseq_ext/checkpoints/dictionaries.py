@@ -36,10 +36,7 @@ def symbols(path: str | Path) -> list[str]:
 
 
 def record(source: Sequence[str], target: Sequence[str]) -> dict[str, str]:
-    """Return two dictionaries as checkpoints store them.
-
-    The entries are ``source`` and ``target``. Each is a text with a symbol per line.
-    """
+    """Return two dictionaries as checkpoints store them: texts with a symbol in each line."""
     first = "\n".join(source)
     return {"source": first, "target": first if target == source else "\n".join(target)}
 

@@ -7,10 +7,10 @@ checkpoints, copies of the dictionaries, a ``text.json``, and a file :data:`MARK
 replace those in the checkpoints. Nothing in the published folder is run, and nothing is written
 into it.
 
-Multilingual models have one of three tasks of fairseq, each of which tells the model its languages
-in its own way. :func:`prepare` replaces these tasks by ``translation_ext``, so that translation,
-training, bundles and the engine need to know no other task. These options then name the languages,
-here for English to German or Romanian:
+Multilingual models have one of three tasks of fairseq. :func:`prepare` replaces these tasks by
+``translation_ext``, so that translation, training, bundles and the engine need to know no other
+task. Then options of ``translation_ext`` tell the model the languages. The table has these options
+by the model's former task, for example from English to German or Romanian:
 
 ==================================  ================================================================
 ``translation_multi_simple_epoch``  ``--source-prefix __en__``, ``--target-prefix __de__``; both are
@@ -185,11 +185,7 @@ def _dictionaries(folder: Path) -> dict[str, Path]:
 
 
 def _model_in(folder: Path) -> Path:
-    """Return the published model's folder in the unpacked archive ``folder``.
-
-    Raises:
-        CheckpointError: there is no such folder.
-    """
+    """Return a model's folder in an unpacked archive; raise CheckpointError if there is none."""
     for candidate in (folder, *sorted(filter(Path.is_dir, folder.iterdir()))):
         if _ensemble(candidate, candidate):
             return candidate
@@ -201,9 +197,8 @@ def _prepared(
 ) -> list[Path]:
     """Make a model's folder in the cache unless it exists; return the links to its checkpoints.
 
-    ``folder`` has the published files, and ``ensemble`` has their checkpoints. ``path`` is the
-    argument of :func:`prepare`. ``languages`` are source and target; None stands for the language
-    in the model's options.
+    ``folder`` has the published files, among them the checkpoints ``ensemble``. ``path`` and
+    ``languages`` (``src`` and ``tgt``) are arguments of :func:`prepare`.
     """
     content = [(entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
                for entry in sorted(folder.iterdir()) if entry.is_file()]  # fmt: skip
@@ -258,10 +253,10 @@ def _prepared(
 
 
 def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline, str]:
-    """Return how a published model's text becomes tokens, and, for a message, what says so.
+    """Return the steps from a model's text to tokens, and a phrase that says where they come from.
 
-    If :func:`hub_models` names the tokenizer and subwords of a model with the name of ``path`` or
-    ``folder``, they are used. Otherwise the files of subwords in ``folder`` decide.
+    They come from :func:`hub_models` if it has a tokenizer and subwords for the name of ``path`` or
+    ``folder``, otherwise from the files of subwords in ``folder``.
     """
     kind, used = _subwords(folder)
     moses, origin = kind in ("fastbpe", "subword-nmt"), "its files"

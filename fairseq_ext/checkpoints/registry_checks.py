@@ -118,7 +118,7 @@ def misfit(task: type, model: type) -> str | None:
 
 
 def task_class(options: Mapping[str, Any], path: str | Path) -> type:
-    """Return the class of the task that the task's ``options`` in the checkpoint ``path`` name."""
+    """Return the class of the task that ``options`` name; ``path`` is for the error message."""
     from fairseq.tasks import TASK_REGISTRY
 
     name = options.get("task") or options.get("_name") or "translation"  # unnamed until 2018

@@ -9,9 +9,8 @@
 3. the pickle calls only the functions that checkpoints of fairseq call, with arguments of the
    expected types (:func:`allowed_globals`). torch's ``weights_only=True`` would also allow the call
    ``torch.Tensor(10**9)``;
-4. the pickle makes only tensors, plain values, ``argparse.Namespace`` and numpy's numbers. Our own
-   classes read the latter (:class:`NumberArray`), because ``numpy.dtype`` could turn bytes into
-   Python objects;
+4. the pickle makes only tensors, plain values, ``argparse.Namespace`` and numpy's numbers. Classes
+   of this module read these numbers, because ``numpy.dtype`` could turn bytes into Python objects;
 5. there are tensors under ``model``;
 6. everything is plain data, no part contains itself, and tensors are not far larger than the file
    (:func:`require_plain`);
@@ -113,11 +112,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None:
-    """Run the checks 6 to 8 of this module on a checkpoint that was read from ``size`` bytes.
-
-    Raises:
-        CheckpointError: a check fails.
-    """
+    """Raise CheckpointError if a checkpoint, read from ``size`` bytes, fails check 6, 7 or 8."""
     with about(path):
         require_plain(state, size)
         for part in ("cfg", "args"):
@@ -289,17 +284,14 @@ class Globals(dict[str, Any]):
 
 @functools.cache
 def allowed_globals() -> Globals:
-    """Return the objects that pickles may name, by name.
-
-    This is torch's own table, in which :data:`GUARDS` replace the functions of the same names.
-    """
+    """Return torch's table of the objects that pickles may name, with :data:`GUARDS` inserted."""
     return Globals({**GLOBALS_OF_TORCH(), **GUARDS})
 
 
 def _guard(name: str, function: Callable, *kinds: type) -> Callable:
     """Return a function that calls ``function`` if its arguments have exactly the types ``kinds``.
 
-    Otherwise it raises UnpicklingError. ``name`` is the function's name in pickles.
+    Otherwise it raises an UnpicklingError about ``name``, the function's name in pickles.
     """
 
     def call(*arguments: Any) -> Any:
@@ -453,14 +445,11 @@ def allow_classes() -> None:
 
 
 def require_plain(value: Any, file_bytes: int) -> None:
-    """Refuse a loaded value that is not plain data, is endless, or is far larger than its file.
+    """Raise CheckpointError if a value is not plain data, endless, or far larger than its file.
 
-    torch's ``weights_only=True`` accepts data that fill the memory when they are read later. With
-    parts that contain themselves or each other, a few hundred bytes can stand for 2^40 entries. A
-    tensor that stores one number can claim to have 10^12.
-
-    Raises:
-        CheckpointError: ``value`` is refused.
+    torch's ``weights_only=True`` accepts small files whose content fills the memory when it is
+    used. Lists that contain each other can make 2^40 entries out of a few hundred bytes. A tensor
+    that stores one number can claim to have 10^12.
     """
     entries, claimed = 0, 0
     todo: list[tuple[Any, int]] = [(value, 0)]
@@ -522,14 +511,11 @@ def _bytes(value: Any) -> int:
 
 
 def require_inert(settings: Any) -> None:
-    """Refuse a saved configuration that makes hydra import code or OmegaConf look up values.
+    """Raise CheckpointError for options that make hydra import code or OmegaConf look up values.
 
     A text may refer to one other option (``${model.dropout}``), but not to a whole section or
     list. If each of a dozen sections referred to the next section twice, OmegaConf would make
     thousands of copies.
-
-    Raises:
-        CheckpointError: ``settings`` are refused.
     """
     sections: dict[int, dict[str, Any]] = {}
     for value in walk(settings):
@@ -561,13 +547,10 @@ def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any
 
 
 def require_numbers(state: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint in which values that fairseq uses as numbers are not numbers.
+    """Raise CheckpointError if values that fairseq uses as numbers are not numbers.
 
-    The values are the position in the data, and the optimizer's learning rate, betas, epsilon and
+    These are the position in the data, and the optimizer's learning rate, betas, epsilon and
     weight decay. fairseq does not check them.
-
-    Raises:
-        CheckpointError: one of these values is not a number.
     """
     position = layout.position(state)
     for name in ("epoch", "iterations_in_epoch"):

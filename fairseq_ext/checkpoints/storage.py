@@ -1,9 +1,9 @@
 """Read checkpoint files safely and only once, and save them atomically.
 
 A command needs the options of a checkpoint both before and after fairseq loads its weights.
-:func:`peek` returns the options, and keeps the weights in memory until the next :func:`load` takes
-them. Both functions keep everything else for later calls of :func:`peek`. A file that has changed
-is read again. Nothing here imports fairseq.
+:func:`peek` reads the options and the weights, and keeps the weights in memory until the next
+:func:`load` takes them. The options stay in memory for later calls of :func:`peek`. A file that has
+changed is read again. Nothing here imports fairseq.
 """
 
 from collections.abc import Mapping
