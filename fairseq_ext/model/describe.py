@@ -62,11 +62,11 @@ def describe(path: str | Path) -> dict[str, Any]:
 
 
 def multiply_adds(program: Program, weights: Sequence[Packed]) -> dict[str, int]:
-    """Count the multiplications with weights per ``source token`` and per ``target token``.
+    """Count the multiplications with weights for each source token and each target token.
 
-    These are the keys of the result. With a beam, each hypothesis has target tokens of its own.
-    Multiplications of activations with each other, such as of queries with keys, are not counted,
-    because their number depends on the length of the sentence.
+    The result has the keys ``source token`` and ``target token`` (of a single hypothesis).
+    Products of activations, such as of queries with keys, are not counted, because their number
+    depends on the length of the sentence.
     """
 
     def count(operations: Iterable[Operation], phase: Phase) -> int:

@@ -129,10 +129,11 @@ def _fetch(repo: str, revision: str | None) -> Path:
 
 
 def _is_reachable() -> bool:
-    """Return whether the Hub may answer; if not, huggingface_hub would try for half a minute.
+    """Return whether the Hub may answer.
 
-    The result is False if ``HF_HUB_OFFLINE`` is set, or if the Hub's host has no address or refuses
-    connections. It is True for a host that is slow to answer, or if a proxy is configured.
+    Without this check, huggingface_hub would try for half a minute. The result is False if
+    ``HF_HUB_OFFLINE`` is set, or if the Hub's host has no address or refuses connections. It is
+    True if the host is slow, or if a proxy is configured.
     """
     import socket
     from urllib.parse import urlsplit
@@ -213,10 +214,7 @@ def _listed_files(repo: str) -> Collection[str]:
 
 @contextmanager
 def _one_line(repo: str, revision: str | None = None) -> Iterator[None]:
-    """Turn errors in the ``with`` block into this package's errors about ``repo``.
-
-    Warnings of huggingface_hub are not shown.
-    """
+    """Turn errors in the ``with`` block into this package's; hide huggingface_hub's warnings."""
     from huggingface_hub import constants, errors
     from huggingface_hub.utils import logging as reports
 

@@ -1,8 +1,8 @@
 """Export fairseq's own Transformer to CTranslate2 or Hugging Face's transformers.
 
-Models that these tools cannot compute are refused. CTranslate2's format is written by CTranslate2's
-own writer. The library transformers has classes that compute the same as fairseq's models; most of
-their weights have fairseq's names, with ``model.`` before them.
+Models that these tools cannot compute are refused. CTranslate2's own writer writes its files. The
+library transformers has classes that compute what fairseq's models compute. Their weights mostly
+have fairseq's names after the prefix ``model.``.
 """
 
 import json

@@ -19,7 +19,7 @@ An entry of ``weights`` for a binary or ternary weight ``[N, K]`` has these entr
   magnitudes with the signs;
 - ``ternary``, true for a ternary weight; left out for a binary one;
 - ``inputs``, the number of columns ``K``;
-- ``reading``, how the activations are binarized that this weight multiplies
+- ``reading``, how the inputs of this weight are binarized
   (:class:`~fairseq_ext.engine.program.Reading`).
 """
 
@@ -215,9 +215,9 @@ def require_agreement(
 ) -> None:
     """Raise :class:`DataError` if a bundle's configuration and program contradict each other.
 
-    fairseq builds the model from ``config.json``, the engine runs ``program.json``. With files of
-    two different models they would translate differently. ``begins`` and ``cut`` are entries of
-    ``program.json``, explained in the module's docstring.
+    fairseq builds the model from ``config.json``, the engine runs ``program.json``. If the files
+    belong to two models, fairseq and the engine translate differently. ``begins`` and ``cut`` are
+    entries of ``program.json``, explained in the module's docstring.
     """
     cfg = layout.section(bundle.configuration(manifest), "cfg")
     model, task = layout.section(cfg, "model"), layout.section(cfg, "task")

@@ -18,8 +18,8 @@ def load(
     """Load checkpoints or bundles; return the models, the last one's configuration, and the task.
 
     ``data`` is the folder with the dictionaries. ``src`` and ``tgt`` are the languages in the names
-    of the dictionaries. If both are None, they are the languages of the models' training. They may
-    be other names for these languages, such as ``deu`` for ``de``, but not the reverse direction.
+    of the dictionaries; None for the languages of the models' training. Other names for these
+    languages, such as ``deu`` for ``de``, are allowed.
 
     Raises:
         CheckpointError: a file cannot be read, does not translate, or does not fit ``data``.

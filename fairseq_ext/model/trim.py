@@ -105,10 +105,7 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
 def _tokens(
     texts: Sequence[Path], text: Pipeline, symbols: Sequence[Sequence[str]]
 ) -> list[set[str]]:
-    """Return the source tokens and the target tokens that occur in the texts and in ``symbols``.
-
-    ``symbols`` are the symbols of the two dictionaries. The errors are those of :func:`trim`.
-    """
+    """Return the source and target tokens of texts that are in the dictionaries, ``symbols``."""
     languages = (text.src, text.tgt)
     tokens: list[set[str]] = [set(), set()]
     for path in texts:
@@ -140,9 +137,8 @@ def with_symbols(
 ) -> tuple[BaseFairseqModel, TranslationTask]:
     """Build a smaller model, with rows for only some symbols; return the model and its task.
 
-    ``symbols`` are the source symbols and the target symbols to keep. The encoder's embeddings have
-    a row for each source symbol. The decoder's embeddings and the output projection have a row for
-    each target symbol.
+    ``symbols`` are the source symbols and the target symbols to keep. The encoder's embeddings get
+    rows for the source symbols, the decoder's tables rows for the target symbols.
 
     Raises:
         ConfigError: a weight does not have a row for each symbol, as in an adaptive softmax.

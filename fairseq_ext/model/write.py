@@ -72,7 +72,7 @@ def write(
     Raises:
         CheckpointError: the checkpoint cannot be read, or ``numbers`` is ``bits`` or
             ``bits-int8``, but no weights are binary or ternary.
-        ConfigError: ``output`` exists, or ``numbers`` would round binary weights.
+        ConfigError: ``output`` is neither new nor empty, or ``numbers`` would round binary weights.
     """
     with _output_folder(output) as folder:
         if shortlist is None and bundle.is_bundle(checkpoint):
@@ -266,11 +266,7 @@ def compiled(model: models.BaseFairseqModel, task: TranslationTask) -> tuple[Pro
 
 
 def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
-    """Return the ids of the symbols that a task puts around sentences, as ``EngineModel.affixes``.
-
-    There are three tuples, each with at most one id: before a source, after its ``</s>``, and at
-    the beginning of a translation.
-    """
+    """Return the ids of the symbols that a task puts around sentences: ``EngineModel.affixes``."""
     if not isinstance(task, TranslationExtTask):
         return NO_AFFIXES
     return tuple(() if number is None else (number,) for number in task.affixes[:3])
