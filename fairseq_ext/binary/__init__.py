@@ -5,7 +5,7 @@ uses the straight-through gradient. Layer norms after every product, and a short
 the attention, make such a Transformer trainable::
 
     x_b = (floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B          B = max |x|, detached       (3.1)
-    Dense(A_b) = A_b W_b / s                                   scaling factor              (3.3)
+    Dense(A_b) = A_b W_b / s                                   scaling factor s            (3.3)
     FFN(A) = LN(LN(max(0, A_b W_1b + b_1))_b W_2b + b_2)                                   (3.4)
     q, k, v = LN(A_b W_b) for each head                                                    (3.4)
     Out(A) = LN(A_b W_b) + A                                                               (3.5)
@@ -18,18 +18,8 @@ Weights may be ternary instead, as in BitNet b1.58 (Ma et al. 2024, "The Era of 
     W_t = round(clip(W / γ, -1, 1)) γ                  γ = mean |W|, detached
 
 ``docs/bmt.md`` says which code computes which equation. ``reference.py`` has these equations in
-plain code; the tests compare the fast layers with it. The other modules:
-
-- ``binarize.py``: equation (3.1) and its gradient.
-- ``linear.py``: a layer that replaces ``nn.Linear`` (3.3), and the second layer of FFN (3.4).
-- ``attention.py``: the attention (3.5).
-- ``switches.py``: the choice of the matrix products to binarize, a row of the paper's Table 1.
-- ``stages.py``: the stages of training (float, binary weights, binary inputs), and a learning rate
-  for them.
-- ``distillation.py``: the criterion that trains on a teacher's probabilities.
-- ``model.py``: the model for fairseq.
-- ``compose.py``: the binarization of other architectures.
-- ``scaling_law.py``: the fit of the paper's scaling law (section 4.2).
+plain code; the tests compare the fast layers with it. ``model.py`` is the model for fairseq, and
+``compose.py`` binarizes other architectures.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch bmt_base --bmt-preset bmt-1 --stage-updates
 50000,88339 --lr-scheduler staged_cosine``.

@@ -1,28 +1,26 @@
 """Multi-head attention of section 3.5, in which every matrix product can be binarized.
 
-:class:`BinaryAttention` is a subclass of fairseq's attention, whose incremental state it uses. It
-has its own ``forward``, because in training fairseq's ``forward`` reads the weights of the
-projections directly, and would skip their binarization.
+:class:`BinaryAttention` is a subclass of fairseq's attention and uses its incremental state. It has
+its own ``forward``, because in training fairseq's ``forward`` reads the weights of the projections
+directly, and would skip their binarization.
 
 In rows BMT-7 and BMT-8 of Table 1 the paper also binarizes two products of activations: queries
 times keys (QK), and attention weights times values (Score-V). Neither the paper nor its code says
-how. Two conditions must hold: all terms of a sum share one bound ``B`` (the largest magnitude of
-the numbers to binarize, 3.1), and no result depends on masked positions.
+how. A binarized product needs one bound ``B`` (the largest magnitude, 3.1) for all terms of a sum,
+and here no result may depend on masked positions.
 
 *QK*: ``q_b · k_b`` is a sum over the channels of a head. Each query and each key of a head has its
 own bound, so positions do not influence each other.
 
-*Score-V*: ``Σ_j p_ij v_j`` is a sum over positions ``j``. By the rule of 3.1, each channel of V
-would have one bound over all positions, even masked and future ones. Here each ``v_j`` has its own
-bound ``B_j`` instead, and the attention weight is multiplied by it:
-``Σ_j (p_ij B_j) (v_jb / B_j)``. The left factors have one bound for each query, and the right
-factors are ±1/2. So each sum still has one bound, which depends only on positions that the query
-may see.
+*Score-V*: ``Σ_j p_ij v_j`` is a sum over positions ``j``, with attention weights ``p_ij`` and
+values ``v_j``. One bound for a channel of all values would depend on masked positions. So each
+``v_j`` has its own bound ``B_j``, which moves to the weight: ``Σ_j (p_ij B_j) (v_jb / B_j)``. Then
+``v_jb / B_j`` is ±1/2, and all ``p_ij B_j`` of a query share one bound.
 
 There are two ways to binarize attention weights:
 
-- *signed* follows (3.1), which maps every weight to ``+B/2``, because none is negative. Masked
-  weights are set to 0 afterwards. So all visible positions count equally.
+- *signed* follows (3.1): every visible weight becomes ``+B/2``, because no weight is negative. So
+  all visible positions count equally.
 - *unsigned*, as in binarized BERTs, maps weights below ``B/2`` to 0, and all others to ``B``.
 
 Letters: ``N`` sentences, ``H`` heads, ``T`` queries, ``S`` keys, ``D`` channels of a head, ``R``
@@ -48,13 +46,13 @@ class BinaryAttention(MultiheadAttention):
 
     Args:
         embed_dim, num_heads, **options: arguments of fairseq's attention.
-        norm_heads: whether to apply a layer norm to the q, the k and the v of each head. All heads
-            share its parameters.
-        norm_output: whether to apply LN to the output's product ``A W`` (3.5).
-        shortcut: whether to add ``A``, the input of this product (3.5).
+        norm_heads: whether each head of q, k and v gets a layer norm. q, k and v each have one norm
+            for all heads.
+        norm_output: whether the output projection ``A W`` gets a layer norm (3.5).
+        shortcut: whether ``A``, the input of the output projection, is added (3.5).
         qk: whether to binarize queries and keys in stage 2 of training (:meth:`set_stage`).
-        score_v: how to binarize attention weights and values in stage 2: ``signed`` or
-            ``unsigned``, or None to leave them as they are.
+        score_v: how to binarize attention weights and values in stage 2: ``signed``, ``unsigned``,
+            or None for not at all.
     """
 
     def __init__(
@@ -80,10 +78,7 @@ class BinaryAttention(MultiheadAttention):
 
     @classmethod
     def of(cls, attention: MultiheadAttention, **options: Any) -> "BinaryAttention":
-        """Make a binary attention that shares the layers of ``attention``.
-
-        ``options`` are this class's own arguments, such as ``shortcut``.
-        """
+        """Make a binary attention from the layers of ``attention``, with arguments ``options``."""
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced below
             binary = cls(
                 attention.embed_dim,
@@ -142,10 +137,7 @@ class BinaryAttention(MultiheadAttention):
         return output, weights.transpose(0, 1) if need_head_weights else weights.mean(1)
 
     def _heads(self, projected: Tensor, name: str) -> Tensor:
-        """Split ``[T, R, C]`` into heads ``[R, H, T, D]``, and normalize them if there are norms.
-
-        ``name`` is ``q``, ``k`` or ``v``, which have different norms.
-        """
+        """Split ``[T, R, C]`` into heads ``[R, H, T, D]``; apply the norm ``name`` (q, k or v)."""
         heads = projected.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
         return self.head_norms[name](heads) if self.head_norms else heads
 
@@ -182,7 +174,7 @@ class BinaryAttention(MultiheadAttention):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> IncrementalState:
-        """Keep the cached keys and values of the ``R'`` rows ``new_order``, for beam search."""
+        """Keep the cached keys and values of the rows with indices ``new_order`` (beam search)."""
         state = {
             name: None if value is None else keep_sentences(value, 0, new_order)
             for name, value in self._get_input_buffer(incremental_state).items()
@@ -196,12 +188,11 @@ class BinaryAttention(MultiheadAttention):
 def attention_weights(
     queries: Tensor, keys: Tensor, hidden: Tensor | None, binary: bool = False
 ) -> Tensor:
-    """Compute the attention weights ``softmax(Q K^T / √D)`` ``[N, H, T, S]``.
+    """Compute the attention weights ``softmax(Q K^T / √D)`` ``[N, H, T, S]``, at least in fp32.
 
     Queries are ``[N, H, T, D]``, keys ``[N, H, S, D]``. ``hidden`` (``[N, H, T, S]``, or broadcast
-    to this shape) is true where a query must not look. A query that may look nowhere looks at all
-    positions equally. ``binary`` binarizes queries and keys (QK in Table 1). The softmax is
-    computed at least in fp32.
+    to this shape) is true where a query must not look. If everything is hidden from a query, all
+    its weights are equal. ``binary`` binarizes queries and keys (QK in Table 1).
     """
     factor: Tensor | float = queries.size(-1) ** -0.5
     if binary:

@@ -1,13 +1,13 @@
 """Binarize or ternarize tensors, with gradients for training.
 
-In each factor of a matrix product, the numbers of a sum (a row of inputs, for example) share one
-bound ``B``, by default their largest magnitude. ``B`` has no gradient. So the gradient of a
-binarized number ``x_b`` either passes to ``x`` or stops.
+In a matrix product, each row of inputs and each row of weights has a bound ``B``, by default its
+largest magnitude. ``B`` has no gradient. So the gradient of a binarized number ``x_b`` either
+passes to ``x`` or stops.
 
 A binarized number is a sign, ±1, times a magnitude, the *level*. A ternary sign may also be 0. A
-sum of products of signs is an exact integer, whatever the order of its terms (half precision rounds
-it once, at the end). So a sentence gets the same sums, whether it is computed in a batch, alone or
-from stored bits. If a layer binarizes these sums again, it gets the same signs, too.
+sum of products of signs is an exact integer in any order (half precision rounds it once, at the
+end). So a sentence gets the same sums in a batch, alone or from stored bits, and the same signs if
+these sums are binarized again.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ TERNARY = "ternary"
 
 
 class _Quantized(torch.autograd.Function):
-    """The autograd function that maps ``x`` to signs, times ``level`` unless that is None.
+    """The autograd function that maps ``x`` to signs, times ``level`` if ``level`` is not None.
 
     ``levels`` decides which signs are 0, and where the gradient passes.
     """
@@ -87,10 +87,9 @@ class Binarizer:
             BASE of the paper's Table 1 (Rastegari et al. 2016); the gradient of the sign is 1 for
             ``|x| <= 1``. ``ternary``, only for weights, is ``round(clip(x / γ, -1, 1)) γ`` with
             ``γ = mean |x|``, as in BitNet b1.58 (Ma et al. 2024); its gradient is 1 everywhere.
-        mask: name of the rule that says where the gradient of ``bmt`` is 1; elsewhere it is 0. By
-            ``paper`` it is 1 where ``|x| <= B``. By ``code``, the rule of the authors' program, it
-            is 1 where ``|x| <= (1 - ε) B``, so it is 0 for the number that sets ``B``. ε is
-            :data:`EPSILON`.
+        mask: where the gradient of ``bmt`` is 1; elsewhere it is 0. ``paper``: where ``|x| <= B``.
+            ``code``, as in the authors' program: where ``|x| <= (1 - ε) B``, with ε =
+            :data:`EPSILON`, so the largest number gets no gradient.
         bound: a fixed ``B`` for ``bmt``, or None for the largest ``|x|``.
     """
 
@@ -107,9 +106,9 @@ class Binarizer:
         """Split ``x_b`` into signs, shaped like ``x``, and levels, of size 1 along ``dim``.
 
         Signs are ±1 or, if ternary, 0. All numbers along ``dim`` share a level. The product of
-        signs and levels has the gradient of ``x_b``, with one exception: where all numbers along
-        ``dim`` are 0 (or subnormal in fp32), ``x_b`` has gradient 1, but the product's gradient is
-        0 or nearly 0.
+        signs and levels has the gradient of ``x_b``, except where all numbers along ``dim`` are 0
+        (or subnormal in fp32): there ``x_b`` has the gradient 1, but the product's is 0 or nearly
+        0.
         """
         levels = self.levels(x, dim)
         # The product multiplies the gradient by the level, which is what `xnor` needs.
@@ -135,10 +134,10 @@ class Binarizer:
 
 
 def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Binarize non-negative numbers to 0 or ``B``, the largest number of their row.
+    """Binarize non-negative numbers to 0 or ``B``, the largest number in the last dimension.
 
-    Numbers below ``B/2`` become 0. Return zeros and ones, shaped like ``x``, and the factors ``B``
-    ``[..., 1]``. The product of both has the gradient 1 with respect to ``x``.
+    Numbers below ``B/2`` become 0. Return zeros and ones, shaped like ``x``, and ``B``
+    ``[..., 1]``. Zeros and ones times ``B`` have the gradient 1.
     """
     bound = x.detach().amax(-1, keepdim=True)
     levels = Levels(torch.ones_like(bound), bound, 2 * _inverse(bound))
@@ -147,10 +146,10 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _inverse(level: Tensor) -> Tensor:
-    """Return ``1 / level``, or 1 where the level is 0 or subnormal.
+    """Return ``1 / level`` at least in fp32, or 1 where the level is 0 or subnormal.
 
-    The result is at least fp32. It multiplies a gradient that has already been multiplied by the
-    level. So the gradient stays 0 or nearly 0 where the level is 0 or subnormal.
+    It cancels the factor ``level`` of a gradient. If the level is 0 or subnormal, the gradient is
+    left as it is, 0 or nearly 0.
     """
     level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)

@@ -38,9 +38,9 @@ def layer_options(cfg: Any, selection: switches.Switches, product: str) -> dict[
     a matrix product of the model, such as ``qkv``.
 
     Raises:
-        ConfigError: ``--binary-weight-bound`` or ``--binary-activation-bound`` is neither a word
-            such as ``channel`` nor a number above 0; or weights are ternary, and
-            ``--binary-weight-bound`` is a number or ``--binary-gradient`` would have no effect.
+        ConfigError: a bound is neither a number above 0 nor a word such as ``channel``. With
+            ternary weights: ``--binary-weight-bound`` is a number, or ``--binary-gradient`` has no
+            effect.
     """
     of_weights, of_inputs = cfg.binary_weight_bound, cfg.binary_activation_bound
     kind, mask = selection.binarizer, str(cfg.binary_gradient)
@@ -84,7 +84,7 @@ def attention_options(cfg: Any, selection: switches.Switches) -> dict[str, Any]:
 
 
 def add_stage(model: nn.Module, cfg: Any, selection: switches.Switches) -> None:
-    """Add the module ``binary_stage`` to a model: a :class:`stages.Stage` of its binary layers.
+    """Add the module ``binary_stage``, a :class:`stages.Stage` that switches the binary layers.
 
     Raises:
         ConfigError: ``--stage-updates`` is wrong, or has fewer stages than ``selection`` needs.
@@ -102,8 +102,8 @@ def add_stage(model: nn.Module, cfg: Any, selection: switches.Switches) -> None:
 def binarize_model(model: BaseFairseqModel, cfg: configuration.BinaryOptions) -> None:
     """Replace layers of a model by binary ones, as the options of binarization say.
 
-    A model that has a module ``binary_stage`` is binary already, and stays as it is. So does any
-    model if the options select no products. Else :func:`add_stage` is called at the end.
+    A model with a module ``binary_stage`` is binary already, and stays as it is. So does a model
+    for which no products are selected. Any other model gets a ``binary_stage`` (:func:`add_stage`).
 
     Raises:
         ConfigError: the options name a product that the model does not compute or cannot binarize,
@@ -166,10 +166,7 @@ def _require_own_products(model: BaseFairseqModel) -> None:
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield ``(option, requirement)`` for each option of binarization without effect in ``cfg``.
-
-    The requirement is what would give the option an effect, such as ``binary weights``.
-    """
+    """Yield each option of binarization without effect, and what would give it an effect."""
     selection = switches.selected(cfg)
     weights, inputs = selection.weights, selection.activations & {*switches.LAYERS}
     bounded = selection.binarizer == "bmt"  # XNOR-Net's numbers have no bound

@@ -88,10 +88,9 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
     ) -> tuple[Tensor, Tensor]:
         """Return the loss and the negative log-likelihood of the references.
 
-        If ``reduce`` is true, both are sums over words, else they are ``[words, 1]``. If the loss
-        applies the output layer (:mod:`fairseq_ext.training.chunked_output`), ``net_output`` has
-        features instead of logits. Both results are then computed in chunks of words, and are
-        always sums.
+        They are sums over words or, if ``reduce`` is false, ``[words, 1]``. In training with
+        :mod:`fairseq_ext.training.chunked_output`, ``net_output`` has features instead of logits.
+        Loss and likelihood are then computed in chunks of words, and are always sums.
         """
         if not self.training:
             return super().compute_loss(model, net_output, sample, reduce)
@@ -117,10 +116,7 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         return torch.lerp(nll[0], distilled.to(nll[0]), self.teacher_weight), nll[1]
 
     def obstacle(self) -> str | None:
-        """Return why the teacher's output layer cannot be computed in chunks; None if it can.
-
-        The reason is a phrase for messages, such as ``adaptive softmax in the teacher``.
-        """
+        """Return why the teacher's output layer cannot be chunked, as a phrase; None if it can."""
         reason = chunked_output.obstacle(self._teacher[0])
         return None if reason is None else f"{reason} in the teacher"
 

@@ -52,7 +52,7 @@ def feed_forward_output(
 ) -> Columns:
     """Compile ``LN(LN(h)_b W_2b + b_2) + added`` (section 3.4); return the columns of the result.
 
-    ``x`` are the columns of the hidden layer ``h``. If ``added`` is ``NOTHING``, nothing is added.
+    ``x`` are the columns of the hidden layer ``h``.
     """
     hidden = norm(layer.input_norm, x, program)
     y = norm(layer.output_norm, linear(layer.linear, hidden, program), program)
@@ -69,12 +69,10 @@ def attention(
 ) -> Columns:
     """Compile ``added + LN(A W_b) + A`` (section 3.5); return the columns of the result.
 
-    ``A`` is the output of all heads. LN is left out for a layer without norm, and ``+ A`` for a
-    layer without shortcut.
-
-    Queries are computed from ``x``, keys and values from ``source``. If ``source`` is ``NOTHING``,
-    keys and values are also computed from ``x``. If ``shown`` is true, the attention weights become
-    the translation's alignment.
+    ``A`` are the joined outputs of all heads. A layer without norm or shortcut leaves out LN or
+    ``+ A``. Queries are computed from ``x``, keys and values from ``source``, or from ``x`` if
+    ``source`` is ``NOTHING``. If ``shown`` is true, the attention weights become the translation's
+    alignment.
     """
     read, heads = x if source is NOTHING else source, layer.num_heads
     q = linear(layer.q_proj, x, program)
@@ -98,10 +96,10 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str
     """Return the weights that are binary or ternary in a model's current stage, packed as bits.
 
     Returns:
-        A description and the packed weights. The description has what is needed to unpack them:
-        ``binarizer``, ``granularity``, and ``inputs``, which maps the name of each weight to its
-        number of columns. The second result maps the name of each weight to two tensors, its
-        packed signs and its levels. Their keys are endings, to be added to the weight's name.
+        A description that unpacking needs, and the packed weights. The description has
+        ``binarizer``, ``granularity`` and ``inputs``, the number of columns of each weight by name.
+        The packed weights are ``{name: {ending: tensor}}``: packed signs and levels of each weight,
+        by the ending that the file adds to the weight's name.
 
     Raises:
         CheckpointError: no weights are binary or ternary. The caller must put the checkpoint's name

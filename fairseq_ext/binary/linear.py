@@ -20,11 +20,9 @@ class _Product(torch.autograd.Function):
     """The autograd function ``A W_b + b`` (float inputs) or ``A_b W_b / s + b`` (binary inputs).
 
     With binary inputs the sum over signs is an exact integer, rounded once in half precision. The
-    sign is 0 for a ternary weight of 0, and for an input where ``mask``, a dropout's mask, is 0.
-    The backward pass computes ``W_b`` and ``A_b`` again.
-
-    ``levels`` are the levels of the weights, ``inputs`` the levels of the inputs (None if inputs
-    are float), and ``scale`` is s.
+    sign of a ternary weight may be 0, and a dropped input (``mask``) has the sign 0. The backward
+    pass computes ``W_b`` and ``A_b`` again. ``levels`` are those of the weights, ``inputs`` those
+    of the inputs (None if they are float); ``scale`` is s.
     """
 
     @staticmethod
@@ -103,7 +101,7 @@ class BinaryLinear(nn.Linear):
         weights: whether weights are binary from stage 1 of training on (:meth:`set_stage`).
         inputs: whether inputs are binary from stage 2 on. A new layer is in stage 2.
         scale: ``s``, which divides the product while the inputs are binary.
-        granularity: ``channel`` for a bound for each row, ``tensor`` for one bound for all weights.
+        granularity: ``channel`` (each row of weights has its bound) or ``tensor`` (all share one).
         weight_binarizer, input_binarizer: how weights and inputs are binarized.
     """
 
@@ -130,10 +128,7 @@ class BinaryLinear(nn.Linear):
 
     @classmethod
     def of(cls, linear: nn.Linear, **options: Any) -> "BinaryLinear":
-        """Make a layer that shares the parameters of ``linear``.
-
-        ``options`` are this class's own arguments, such as ``scale``.
-        """
+        """Make a layer with the parameters of ``linear`` and further arguments ``options``."""
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced
             binary = cls(linear.in_features, linear.out_features, **options)
         binary.weight, binary.bias = linear.weight, linear.bias
@@ -142,7 +137,7 @@ class BinaryLinear(nn.Linear):
     def set_stage(self, stage: int) -> None:
         """Enter a stage of training: 0 (float), 1 (binary weights) or 2 (binary inputs, too).
 
-        If the argument ``weights`` is false, weights always stay float; likewise ``inputs``.
+        Weights stay float if the argument ``weights`` was false, inputs if ``inputs`` was false.
         """
         self.stage = stage
         if self.frozen_level is None:
@@ -150,10 +145,7 @@ class BinaryLinear(nn.Linear):
             self.binary_inputs = self.inputs and stage >= 2
 
     def forward(self, x: Tensor, dropout: nn.Module | None = None) -> Tensor:
-        """Map ``x`` ``[..., K]`` to ``[..., N]``.
-
-        ``dropout`` is applied to the inputs, after any binarization.
-        """
+        """Map ``x`` ``[..., K]`` to ``[..., N]``; ``dropout`` follows the inputs' binarization."""
         if self.binary_weights and self.binary_inputs:
             return self._binary_forward(x, dropout)
         if self.binary_inputs:

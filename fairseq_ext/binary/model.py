@@ -126,9 +126,9 @@ class BmtModel(models.TranslationTransformer):
 
     @classmethod
     def prepare(cls, cfg: BmtConfig) -> Namespace:
-        """Return a copy of ``cfg`` with pre-norm, and without activation dropout.
+        """Return a copy of ``cfg`` with pre-norm, and without fairseq's activation dropout.
 
-        :class:`FeedForwardOutput` applies activation dropout instead of fairseq.
+        :class:`FeedForwardOutput` applies activation dropout itself.
 
         Raises:
             ConfigError: ``--bmt-scale`` is not above 0.
@@ -144,10 +144,9 @@ class BmtModel(models.TranslationTransformer):
 
     @classmethod
     def complete(cls, model: "BmtModel", cfg: BmtConfig) -> None:
-        """Replace attentions and feed-forward networks by binary ones.
+        """Replace attentions and feed-forward networks by binary ones; add the stages of training.
 
-        Also set the ε of all layer norms to :data:`NORM_EPS`, and add the module that makes weights
-        and activations binary after the numbers of updates in ``--stage-updates``.
+        All layer norms get the ε :data:`NORM_EPS`.
         """
         layers = Layers(cfg)
         for layer in (*model.encoder.layers, *model.decoder.layers):

@@ -1,10 +1,9 @@
 """BMT, written from the paper's equations.
 
 The functions take one sentence, without padding and dropout. They are slow and meant to be read;
-the tests compare the fast layers' values and gradients with theirs. In the backward pass, ``floor``
-counts as the identity (the straight-through estimator); all else is plain autograd. Section numbers
-are the paper's. ``p`` maps names to parameters; the names, such as ``q_proj.weight`` and
-``fc1.weight``, are those in a layer of the model ``bmt``.
+the tests compare the fast layers' values and gradients with theirs. ``floor`` has the gradient of
+the identity (the straight-through estimator). Section numbers are the paper's. ``p`` has the
+parameters of a layer of the model ``bmt`` by name, such as ``q_proj.weight``.
 
 Letters: ``T`` queries, ``S`` keys, ``C`` channels, ``D`` channels of a head.
 """
@@ -36,8 +35,8 @@ def binarized(x: Tensor, bound: Tensor | None = None) -> Tensor:
 def ternary(weight: Tensor, rows: bool = True) -> Tensor:
     """Make weights ternary, as BitNet b1.58 does: ``round(clip(W / γ, -1, 1)) γ``.
 
-    ``γ`` is the mean of ``|W|`` in each row, or in all rows if ``rows`` is false. A weight of
-    ``±γ / 2`` becomes 0.
+    ``γ`` is the mean of ``|W|`` in each row or, if ``rows`` is false, in the whole matrix. A weight
+    of ``±γ / 2`` becomes 0.
     """
     level = weight.detach().abs()
     level = level.mean(-1, keepdim=True) if rows else level.mean()  # γ

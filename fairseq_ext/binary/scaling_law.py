@@ -11,17 +11,17 @@ baseline's size, and *scales the decoder* if its encoder has the baseline's size
 ``n`` models, and ``θ``, the vector of the law's constants, ``(log α, pe, pd, L∞)``.
 
 Over the range of sizes that can be trained, a larger α with a smaller L∞ predicts nearly the same
-losses (the estimates have a correlation of about -0.999 for the paper's sizes). So an estimate says
-little without a confidence interval. Every constant has two: a Jacobian interval, from the
-curvature at the optimum, and a bootstrap interval, from refits to resampled residuals.
+losses (the estimates have a correlation of about -0.999 for the paper's sizes). So each constant
+has two confidence intervals: a Jacobian interval, from the curvature at the optimum, and a
+bootstrap interval, from refits to resampled residuals.
 
 A table of losses is a ``.json`` list of objects, or ``.csv`` or ``.tsv`` text with a heading. A row
 has a model's loss on one dataset; columns in brackets are optional::
 
     name   encoder_parameters  decoder_parameters  loss   [family]  [dataset]  [train_loss]
 
-Parameters are counted without embeddings, and losses are per token. A family is a kind of model,
-such as float or binary. A law is fitted for each family on each dataset.
+A family is a kind of model, such as float or binary. A law is fitted for each family on each
+dataset.
 """
 
 import csv
@@ -65,8 +65,8 @@ _TOLERANCE = 1e-6  # for the rank of the scaled Jacobian, and for estimates at a
 class Law:
     """A scaling law with its constants.
 
-    ``alpha`` is the reducible loss of the baseline, ``p_e`` and ``p_d`` are the exponents of the
-    encoder's and the decoder's size, and ``L_inf`` is the irreducible loss.
+    ``alpha`` is the reducible loss of the baseline, ``L_inf`` the irreducible loss. ``p_e`` and
+    ``p_d`` are the exponents of the encoder's and the decoder's size.
     """
 
     alpha: float
@@ -190,8 +190,7 @@ def _jacobian(theta: Array, x: Array, y: Array) -> Array:
 def _starts(x: Array, y: Array, losses: Array) -> list[Array]:
     """Return starting points θ of the search, one for each of several values of L∞.
 
-    For a fixed L∞, ``log(L - L∞)`` is linear in x and y, so linear regression gives the other
-    constants.
+    For a fixed L∞, linear regression gives the others: ``log(L - L∞)`` is linear in x and y.
     """
     columns = np.stack([np.ones_like(x), x, y], axis=1)
     starts = []
@@ -210,7 +209,6 @@ def _bounds(losses: Array) -> tuple[Array, Array]:
 
 
 def _search(x: Array, y: Array, losses: Array, start: Array) -> OptimizeResult:
-    """Search for the θ that fits ``losses`` by least squares within the bounds, from ``start``."""
     return least_squares(
         lambda theta: _predict(theta, x, y) - losses,
         start,
@@ -230,8 +228,8 @@ def _bootstrap(
     """Return ``resamples`` refits of θ, each to the fitted losses plus residuals drawn at random.
 
     Residuals are smaller than the true errors, so they are first divided by ``√(1 - leverage)``.
-    Then they are centred, and drawn with replacement. Models are not drawn, because some draws
-    would have no models that scale the encoder, or none that scale the decoder.
+    Then they are centred, and drawn with replacement. Models are not resampled: some samples would
+    lack models that scale the encoder, or the decoder.
     """
     fitted = _predict(theta, x, y)
     basis = np.linalg.qr(_jacobian(theta, x, y))[0]
@@ -250,7 +248,7 @@ def _bootstrap(
 
 
 def _named(low: Array, high: Array) -> dict[str, Interval]:
-    """Return the intervals of α, pe, pd and L∞ by name, from the ends of the intervals of θ."""
+    """Turn the ends of intervals of θ into ``{constant: (low, high)}``, with α for log α."""
     ends = np.stack([low, high])
     with np.errstate(over="ignore"):
         ends[:, 0] = np.exp(ends[:, 0])
@@ -342,8 +340,8 @@ def _positive(value: Any, where: str) -> float:
 def baseline(models: Sequence[Model], name: str | None = None) -> tuple[int, int]:
     """Return the sizes (N̄e, N̄d) of the baseline, the model called ``name``.
 
-    Without a name, N̄e and N̄d are the most frequent sizes of encoders and of decoders (the
-    smallest of several equally frequent ones).
+    Without a name, N̄e is the most frequent encoder size and N̄d the most frequent decoder size
+    (the smaller one of two equally frequent sizes).
 
     Raises:
         ConfigError: no model has this name, or models of several sizes have it.
@@ -420,10 +418,7 @@ def as_dict(groups: Sequence[Group], base: tuple[int, int]) -> dict[str, Any]:
 
 
 def as_table(groups: Sequence[Group]) -> str:
-    """Format each law as a text table, with a row for each constant.
-
-    A row has the estimate, the Jacobian interval and the bootstrap interval.
-    """
+    """Format each law as a text table: the estimate and both intervals of each constant."""
     heading = ("", "estimate", f"{LEVEL:.0%} (Jacobian)", f"{LEVEL:.0%} (bootstrap)", "")
     parts = []
     for group in groups:

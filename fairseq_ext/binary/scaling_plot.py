@@ -1,9 +1,8 @@
 """Pictures of the scaling law, after Figures 2 and 3 of the BMT paper.
 
-One picture shows losses and fitted laws against the number of parameters. For each family of models
-it has a line for the models that scale the encoder, and another for those that scale the decoder.
-The other picture shows the same losses against the training losses. A JSON file beside each picture
-has the numbers in the picture.
+One picture shows losses and fitted laws against the number of parameters. Each family of models has
+two lines: for models that scale the encoder, and for models that scale the decoder. The other
+picture shows losses against training losses. A JSON file beside each picture has its numbers.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model
 
 
 def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> list[list[float]]:
-    """Return ``points`` pairs ``[parameters, loss]`` of a group's law, for one of its :func:`arms`.
+    """Return pairs ``[parameters, loss]`` of a group's law, along one of its :func:`arms`.
 
-    Parameters are those of encoder and decoder together. The pairs go from the size of the arm's
-    smallest model to the size of its largest.
+    ``points`` is the number of pairs. Parameters are those of encoder and decoder together, from
+    the arm's smallest model to its largest.
     """
     members = arms(group.models, base)[arm]
     fixed = np.full(points, float(base[1] if arm == ENCODER else base[0]))
@@ -83,7 +82,7 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
 
     Each family with at least three models gets a least-squares line. Return the paths of the
     picture and of the JSON of its numbers. If no model has a training loss, plot nothing and return
-    an empty list.
+    [].
     """
     all_pairs = [
         (group, [(m.train_loss, m.loss) for m in group.models if m.train_loss is not None])

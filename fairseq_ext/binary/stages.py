@@ -1,9 +1,8 @@
 """The stages of training: float, binary weights, binary weights and activations (section 4.1).
 
-The options say when each stage begins, and the model's state dict says in which stage the model is.
-So a model from a checkpoint always computes the function that was trained, whatever the options are
-when it is loaded. In each stage, the learning rate has a warm-up and then falls to 0 along a
-cosine.
+The options say when each stage begins. The model's state dict has its stage, so a model from a
+checkpoint computes the function that was trained, whatever the options are when it is loaded. In
+each stage, the learning rate has a warm-up and then falls to 0 along a cosine.
 """
 
 # Without `from __future__ import annotations`: fairseq reads the types of a configuration's fields.
@@ -33,8 +32,8 @@ NAMES = ("float", "binary weights", "binary weights and activations")
 def lengths(text: str, fewest: int = 1) -> list[int]:
     """Parse ``--stage-updates`` into the number of updates in each stage; [] if ``text`` is empty.
 
-    ``fewest`` is the least number of stages that is allowed: 2 if the model binarizes weights, 3 if
-    it binarizes activations.
+    ``fewest`` is the least allowed number of stages: 2 for binary weights, 3 for binary
+    activations.
 
     Raises:
         ConfigError: ``text`` is not a list of one to three numbers from 0 on, all are 0, or it has
@@ -72,11 +71,11 @@ def stage_at(update: int, stages: list[int]) -> int:
 class Stage(nn.Module):
     """A module that keeps all layers of a model in the same stage of training.
 
-    fairseq calls ``set_num_updates`` before each batch, with the number of updates so far. It also
-    calls this before it loads a checkpoint's state, with the checkpoint's number of updates. The
-    stage in the loaded state then replaces the computed stage, and training never goes back to an
-    earlier stage. So a loaded model always computes what the saved model computed, even at the
-    boundary of two stages, with ``--reset-optimizer``, and in fine-tuning.
+    fairseq calls ``set_num_updates`` before each batch. When it loads a checkpoint, it first calls
+    ``set_num_updates``, and then the checkpoint's stage replaces the stage computed from the
+    updates. Training never goes back to an earlier stage. So a loaded model computes what the saved
+    model computed, even at the boundary of two stages, with ``--reset-optimizer``, and in
+    fine-tuning.
 
     ``layers`` are the binary layers, ``stages`` the result of :func:`lengths`. If ``stages`` is
     empty, everything is binary from the start.
@@ -99,7 +98,7 @@ class Stage(nn.Module):
     def set_num_updates(self, num_updates: int) -> None:
         """Enter the stage of update ``num_updates``, counted from 0.
 
-        Log the change at the first update of a stage. If ``--stage-updates`` asks for an earlier
+        At the first update of a stage, log the change. If ``--stage-updates`` asks for an earlier
         stage than the current one, stay in the current one, and warn once.
         """
         planned = stage_at(num_updates, self.stages)
@@ -162,8 +161,8 @@ def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: lis
     is 1. The last update of a stage has rate 0, unless all updates before it are warm-up. After the
     last stage the rate stays 0.
 
-    ``stage_updates`` has the number of updates of each stage. ``peaks`` has a peak for each stage,
-    or a single one for all.
+    ``stage_updates`` has the number of updates of each stage, ``peaks`` one peak for all stages or
+    one for each.
     """
     starts = [0, *accumulate(stage_updates)]
     if update >= starts[-1]:

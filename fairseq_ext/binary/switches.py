@@ -1,9 +1,9 @@
 """Choose which of a Transformer's five kinds of matrix products are binarized.
 
 ``qkv`` are the projections to queries, keys and values, ``out`` is the output projection of the
-attention, and ``ffn`` are both layers of the feed-forward network. The other two products multiply
-two activations: ``qk`` queries and keys, ``score-v`` attention weights and values. Each row of the
-paper's Table 1 is a :class:`Switches`.
+attention, and ``ffn`` are both layers of the feed-forward network. Two products have no weights:
+``qk`` multiplies queries by keys, ``score-v`` attention weights by values. Each row of the paper's
+Table 1 is a :class:`Switches`.
 """
 
 from dataclasses import dataclass, replace
@@ -76,14 +76,13 @@ def selected(cfg: Any) -> Switches:
     """Return the products to binarize, and how, from the options of a model.
 
     The model ``bmt`` starts from ``--bmt-preset``, a row of Table 1; other models start from no
-    products. ``--binary-weights`` and ``--binary-activations``, if not empty, replace the products;
-    ``none`` stands for no products. ``--bmt-ffn``, ``--bmt-attention-output`` and ``--binarizer``
-    each replace a field unless their value is ``preset``.
+    products. Then ``--binary-weights`` and ``--binary-activations``, unless empty, replace the
+    row's products (``none``: no products). ``--bmt-ffn``, ``--bmt-attention-output`` and
+    ``--binarizer`` replace the row's norms, shortcut and binarizer, unless they are ``preset``.
 
     Raises:
         ConfigError: an option names an unknown product; ``--binary-weights`` has both ``ternary``
-            and ``none``; or ``--binarizer`` would have no effect, because weights are ternary and
-            activations float.
+            and ``none``; or ``--binarizer`` has no effect (ternary weights, float activations).
     """
     switches = PRESETS[str(cfg.bmt_preset)] if hasattr(cfg, "bmt_preset") else Switches()
     if cfg.binary_weights:
