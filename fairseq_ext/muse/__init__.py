@@ -11,10 +11,7 @@ A is the attention without its output matrix, V are its values, α is a learned 
 for each convolution, k a kernel size, and D dropout. MUSE-simple (2) has no convolutions.
 
 ``docs/muse.md`` says which code computes which equation. ``reference.py`` has the equations in
-plain code; the tests compare the fast layers with it. ``convolution.py`` has the dynamic and the
-ordinary convolution, ``attention.py`` the attention over the source and the branch of
-self-attention and convolution, ``block.py`` the block, and ``projections.py`` the block's matrices,
-separate or fused (section 3.5). ``model.py`` connects the block to fairseq.
+plain code; the tests compare the fast layers with it. ``model.py`` connects the block to fairseq.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch muse_iwslt_de_en``.
 """

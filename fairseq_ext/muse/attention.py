@@ -23,9 +23,9 @@ MASKED = -3e4
 
 
 def heads_first(projected: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
-    """Split ``[T, B, parts · C]`` into its parts, such as q, k and v, and each part into heads.
+    """Split ``[T, B, parts · C]`` into parts, such as q, k and v, and each part into heads.
 
-    Return a contiguous tensor ``[B·H, T, D]`` for each part. The numbers are copied only once.
+    Return a contiguous tensor ``[B·H, T, D]`` for each part, by a single copy.
     """
     length, batch, _ = projected.shape
     split = projected.view(length, batch, parts, heads, -1).permute(2, 1, 3, 0, 4)
@@ -35,8 +35,7 @@ def heads_first(projected: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]
 def additive_mask(padding_mask: Tensor, heads: int, like: Tensor) -> Tensor:
     """Turn a padding mask ``[B, S]``, true on pads, into numbers to add to the attention scores.
 
-    The result ``[B·H, 1, S]`` is -30,000 on pads and 0 elsewhere, with the type and device of
-    ``like``.
+    The result ``[B·H, 1, S]`` is -30,000 on pads and 0 elsewhere, in type and device like ``like``.
     """
     added = like.new_zeros(padding_mask.shape).masked_fill_(padding_mask, MASKED)
     return added.repeat_interleave(heads, dim=0).unsqueeze(1)
@@ -46,8 +45,8 @@ def attention_weights(queries: Tensor, keys: Tensor, mask: Tensor | None) -> Ten
     """Compute the attention weights ``softmax(Q K^T / √D + mask)`` ``[N, M, S]``, equation (4).
 
     The M queries are ``[N, M, D]``, the S keys ``[N, S, D]``; N counts the heads of all sentences.
-    The mask, added to the scores, is broadcast to ``[N, M, S]``; None adds nothing. The softmax is
-    computed at least in fp32, and the result has the type of the scores.
+    The mask is broadcast to ``[N, M, S]``; None masks nothing. The softmax is computed at least in
+    fp32, and the result has the type of the scores.
     """
     added, beta = (queries.new_zeros(1), 0) if mask is None else (mask, 1)
     scale = queries.size(-1) ** -0.5
@@ -100,8 +99,7 @@ class MultiScaleAttention(nn.Module):
         """Attend and convolve; return ``[T, B, C]``, or ``[T, B, 2C]`` if there is a convolution.
 
         Args:
-            projected: q, k and v ``[T, B, 3C]``; if separate, also the convolution's values:
-                ``[T, B, 4C]``.
+            projected: q, k and v ``[T, B, 3C]``; ``[T, B, 4C]`` with the convolution's own values.
             padding_mask: ``[B, T]``, true on pads. Pads get no attention, and the convolution reads
                 0 instead of their values.
             attention_mask: ``[T, T]``, added to the scores of the attention.
@@ -134,10 +132,10 @@ class MultiScaleAttention(nn.Module):
         """Attend and convolve, by a single matrix product where that is faster.
 
         ``weights`` ``[N, T, S]`` are attention weights, ``kernels`` ``[N, T, K]`` have a kernel for
-        each position. The first of ``values``, ``[N, S, D]`` each, is for the attention, the last
-        for the convolution; they may be the same. ``left`` is the number of a kernel's taps to the
-        left of its position. Return ``[N, 2T, D]``: the results of the attention, then the results
-        of the convolution.
+        each position. The attention reads the first of ``values``, ``[N, S, D]`` each, the
+        convolution the last (perhaps the same). ``left`` is the number of a kernel's taps to the
+        left of its position. Return ``[N, 2T, D]``: the attention's results, then the
+        convolution's.
         """
         if weights.size(1) < weights.size(2):  # one position; the kernel's last tap reads it
             taps = min(kernels.size(-1), weights.size(2))

@@ -18,26 +18,26 @@ from fairseq_ext.muse.convolution import DynamicConvolution, OrdinaryConvolution
 class ParallelBlock(nn.Module):
     """The block ``x ← LN(x + D(SAConv(x)) + D(Cross(x, source)) + D(FFN(x)))`` (equations 1, 8).
 
-    ``SAConv(x) = A W_O + C W_out + b``, where A is the attention and C the convolution of
-    ``[q; k; v] = W x + b``. ``Cross``, the attention over the source, exists only in a decoder. Its
-    query is also computed from the block's input, so no branch has to wait for another.
-    ``FFN(x) = W_2 relu(W_1 x + b_1) + b_2``. D is dropout, drawn for each branch.
+    ``SAConv(x) = Att W_O + Conv W_out + bias`` joins self-attention and convolution. ``Cross``, the
+    attention over the source, exists only in a decoder; it, too, reads the block's input, so no
+    branch waits for another. ``FFN(x) = W_2 relu(W_1 x + b_1) + b_2``. D is dropout, drawn for each
+    branch.
 
     Args:
-        dim, ffn_dim, heads: C, F (units of the hidden layer of FFN), H.
+        dim, ffn_dim, heads: number of channels, of hidden units of FFN, and of heads.
         kernel_sizes: kernel sizes of the convolution; empty for MUSE-simple.
         causal: True (decoder) if the convolution must not read later positions.
         source_dim: channels of the source to attend to, or None (encoder).
         ordinary: whether to use an :class:`OrdinaryConvolution`, with a single kernel size, instead
             of a :class:`DynamicConvolution`.
         separate: whether the convolution has a value projection of its own.
-        normalize_before: whether to apply LN to the input of the branches instead of the sum.
-        fused: whether to store all branches' matrices as ``W_Enc`` and ``W_Dec`` (section 3.5). The
-            results are the same.
+        normalize_before: whether LN is applied to the branches' input instead of the sum.
+        fused: whether all branches' matrices are stored as ``W_Enc`` and ``W_Dec`` (section 3.5).
+            The results are the same.
         activation: activation function of the hidden layer.
         dropout, input_dropout, attention_dropout, activation_dropout, kernel_dropout: probabilities
-            of dropout for, in this order: the output of each branch, the input of self-attention
-            and convolution, attention weights, the hidden layer, and kernels.
+            of dropout, in this order: of the outputs of branches, of the input of self-attention
+            and convolution, of attention weights, of the hidden layer, of kernels.
         make_dropout: function that returns a dropout module for a probability.
     """
 
@@ -94,10 +94,9 @@ class ParallelBlock(nn.Module):
         self.layer_norm = nn.LayerNorm(dim)
 
     def source(self, encoded: Tensor, padding_mask: Tensor | None) -> Source:
-        """Compute the source's keys and values from ``encoded`` ``[S, B, source_dim]``.
+        """Compute the source's keys and values from the encoder's output ``[S, B, source_dim]``.
 
-        ``encoded`` is the encoder's output. ``padding_mask`` ``[B, S]`` is true on pads. Pass the
-        result to :meth:`forward`.
+        ``padding_mask`` ``[B, S]`` is true on pads.
         """
         return self.cross.source(self.cross_key_value(encoded), padding_mask)
 
@@ -132,8 +131,8 @@ class ParallelBlock(nn.Module):
     def _sum(self, x: Tensor, parts: Sequence[Tensor], local: Tensor | None) -> Tensor:
         """Apply the branches' last matrices to ``parts``; add the results to the residual ``x``.
 
-        ``parts`` has what each branch has computed before its last matrix. ``local`` is the output
-        of an ordinary convolution, or None. The sum is normalized unless ``normalize_before``.
+        ``parts`` are the inputs of the last matrices. ``local`` is the output of an ordinary
+        convolution, or None. The sum is normalized unless ``normalize_before``.
         """
         if isinstance(self.projections, projections.FusedProjections) and not active_rate(
             self.dropout
@@ -148,10 +147,7 @@ class ParallelBlock(nn.Module):
         return x if self.normalize_before else self.layer_norm(x)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Convert the matrices in ``state_dict`` to the form of this block, fused or separate.
-
-        fairseq calls this before it loads a checkpoint.
-        """
+        """Fuse or separate a checkpoint's matrices like those of this block; fairseq calls this."""
         fused = isinstance(self.projections, projections.FusedProjections)
         convert = projections.fuse if fused else projections.unfuse
         convert(state_dict, self.sizes, f"{name}.projections.")

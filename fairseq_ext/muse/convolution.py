@@ -31,8 +31,8 @@ Past = dict[str, Tensor]
 def extend(past: Past, name: str, newest: Tensor) -> Tensor:
     """Append the newest position ``[rows, 1, …]`` to ``past[name]``; return the extended tensor.
 
-    ``past`` keeps the earlier positions in incremental decoding. It has no ``name`` before the
-    first position.
+    ``past`` keeps the earlier positions in incremental decoding; before the first, it has no
+    ``name``.
     """
     past[name] = torch.cat([past[name], newest], dim=1) if name in past else newest
     return past[name]
@@ -68,10 +68,7 @@ def convolve(values: Tensor, weights: Tensor, left: int) -> Tensor:
 
 
 def longest_band(kernel_size: int) -> int:
-    """Return the length up to which :func:`convolve` multiplies sentences by a band matrix.
-
-    It convolves longer sentences by a loop over the taps.
-    """
+    """Return the greatest length of sentences that :func:`convolve` multiplies by a band matrix."""
     slow_loop = torch.is_grad_enabled() and kernel_size >= MANY_TAPS
     return LONGEST_BAND_IN_TRAINING if slow_loop else LONGEST_BAND
 
@@ -113,9 +110,9 @@ def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:
     """Return a tuple ``(weight, written, read)`` for each tap of the kernels ``[N, T, K]``.
 
     The tap multiplies the values of the positions ``read`` by ``weight`` ``[N, t, 1]``, a view of
-    ``weights``, and adds the products to the results of the positions ``written``. Both slices have
-    t positions. ``left`` is the number of taps to the left of a position. Taps that always lie
-    outside the sentence are left out.
+    ``weights``, and adds the results to the positions ``written``. Both slices have t positions.
+    ``left`` is the number of taps to the left of a position. Taps that always lie outside the
+    sentence are left out.
     """
     length, taps = weights.size(1), []
     for tap in range(weights.size(2)):
@@ -136,12 +133,12 @@ class DynamicConvolution(nn.Module):
         w_i = softmax(W_i v_t)                    over all k_i taps, one kernel for each head
         Conv(v)_t = Σ_i softmax(α)_i Σ_j w_ij v_{t - left_i + j}
 
-    The softmax is computed at least in fp32. It includes the taps outside the sentence: kernels are
-    not renormalized at the borders.
+    The softmax is computed at least in fp32. Kernels are not renormalized at the borders, where
+    some of their taps lie outside the sentence.
 
     Args:
-        dim: C.
-        heads: H. A head is a group of neighbouring channels, which share a kernel.
+        dim: number of channels.
+        heads: number of heads, which are groups of neighbouring channels that share a kernel.
         kernel_sizes: ``k_1 … k_n``. If there are several, each has a gate value.
         causal: True (decoder) if no later position may be read; False (encoder) centres the taps.
         dropout: applied to the kernels after the softmax.
@@ -211,9 +208,9 @@ class DynamicConvolution(nn.Module):
 class OrdinaryConvolution(nn.Module):
     """The ordinary convolution of Table 3: from all channels to all channels, k taps, a bias.
 
-    It mixes channels itself. So it reads the input of the block instead of the attention's values,
-    and needs no ``W_out``. If ``causal`` is true (decoder), it reads no later positions, else its
-    taps are centred.
+    It reads the block's input instead of the attention's values. It mixes channels, so it needs no
+    ``W_out``. If ``causal`` is true (decoder), it reads no later positions, else its taps are
+    centred.
     """
 
     def __init__(self, dim: int, kernel_size: int, causal: bool) -> None:
@@ -244,10 +241,9 @@ class OrdinaryConvolution(nn.Module):
 def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list[tuple[int, ...]]:
     """Parse ``--muse-kernels`` into the kernel sizes of each layer, lowest layer first.
 
-    ``text`` is ``none``, the sizes for all layers (``3,15``), or the sizes for each of several
-    groups of layers, separated by slashes (``3/7/15/31``). ``layers`` is the number of layers; the
-    groups divide it as evenly as possible. With ``ordinary``, a layer must have a single size. A
-    layer without convolution gets ``()``.
+    ``text`` is ``none``, sizes for all layers, such as ``3,15``, or sizes for groups of layers,
+    such as ``3/7/15/31``. The groups divide the ``layers`` as evenly as possible. With
+    ``ordinary``, a layer must have a single size. A layer without convolution gets ``()``.
 
     Raises:
         ConfigError: ``text`` has another form, or more groups than layers.

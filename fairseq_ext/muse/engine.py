@@ -49,10 +49,7 @@ def block(
 
 
 def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
-    """Compile the products of ``x`` and the branches' first matrices, ``W_Enc`` (section 3.5).
-
-    Return the columns of each branch's product.
-    """
+    """Compile ``x`` times each branch's first matrix (``W_Enc``); return each product's columns."""
     projections = layer.projections
     if isinstance(projections, FusedProjections):
         weight, bias = program.parameters(projections, "_in")
@@ -63,8 +60,8 @@ def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
 def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: Writer) -> Columns:
     """Compile ``x + W_Dec parts``; return the columns of the sum.
 
-    ``W_Dec`` are the last matrices of all branches, side by side. ``parts`` are the inputs of these
-    matrices, in adjacent columns of a register.
+    ``W_Dec`` joins the last matrices of all branches (section 3.5). ``parts`` are their inputs, in
+    adjacent columns of a register.
     """
     projections = layer.projections
     if isinstance(projections, FusedProjections):
@@ -83,10 +80,7 @@ def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: 
 
 
 def convolution(layer: DynamicConvolution, values: Columns, out: Columns, program: Writer) -> None:
-    """Compile the gated sum of dynamic convolutions of ``values``, equations (6) and (7).
-
-    The result is written to the columns ``out``.
-    """
+    """Compile the gated sum of dynamic convolutions of ``values`` (6, 7) into columns ``out``."""
     logits = program.linear(values, program.array(layer.predictor.weight))
     shares = layer.gate_values().detach().float().cpu().numpy()
     kernels = np.stack([np.array(layer.kernel_sizes, np.float32), shares], axis=1)

@@ -82,10 +82,7 @@ class MuseConfig(configuration.TransformerModelConfig):
 
 
 def block_options(cfg: TransformerConfig, side: str) -> list[dict[str, Any]]:
-    """Return the arguments of :class:`ParallelBlock` for each layer, lowest first.
-
-    ``side`` is ``encoder`` or ``decoder``.
-    """
+    """Return :class:`ParallelBlock`'s arguments for each layer of a side, lowest layer first."""
     sizes = getattr(cfg, side)
     ordinary = cfg.muse_convolution == "ordinary"
     kernels = kernels_of_layers(str(cfg.muse_kernels), sizes.layers, ordinary=ordinary)
@@ -144,13 +141,12 @@ class DecoderBlock(ParallelBlock):
     ) -> tuple[Tensor, Tensor, None]:
         """Compute the layer for ``x`` ``[T, R, C]`` and the encoder's output ``encoder_out``.
 
-        R is the number of hypotheses of all B sentences; in training R = B.
-
         Return states ``[T, R, C]``, attention weights over the source ``[H, R, T, S]``, and a None
-        that fairseq expects. ``encoder_out`` is ``[S, B, C']``, with the encoder's ``C'`` channels.
-        With ``incremental_state``, ``x`` is only the newest position.
-        ``self_attn_mask`` ``[T, T]`` is added to the scores of self-attention. Padding masks
-        (``[B, S]`` and ``[R, T]``) are true on pads.
+        that fairseq expects. R is the number of hypotheses of all B sentences; in training R = B.
+        ``encoder_out`` is ``[S, B, C']``, with the encoder's ``C'`` channels. With
+        ``incremental_state``, ``x`` is only the newest position. ``self_attn_mask`` ``[T, T]`` is
+        added to the scores of self-attention. Padding masks (``[B, S]`` and ``[R, T]``) are true on
+        pads.
         """
         if incremental_state is None:
             source = self.source(encoder_out, encoder_padding_mask)
@@ -168,7 +164,7 @@ class DecoderBlock(ParallelBlock):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Keep the cached tensors of the ``R'`` rows ``new_order``, for beam search."""
+        """Keep the cached tensors of the rows with indices ``new_order`` (beam search)."""
         state = self.get_incremental_state(incremental_state, "state")
         if state is None:
             return
@@ -202,7 +198,7 @@ class MuseEncoder(TransformerEncoderBase):
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Return the encoder's output for the ``R'`` rows ``new_order``, for beam search."""
+        """Return the encoder's output for the rows with indices ``new_order`` (beam search)."""
         return reorder_rows(encoder_out, new_order, "src_lengths")
 
 
@@ -227,8 +223,8 @@ class MuseDecoder(TransformerDecoderBase):
     def extract_features(self, *args: Any, **kwargs: Any) -> tuple[Tensor, dict[str, Any]]:
         """Compute the output layer's input ``[B, T, C]``; arguments are as in fairseq's decoder.
 
-        The second result is a dictionary. Its entry ``attn`` is a list with the attention weights
-        ``[B, T, S]``, or with None if generation does not need them.
+        Also return ``{"attn": [weights]}``, with attention weights ``[B, T, S]``, or None in their
+        place if generation does not need them.
         """
         features, extra = super().extract_features(*args, **kwargs)
         return features, extra if self.need_attn else {**extra, "attn": [None]}
@@ -244,8 +240,8 @@ class MuseDecoder(TransformerDecoderBase):
     def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:
         """Prepare for generation; fairseq calls this.
 
-        Attention is returned only if ``need_attn`` is true, that is, with ``--print-alignment``. In
-        a fused model, the output layer multiplies with packed weights (:class:`OneDnnProduct`).
+        ``need_attn``, set by ``--print-alignment``, keeps the attention among the results. In a
+        fused model, the output layer multiplies with packed weights (:class:`OneDnnProduct`).
         """
         self.need_attn = bool(need_attn)
         self._output.enabled = self.cfg.muse_fused
@@ -259,10 +255,7 @@ class MuseModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, requirement)`` for each option that has no effect in ``cfg``.
-
-        The requirement is what would give the option an effect.
-        """
+        """Yield each option without effect in ``cfg``, and what would give it an effect."""
         yield from super().without_effect(cfg)
         if cfg.muse_kernels == "none":
             yield "muse_convolution", "convolutions (`--muse-kernels`)"

@@ -1,8 +1,8 @@
 """The first and last matrices of a block's branches, separate or fused into two.
 
-Each branch of a block begins and ends with a matrix product. Section 3.5 joins the first matrices
-of all branches into one matrix ``W_Enc``, and their last matrices into ``W_Dec``. The numbers stay
-the same, so :func:`fuse` and :func:`unfuse` convert a state dict without rounding.
+Section 3.5 joins the first matrices of all branches into one matrix ``W_Enc``, and their last
+matrices into ``W_Dec``. The numbers stay the same, so :func:`fuse` and :func:`unfuse` convert a
+state dict without rounding.
 """
 
 import math
@@ -26,17 +26,14 @@ class Sizes(NamedTuple):
     def rows_in(self) -> dict[str, int]:
         """Map the name of each branch's first layer to its number of rows in ``W_Enc``.
 
-        The rows compute self-attention's q, k and v (perhaps also the convolution's values), the
+        These rows compute self-attention's q, k and v (and separate values of the convolution), the
         query to the source (decoder) and the hidden layer of the FFN.
         """
         query = {} if self.source_dim is None else {"cross_query": self.dim}
         return {"in_proj": self.parts_in * self.dim, **query, "fc1": self.ffn_dim}
 
     def columns_out(self) -> dict[str, int]:
-        """Map the name of each branch's last layer to its number of columns in ``W_Dec``.
-
-        ``W_Dec`` has the last matrices of all branches side by side.
-        """
+        """Map the name of each branch's last layer to its number of columns in ``W_Dec``."""
         context = {} if self.source_dim is None else {"cross_out": self.dim}
         return {"out_proj": self.parts_out * self.dim, **context, "fc2": self.ffn_dim}
 
@@ -47,7 +44,7 @@ def init_in_(weight: Tensor) -> None:
 
 
 def init_out_(weight: Tensor) -> None:
-    """Initialize a weight uniformly in ±√(3/fan_in), so that outputs vary as much as inputs."""
+    """Initialize a weight uniformly in ±√(3/fan_in), so that outputs have the inputs' variance."""
     bound = math.sqrt(3 / weight.size(1))
     nn.init.uniform_(weight, -bound, bound)
 
@@ -56,9 +53,9 @@ class OneDnnProduct:
     """``F.linear``, but faster on a CPU: oneDNN multiplies with a packed copy of the weight.
 
     The copy is made at the first use after ``enabled`` is set, and again after the weight has been
-    reloaded. Set ``enabled`` only for a model that is no longer trained, because an optimizer's
-    changes of the weight go unnoticed. Only fp32 weights on a CPU with oneDNN are packed, and only
-    while no gradient is needed; all other products are plain ``F.linear``.
+    reloaded. Set ``enabled`` only when training is over, because an optimizer's changes of the
+    weight go unnoticed. Only fp32 weights on a CPU with oneDNN are packed, and only while no
+    gradient is needed; all other products are plain ``F.linear``.
     """
 
     def __init__(self) -> None:
@@ -116,10 +113,7 @@ class SeparateProjections(nn.Module):
         return [getattr(self, name)(x) for name, x in zip(self.inward, inputs, strict=True)]
 
     def write(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Apply each branch's last matrix; return each branch's output ``[..., C]``.
-
-        ``parts`` has what each branch has computed before, in the order of ``W_Dec``.
-        """
+        """Apply each branch's last matrix to its part; return each branch's output ``[..., C]``."""
         return [getattr(self, name)(part) for name, part in zip(self.outward, parts, strict=True)]
 
 
@@ -127,8 +121,8 @@ class FusedProjections(nn.Module):
     """All branches' first matrices joined into ``W_Enc``, and their last ones into ``W_Dec``.
 
     The biases of the last matrices are stored separately, so that :func:`unfuse` is exact. While
-    dropout gives the branches different inputs, ``W_Enc`` is applied in two parts. While dropout is
-    applied to each branch's output, ``W_Dec`` is applied to each branch separately.
+    input dropout makes the branches' inputs differ, ``W_Enc`` is applied in two parts. While
+    dropout is applied to each branch's output, ``W_Dec`` is applied to each branch separately.
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -170,8 +164,7 @@ class FusedProjections(nn.Module):
 def fuse(state: dict[str, Tensor], sizes: Sizes, prefix: str = "") -> None:
     """Turn a state dict of :class:`SeparateProjections` into one of :class:`FusedProjections`.
 
-    Only keys that start with ``prefix`` change. A state that is already fused, or incomplete, stays
-    as it is.
+    Only keys that start with ``prefix`` change, and none if the state is fused or incomplete.
     """
     first, last = sizes.rows_in(), sizes.columns_out()
     kinds = ("weight", "bias")
@@ -190,7 +183,7 @@ def fuse(state: dict[str, Tensor], sizes: Sizes, prefix: str = "") -> None:
 def unfuse(state: dict[str, Tensor], sizes: Sizes, prefix: str = "") -> None:
     """Turn a state dict of :class:`FusedProjections` into one of :class:`SeparateProjections`.
 
-    This reverses :func:`fuse` exactly, to the bit. A state that is not fused stays as it is.
+    This reverses :func:`fuse` to the bit. A state that is not fused stays as it is.
     """
     if f"{prefix}weight_in" not in state:
         return

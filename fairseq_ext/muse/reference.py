@@ -2,10 +2,10 @@
 
 The functions take one sentence, without padding and dropout, and convolve one position at a time.
 They are slow and meant to be read; the tests compare the fast layers' values and gradients with
-theirs. Parameters have the names that they have in :class:`~fairseq_ext.muse.block.ParallelBlock`.
-The block's variant follows from which parameters exist.
+theirs. Parameters have the names that they have in :class:`~fairseq_ext.muse.block.ParallelBlock`;
+their presence decides the variant of the block.
 
-Letters: ``T`` positions, ``C`` channels, ``D`` channels of a head, ``k`` taps of a kernel.
+Letters: ``T`` queries, ``S`` keys, ``C`` channels, ``D`` channels of a head, ``k`` taps.
 """
 
 import math

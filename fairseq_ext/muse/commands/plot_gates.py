@@ -56,10 +56,7 @@ def _plot_gates(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Gates:
-    """The shares of the kernel sizes in each layer, lowest layer first.
-
-    A layer's shares are ``{kernel size: share}``; {} for a layer without convolution.
-    """
+    """The shares of the kernel sizes in each layer, lowest first; {} if it has no convolution."""
 
     encoder: tuple[Shares, ...]
     decoder: tuple[Shares, ...]
@@ -68,9 +65,9 @@ class Gates:
         return sorted({size for layer in (*self.encoder, *self.decoder) for size in layer})
 
     def rows(self) -> list[list[str]]:
-        """Return the shares as the rows of a table: a heading, then a row of text for each layer.
+        """Return the shares as rows of text: a heading, then a row for each layer.
 
-        The last column is the share of the smallest kernel divided by the largest kernel's share.
+        The last column is the smallest kernel's share divided by the largest kernel's share.
         """
         sizes = self.sizes()
         rows = [["layer", *(f"k = {size}" for size in sizes), "smallest : largest"]]
@@ -129,10 +126,7 @@ def shares(kernel_sizes: tuple[int, ...], gate: Tensor | None) -> Shares:
 
 
 def draw(gates: Gates, output: str | Path) -> list[Path]:
-    """Plot the share of each kernel size in each layer; return the files that were written.
-
-    ``output`` is the picture; a JSON file of the same name gets the shares.
-    """
+    """Plot the shares in each layer to ``output``; return the paths of the picture and its JSON."""
     from fairseq_ext.evaluation import plots
 
     with plots.new_figure(9.6, 4.2) as figure:
