@@ -13,9 +13,7 @@ parameters, 43,564,519, fits additive attention, so additive attention is the de
 ``h←`` are the two halves of an annotation, and ``S`` is the number of source words.
 
 ``docs/gru.md`` says which code computes which equation. ``reference.py`` has these equations in
-plain code; the tests compare the fast layers with it. ``attention.py`` has the scores,
-``decoder.py`` the decoder, ``recurrence.py`` fast recurrences and the encoder, ``model.py`` the
-model for fairseq.
+plain code; the tests compare the fast layers with it. ``model.py`` is the model for fairseq.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch gru_attention``.
 """

@@ -1,8 +1,7 @@
 """Scores of a recurrent decoder's attention over the annotations of a source sentence.
 
-An annotation is the encoder's output for a source word. Each class below computes keys from the
-annotations, once per sentence, and scores from queries (decoder states) and keys. Keys are not
-copied for each hypothesis of a beam.
+An annotation is the encoder's output for a source word. Each class computes keys from annotations,
+once per sentence instead of per hypothesis, and then scores from queries (decoder states) and keys.
 
 Letters: ``B`` sentences, ``G`` decoder rows per sentence (1 in training, the beam size in beam
 search), ``S`` source length, ``H`` query size, ``C`` annotation size, ``A`` size of the hidden
@@ -31,9 +30,9 @@ def exponentials(keys: Tensor) -> Tensor | None:
     """Return ``e^{2k}`` for keys ``k``, or None if :func:`tanh_of_sum` must not use exponentials.
 
     They are used only on a CPU, where a tanh takes ten times as long as a multiplication, and only
-    if every ``|k| < 30``. Then ``e^{2k}`` is neither 0 nor infinite, so its product with ``e^{2q}``
-    is always defined. Where ``e^{2q}`` overflows or underflows in fp32, the tanh is ±1 to the last
-    bit anyway.
+    if every ``|k| < 30``. Then the product with ``e^{2q}`` is defined, because ``e^{2k}`` is
+    neither 0 nor infinite. Where ``e^{2q}`` overflows or underflows in fp32, the tanh is exactly ±1
+    anyway.
     """
     exact = keys.dtype in (torch.float32, torch.float64)
     if keys.device.type != "cpu" or not exact or not keys.numel() or keys.abs().max() >= 30:
@@ -61,13 +60,11 @@ def tanh_of_sum(
 
 
 class MLPAttention(nn.Module):
-    """Additive attention (Bahdanau et al. 2015, section A.1.2).
+    """Additive attention: ``e_j = v^T tanh(W [s; h_j] + b) + b_v`` (Bahdanau et al. 2015, A.1.2).
 
-    Of the three kinds of attention only this one agrees with the paper's number of parameters.
-
-    ``e_j = v^T tanh(W [s; h_j] + b) + b_v``, split as ``W [s; h_j] = W_s s + W_h h_j`` so that
-    ``keys_j = W_h h_j + b`` is computed once per sentence. ``b_v`` adds the same number to every
-    score, so its gradient is 0. It exists because the paper's number of parameters includes it.
+    ``W [s; h_j]`` is split into ``W_s s + W_h h_j``, so that ``keys_j = W_h h_j + b`` is computed
+    once per sentence. ``b_v`` adds the same number to every score, so its gradient is 0; it is
+    included in the paper's number of parameters, which only additive attention fits.
 
     Args:
         query_dim, key_dim, attention_dim: H of the decoder state ``s``, C of an annotation ``h_j``,

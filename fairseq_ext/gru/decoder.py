@@ -16,10 +16,7 @@ from fairseq_ext.gru.recurrence import additive_recurrence, gru_update
 
 
 class Source(NamedTuple):
-    """The source as every decoding step reads it: annotations, attention keys, padding mask.
-
-    All three are computed once for each source. The mask is true on pads.
-    """
+    """The source as each step reads it: annotations, attention keys, mask (true on pads)."""
 
     annotations: Tensor  # h_j: [B, S, C]
     keys: Tensor  # what attention compares queries with: [B, S, A]; general and dot: [B, S, H]
@@ -54,8 +51,8 @@ class AttentiveGRU(nn.Module):
         c_t = Σ_j softmax_j(score(s_t, h_j)) h_j
         features = h̃_t = tanh(W_c [c_t; s_t])
 
-    Without input feeding no step depends on the previous step's attention. In training (teacher
-    forcing) a single call of the GRU and of the attention then computes all steps.
+    Without input feeding no step depends on the previous step's attention, so in training (teacher
+    forcing) a single call of the GRU and of the attention computes all steps.
 
     Args:
         embed_dim, hidden_dim, annotation_dim, attention_dim: E, H, C, A.
@@ -116,7 +113,7 @@ class AttentiveGRU(nn.Module):
     def forward(self, embedded: Tensor, hidden: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         """Run all decoding steps on embedded target words ``[T, B, E]`` (teacher forcing).
 
-        ``hidden`` is ``s_0``, ``[B, H]``. Return features ``[T, B, O]`` and attention weights
+        ``hidden`` is ``s_0``, ``[B, H]``. Return features ``[T, B, O]`` and attention
         ``[T, B, S]``.
         """
         if not self.input_feeding:

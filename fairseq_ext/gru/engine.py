@@ -96,7 +96,7 @@ def advance(
     state: Columns,
     program: Writer,
 ) -> None:
-    """Compile a GRU step ``s_t = GRU(read, s_{t-1})``, which is written to the columns ``state``.
+    """Compile a GRU step ``s_t = GRU(read, s_{t-1})``; write ``s_t`` to the columns ``state``.
 
     ``input_weight`` is the GRU's input matrix, with columns in the order of ``read``. ``before``
     are the columns of ``s_{t-1}``.
@@ -114,9 +114,9 @@ def attend(
     out: Columns,
     program: Writer,
 ) -> None:
-    """Compile the context ``c_t = Σ_j softmax_j(score(query, h_j)) h_j``.
+    """Compile the context ``c_t = Σ_j softmax_j(score(query, h_j)) h_j`` into the columns ``out``.
 
-    ``annotations`` are the columns of all ``h_j``; the context is written to the columns ``out``.
+    ``annotations`` are the columns of all ``h_j``.
     """
     if isinstance(attention, MLPAttention):
         weight, bias = program.parameters(attention.hidden)
@@ -133,10 +133,7 @@ def attend(
 
 
 def output(decoder: GRUAttentionDecoder, features: Columns, program: Writer) -> None:
-    """Compile the logits ``W_o features + b_o``.
-
-    If ``W_o`` is the embedding table, features are first projected to an embedding's size.
-    """
+    """Compile the logits ``W_o features + b_o``, as in ``GRUAttentionDecoder.output_layer``."""
     if decoder.to_embedding is not None:
         features = linear(decoder.to_embedding, features, program)
     program.finish(features, *program.parameters(decoder.output_projection))

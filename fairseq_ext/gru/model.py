@@ -1,8 +1,7 @@
 """The GRU with attention as a model of fairseq: configuration, model, named architectures.
 
 Batches come first here, as in fairseq: tokens ``[B, T]``, logits ``[B, T, V]``. Other letters are
-those of :mod:`fairseq_ext.gru.decoder`; also ``V`` symbols, ``R`` rows (hypotheses), and ``R'``
-rows that beam search keeps.
+those of :mod:`fairseq_ext.gru.decoder`; also ``V`` symbols and ``R`` rows (hypotheses).
 """
 
 from argparse import Namespace
@@ -77,10 +76,7 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
     @staticmethod
     def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, requirement)`` for each option that has no effect in ``cfg``.
-
-        The requirement is what would give the option an effect, such as ``--attention-type mlp``.
-        """
+        """Yield each option without effect in ``cfg``, and what would give it an effect."""
         if cfg.attention_type != "mlp":
             yield "attention_dim", "`--attention-type mlp`"
 
@@ -126,7 +122,7 @@ class GRUEncoder(FairseqEncoder):
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
     ) -> dict[str, list[Tensor]]:
-        """Return the encoder's output for the ``R'`` rows ``new_order``, for beam search."""
+        """Return the encoder's output for the rows with indices ``new_order`` (beam search)."""
         return reorder_rows(encoder_out, new_order, "hidden")
 
     def max_positions(self) -> int:
@@ -183,8 +179,8 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         """Compute logits ``[B, T, V]``; if ``features_only``, the output layer's input instead.
 
         With ``incremental_state``, only the last token of each row is read, and logits are
-        ``[R, 1, V]``. The second result is a dictionary. Its entry ``attn`` is a list with the
-        attention weights ``[B, T, S]``, or with None if generation does not need them.
+        ``[R, 1, V]``. Also return ``{"attn": [weights]}``, with attention weights ``[B, T, S]``, or
+        None in their place if generation does not need them.
         """
         features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (features if features_only else self.output_layer(features)), extra
@@ -232,9 +228,9 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Keep the cached state of the ``R'`` rows ``new_order``, for beam search.
+        """Keep the cached state of the rows with indices ``new_order`` (beam search).
 
-        Keys are stored once per sentence, so they are kept for each sentence that has rows left.
+        Keys are stored once per sentence, and kept for each sentence that has rows left.
         """
         saved = self.get_incremental_state(incremental_state, "state")
         if saved is None:

@@ -1,7 +1,7 @@
 """Fast recurrences: the encoder's by torch's GRU, the decoder's with a hand-written gradient.
 
-With autograd, a loop of GRU steps adds up T small gradients for each weight. Here the gradient of
-each of the decoder's weights is a single product over all steps, which is faster.
+With autograd, a loop of GRU steps adds up T small gradients for each weight. Here a single product
+over all steps gives the gradient of each of the decoder's weights, which is faster.
 
 Letters: see :mod:`fairseq_ext.gru.attention`; also ``T`` steps. Time is the first dimension.
 """
@@ -24,9 +24,9 @@ def gru_update(input_gates: Tensor, hidden_gates: Tensor, state: Tensor) -> Tens
     ``s' = (1 - z) ⊙ n + z ⊙ s``. ``input_gates`` are ``W x + b`` and ``hidden_gates`` are
     ``U s + b'``, both ``[..., 3H]`` with r, z, n side by side.
 
-    This is torch's GRU, which agrees with the paper's number of parameters. The paper's section 3.1
-    has the equations of Chung et al. (2014) instead: ``z`` and ``1 - z`` are swapped, and ``r`` is
-    applied before ``U_n``.
+    This is torch's GRU, which fits the paper's number of parameters. The paper's section 3.1 has
+    the GRU of Chung et al. (2014): ``z`` and ``1 - z`` are swapped, and ``r`` is applied before
+    ``U_n``.
     """
     i_r, i_z, i_n = input_gates.chunk(3, -1)
     h_r, h_z, h_n = hidden_gates.chunk(3, -1)
@@ -55,9 +55,9 @@ def additive_recurrence(
         e_j = v^T tanh(W_s s + keys_j) + b_v        α_t = softmax(e)
         s_t = GRU(input_gates_t + W_c c_t, U s + b', s)
 
-    where ``W_c c_t = Σ_j α_tj (W_c h_j)`` is a weighted sum of rows of ``gate_table``. The caller
-    computes this table for all steps by a single product. The backward pass recomputes the tanh
-    layer, because keeping it would take memory for B · T · S · A numbers.
+    where ``W_c c_t = Σ_j α_tj (W_c h_j)`` is a weighted sum of rows of ``gate_table``, which the
+    caller computes by a single product for all steps. The backward pass recomputes the tanh layer,
+    because keeping it would take memory for B · T · S · A numbers.
 
     Args:
         input_gates: ``[T, B, 3H]``, ``W_y E y_{t-1} + b`` for every step.
@@ -85,11 +85,10 @@ class _AdditiveRecurrence(torch.autograd.Function):
     """The autograd function of :func:`additive_recurrence`.
 
     The backward pass writes the gradients of a step's gates into a row ``[dh_n | dr | dz | dn]``.
-    The gradients of r and z are the same for hidden gates (``U s + b'``) and input gates, so they
-    are stored once. The first three parts are the gradient of the hidden gates, the last three the
-    gradient of the input gates. So hidden gates have the order n, r, z here (``torch.roll``
-    reorders torch's r, z, n); input gates keep torch's order. In comments u is the layer
-    ``tanh(W_s s + keys)``.
+    The first three parts are the gradient of the hidden gates ``U s + b'``, the last three the
+    gradient of the input gates: r and z have the same gradient in both. So hidden gates have the
+    order n, r, z here, and ``torch.roll`` converts them from and to torch's r, z, n. In comments u
+    is the layer ``tanh(W_s s + keys)``.
     """
 
     @staticmethod
@@ -210,8 +209,8 @@ class _AdditiveRecurrence(torch.autograd.Function):
 class BidirectionalGRU(nn.Module):
     """The encoder that makes annotations ``h_j = [h→_j; h←_j]`` (Saleem & Uprety, section 3.1).
 
-    The result for a sentence depends only on the sentence's words, not on its padding or on the
-    other sentences of the batch. An annotation has ``C = 2 · hidden_size`` channels.
+    A sentence's result depends neither on its padding nor on other sentences of the batch. An
+    annotation has ``C = 2 · hidden_size`` channels.
     """
 
     def __init__(self, embed_dim: int, hidden_size: int) -> None:
@@ -220,10 +219,10 @@ class BidirectionalGRU(nn.Module):
         xavier_uniform_per_gate_(self.gru)
 
     def forward(self, embedded: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode embedded sentences ``[B, S, E]``, with pads where ``padding_mask`` is true.
+        """Encode sentences ``[B, S, E]`` with pads anywhere; ``padding_mask`` is true on pads.
 
-        Pads may stand anywhere. Return annotations ``[B, S, C]``, in the columns of their words and
-        0 on pads, and the last state of each direction, ``[h→_S; h←_1]`` ``[B, C]``.
+        Return annotations ``[B, S, C]``, in the order of the input and 0 on pads, and the last
+        state of each direction, ``[h→_S; h←_1]`` ``[B, C]``.
         """
         columns = real_first(padding_mask)
         lengths = (~padding_mask).sum(1).clamp(min=1).cpu()  # packing needs at least one step
@@ -243,9 +242,8 @@ class BidirectionalGRU(nn.Module):
 def xavier_uniform_per_gate_(gru: nn.GRU) -> None:
     """Initialize each gate's matrix by Xavier-uniform (Glorot & Bengio 2010), and biases by 0.
 
-    torch keeps the matrices of the three gates in one tensor, which has three times as many outputs
-    as a gate. If this tensor were initialized at once, its weights would be too small, by a factor
-    of up to √3.
+    torch keeps the three gates' matrices in one tensor with three times as many outputs.
+    Initialized at once, its weights would be too small, by a factor of up to √3.
     """
     for name, parameter in gru.named_parameters():
         if "weight" in name:

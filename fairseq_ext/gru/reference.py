@@ -1,8 +1,8 @@
 """The GRU with attention, written from the paper's equations.
 
 The functions take one sentence, one word at a time, without padding. They are slow and meant to be
-read; the tests compare the fast layers' values and gradients with theirs. The paper does not number
-its equations, so comments name the paper's sections. Parameters have the names that they have in
+read; the tests compare the fast layers' values and gradients with theirs. Comments name the paper's
+sections, because its equations have no numbers. Parameters have the names that they have in
 :class:`~fairseq_ext.gru.decoder.AttentiveGRU`.
 
 Letters: ``T`` words, ``S`` source tokens, ``E`` embedding, ``H`` state, ``C`` annotation size.
@@ -19,9 +19,9 @@ Parameters = Mapping[str, Tensor]
 def gru(p: Parameters, x: Tensor, s: Tensor, layer: str = "gru.{}_l0") -> Tensor:
     """Compute a GRU's next state ``[H]`` from its state ``s`` ``[H]`` and the input ``x``.
 
-    This is torch's variant of the GRU in section 3.1. ``p`` has parameters by name. ``layer`` is
-    the pattern of the names of this GRU's parameters, with ``{}`` in the place of ``weight_ih``,
-    ``weight_hh``, ``bias_ih`` or ``bias_hh``.
+    This is torch's variant of the GRU in section 3.1. ``p`` has parameters by name; ``layer`` is
+    the pattern of their names, with ``{}`` in the place of ``weight_ih``, ``weight_hh``,
+    ``bias_ih`` or ``bias_hh``.
     """
     of_x = p[layer.format("weight_ih")] @ x + p[layer.format("bias_ih")]
     of_s = p[layer.format("weight_hh")] @ s + p[layer.format("bias_hh")]
@@ -33,10 +33,7 @@ def gru(p: Parameters, x: Tensor, s: Tensor, layer: str = "gru.{}_l0") -> Tensor
 
 
 def score(p: Parameters, s: Tensor, h: Tensor) -> Tensor:
-    """Compute the attention score of a state ``s`` ``[H]`` and an annotation ``h`` ``[C]``.
-
-    See section 3.2 of the paper. The parameters in ``p`` decide the kind of attention.
-    """
+    """Score a state ``[H]`` and an annotation ``[C]`` by the attention that ``p`` has (3.2)."""
     if "attention.score.weight" in p:  # v^T tanh(W [s; h] + b) + b_v, of Bahdanau et al. (2015)
         joined = torch.cat([s, h])
         hidden = torch.tanh(p["attention.hidden.weight"] @ joined + p["attention.hidden.bias"])
