@@ -4,7 +4,7 @@
 ``V = y W_v + b_v``, for queries from ``x`` and a source ``y``. Each row of ``E K`` and ``F V`` is a
 *slot*, a mixture of the source tokens.
 
-In shapes and sizes, ``K`` is the number of slots; in ``E K`` it is the keys. Other letters: ``T``
+In formulas ``K`` are the keys, but in shapes it is the number of slots. Other letters: ``T``
 queries, ``S`` tokens of the source, ``B`` sentences, ``C`` channels, ``H`` heads of ``D`` channels,
 ``N`` tokens of the longest possible source, ``M`` matrices (2 for E and F, 1 if E = F), ``R`` rows
 of queries (one per sentence, or one per hypothesis).
@@ -27,18 +27,17 @@ SCALES = ("head-dim", "model-dim")
 class LinformerAttention(nn.Module):
     """Multi-head attention over ``K`` mixtures of the source tokens.
 
-    All slots take part in the softmax. A short source may leave slots empty. Such a slot has the
-    key 0, so it adds ``e^0`` to the softmax's denominator. Attention weights are not returned,
-    because the weight of a slot cannot be divided among the tokens that the slot mixes.
+    All slots take part in the softmax. A short source may leave slots empty: their keys are 0, so
+    each adds ``e^0`` to the softmax's denominator. Attention weights are not returned, because the
+    weight of a slot cannot be divided among the tokens that it mixes.
 
     Args:
         embed_dim, num_heads: ``C`` and ``H``.
         projection: E and F; several layers may share one projection.
         scale: ``head-dim`` divides scores by ``√D``, ``model-dim`` by ``√C`` as the paper prints.
-        compress_first: True mixes the tokens first and applies ``W_k`` and ``W_v`` to ``K`` slots;
-            False applies ``W_k`` and ``W_v`` to ``S`` tokens first. The results are equal. None
-            chooses the cheaper order. Must be False if ``k_proj`` or ``v_proj`` is replaced by a
-            layer that is not linear.
+        compress_first: True mixes the tokens before ``W_k`` and ``W_v``, False after them, with
+            equal results; None chooses the cheaper order. Must be False if a layer that is not
+            linear replaces ``k_proj`` or ``v_proj``.
     """
 
     def __init__(
@@ -117,8 +116,6 @@ class LinformerAttention(nn.Module):
     def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attend to compressed keys and values; return the outputs ``[T, R, C]``.
 
-        The heads ``softmax(Q (E K)^T / √D) F V`` are joined and projected by ``out_proj``.
-
         Args:
             query: ``[T, R, C]``. In beam search, ``R`` is a multiple of ``B``: neighbouring rows
                 are hypotheses of one sentence, which share the sentence's keys and values.
@@ -138,7 +135,7 @@ class LinformerAttention(nn.Module):
     def forward(self, query: Tensor, source: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Attend from ``query`` ``[T, B, C]`` to ``source`` ``[S, B, C]``; return ``[T, B, C]``.
 
-        ``padding_mask`` is as for :meth:`compress`.
+        The source must be padded on the right; ``padding_mask`` ``[B, S]`` is true on pads.
         """
         return self.attend(query, *self.compress(source, padding_mask))
 
@@ -155,28 +152,26 @@ class LengthProjection(nn.Module):
     """The matrices E and F of an attention, ``[K, N]`` each (Wang et al. 2020, section 4).
 
     Column ``j`` belongs to the token at position ``j``, so sources must be padded on the right.
-
     There are three kinds of matrices:
 
     - ``learned``: all entries are parameters.
-    - ``mean-pool``: slot ``i`` is the mean over tokens ``i w … i w + w - 1`` with ``w = N / K``
-      (rounded up); no parameters.
-    - ``convolution``: slot ``i`` is a sum over the same tokens with ``w`` learned weights, which
-      all slots share. This is a convolution over time with kernel and stride ``w``.
+    - ``mean-pool``: each slot is the mean of a window of ``w = N / K`` tokens (rounded up). No
+      parameters.
+    - ``convolution``: each slot is the sum of such a window with ``w`` learned weights, which all
+      slots share (a convolution over time with kernel and stride ``w``).
 
-    If ``K`` does not divide ``N``, windows of ``w`` tokens may need fewer than ``K`` slots: the
-    last slots are then empty for every source.
+    If ``K`` does not divide ``N``, fewer than ``K`` windows may cover a source of ``N`` tokens; the
+    last slots are then always empty.
 
     Learned matrices have two initializations, which keep slots and scores bounded for every length:
 
     - ``identity``: ``E_ij = 1 / (1 + ⌊j / K⌋)`` where ``j mod K = i``, else 0. The first ``K``
       tokens fill one slot each, which is exact attention. The second ``K`` tokens are added to the
-      slots with weight 1/2, the third ``K`` tokens with 1/3, and so on. The norm of a slot is at
-      most ``√(π²/6)`` times the norm of a token if tokens are independent, and at most
-      ``ln(N / K) + 1`` times the norm of a token if all tokens are equal.
-    - ``normal``: each entry is drawn from the normal distribution with mean 0 and variance
-      ``1 / N``. A slot is a random mixture with at most the norm of a token. (Wang et al.'s
-      analysis uses the variance ``1 / K``, which makes scores grow with ``√S``.)
+      slots with weight 1/2, the third with 1/3, and so on. A slot's norm is at most ``√(π²/6)``
+      times a token's if tokens are independent, and ``ln(N / K) + 1`` times if they are equal.
+    - ``normal``: entries are drawn with mean 0 and variance ``1 / N``, so on average a slot's norm
+      is at most a token's. (Wang et al.'s analysis has variance ``1 / K``, with which scores grow
+      with ``√S``.)
 
     Args:
         slots, max_len: ``K`` and ``N``.
@@ -231,7 +226,7 @@ class LengthProjection(nn.Module):
         """Return the first ``length`` columns of E and F, ``[M, K, length]``.
 
         Raises:
-            DataError: the source is too long, because ``length`` is above ``N``.
+            DataError: ``length`` is above ``N``.
         """
         if length > self.max_len:
             raise DataError(
@@ -253,15 +248,15 @@ class LengthProjection(nn.Module):
 def fit_checkpoint(
     module: LengthProjection, state_dict: dict[str, Tensor], prefix: str, *unused: object
 ) -> None:
-    """Fit the saved E and F in ``state_dict`` to the module's ``N``.
+    """Fit the saved E and F in ``state_dict`` to the module's ``N``; torch calls this hook.
 
-    The module's names in ``state_dict`` begin with ``prefix``. torch calls this hook before it
-    compares shapes. If the module's ``N`` is smaller than the saved ``N``, columns are cut off. If
-    it is larger, columns of zeros are added: the results for sources up to the saved ``N`` do not
-    change, and tokens beyond it are ignored until the new columns are trained.
+    The module's names in ``state_dict`` begin with ``prefix``. If the module's ``N`` is smaller
+    than the saved one, columns are cut off. If it is larger, columns of zeros are added: results
+    for sources up to the saved ``N`` do not change, and later tokens are ignored until the new
+    columns are trained.
 
     Raises:
-        CheckpointError: a size other than ``N``, or the window of a convolution, differs from the
+        CheckpointError: a size other than ``N``, or a convolution's window, differs from the
             module's.
     """
     name = f"{prefix}weight"

@@ -1,8 +1,8 @@
 """Encoder-only models that classify sentences, with Linformer attention or exact attention.
 
 Pampaloni (section 7) finds that Linformer speeds up an encoder alone much more than a translation
-model, and suggests that sentence classification may be the better benchmark. Both models consist of
-an encoder, a pooling over the tokens and fairseq's classification head. They differ only in the
+model, and suggests sentence classification as the better benchmark. Both models consist of an
+encoder, a pooling over the tokens and fairseq's classification head. They differ only in the
 encoder's attention:
 
 - ``linformer_encoder``: :class:`LinformerEncoder`, whose cost is linear in the sentence's length;
@@ -140,10 +140,9 @@ class TransformerClassifier(FairseqEncoderModel):
         return logits.log_softmax(-1) if log_probs else logits.softmax(-1)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Replace a checkpoint's heads by this model's heads if their names or sizes differ.
+        """Replace a checkpoint's heads by this model's untrained heads if names or sizes differ.
 
-        Then a warning is logged, because the heads start untrained. So users can fine-tune a
-        trained encoder for other classes (``--finetune-from-model``).
+        So ``--finetune-from-model`` can train an encoder for other classes. A warning is logged.
         """
         super().upgrade_state_dict_named(state_dict, name)
         prefix = f"{name}.classification_heads." if name else "classification_heads."

@@ -22,9 +22,8 @@ def attention(
 ) -> Columns:
     """Compile ``added + softmax(Q (E K)^T · scale) F V W_O + b``; return the columns of the result.
 
-    Queries are computed from ``x``, keys and values from ``source``. If ``source`` is ``NOTHING``,
-    keys and values are also computed from ``x``. ``shown`` asks for attention weights as the
-    alignment. It has no effect, because a Linformer has no attention weights of single tokens.
+    Queries are computed from ``x``, keys and values from ``source``, or from ``x`` if ``source`` is
+    ``NOTHING``. ``shown`` is ignored: a Linformer has no weights of single tokens to align by.
     """
     read = x if source is NOTHING else source
     projection = layer.projection

@@ -1,8 +1,7 @@
 """The Linformer as a model of fairseq: configuration, model, named architectures.
 
-A Linformer is fairseq's Transformer with another attention over the source: the encoder's
-self-attention and the decoder's cross-attention are replaced (Pampaloni, section 3.2). Everything
-else is fairseq's own, including the flags.
+A Linformer is fairseq's Transformer, but Linformer attention replaces the encoder's self-attention
+and the decoder's cross-attention (Pampaloni, section 3.2). The flags are fairseq's, too.
 """
 
 from argparse import Namespace
@@ -65,10 +64,7 @@ class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield ``(option, requirement)`` for each Linformer option that has no effect in ``cfg``.
-
-    The requirement is what would give the option an effect.
-    """
+    """Yield each Linformer option without effect in ``cfg``, and what would give it an effect."""
     if cfg.linformer_projection != "learned":
         yield "linformer_init", "`--linformer-projection learned`"
 
@@ -112,8 +108,7 @@ def replace_attentions(
 ) -> None:
     """Replace the encoder's self-attention and the decoder's cross-attention by Linformer's.
 
-    ``decoder`` is None in a model without a decoder. With ``--linformer-sharing layerwise`` all
-    attentions share a single matrix, which is both E and F.
+    With ``--linformer-sharing layerwise`` all attentions share one matrix, which is both E and F.
 
     Raises:
         ConfigError: embedding dimensions differ, or ``--linformer-k`` is wrong.
@@ -194,7 +189,7 @@ class SourceAttention(attention.LinformerAttention):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Keep the cached keys and values of the ``R'`` rows ``new_order``, for beam search."""
+        """Keep the cached keys and values of the rows with indices ``new_order`` (beam search)."""
         saved = self.get_incremental_state(incremental_state, "projected")
         if saved is None:
             return
@@ -211,9 +206,8 @@ class SourceAttention(attention.LinformerAttention):
 class LinformerEncoder(transformer.TransformerEncoderBase):
     """fairseq's encoder for sources padded on either side; its output is padded on the right.
 
-    The words of each source are moved to the left edge of the batch, because each column of E and F
-    belongs to a position. fairseq pads sources on the left by default, and always in
-    fairseq-interactive and in hub use.
+    Each source is moved to the left edge of the batch, because each column of E and F belongs to a
+    position. fairseq pads on the left by default, and always in fairseq-interactive and hub use.
     """
 
     def forward(
@@ -243,7 +237,7 @@ class LinformerEncoder(transformer.TransformerEncoderBase):
         return min(super().max_positions(), self.linformer_max_len)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Return the encoder's output for the ``R'`` rows ``new_order``, for beam search."""
+        """Return the encoder's output for the rows with indices ``new_order`` (beam search)."""
         return padding.reorder_rows(encoder_out, new_order, "src_lengths")
 
 
@@ -262,10 +256,7 @@ class LinformerModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield ``(option, requirement)`` for each option that has no effect in ``cfg``.
-
-        The requirement is what would give the option an effect.
-        """
+        """Yield each option without effect in ``cfg``, and what would give it an effect."""
         yield from super().without_effect(cfg)
         yield from without_effect(cfg)
 

@@ -42,9 +42,7 @@ def attention(
 
     Args:
         p: weights and biases of the four linear layers by name, such as ``q_proj.weight``.
-        query, source: one sentence's queries and source tokens.
         e, f: E and F, ``[K, N]``; their first ``n`` columns are used.
-        num_heads: ``H``.
         scale: ``head-dim`` divides scores by ``√(C / H)``, ``model-dim`` by ``√C`` (section 1).
     """
 
