@@ -3,15 +3,14 @@
 
     python preprocess/real_text.py --from texts --out runs/data/real_en_de
 
-Of the following texts, the script reads those that are in the folder or its subfolders, plain or
-``.gz``:
+The script reads these texts, plain or ``.gz``, if they are in the folder or its subfolders:
 
 - LibreOffice's help: Debian's packages libreoffice-help-de and -en-us (``.deb``), or their folders
-  ``help/de`` and ``help/en-US``. One page in about twenty goes to the test set ``test_help``, all
+  ``help/de`` and ``help/en-US``. One page in about twenty goes to the test set ``test_help``,
   others to ``train``.
-- WMT's news test sets: ``news-test2008``, ``newstest2009`` to ``newstest2012`` and the second half
-  of ``newstest2013`` go to ``train``, its first half to ``valid``, and ``newstest2014`` to
-  ``newstest2018`` to ``test``. ``newstest2019`` and ``newstest2020`` are test sets of their own.
+- WMT's news test sets: ``train`` gets ``news-test2008``, ``newstest2009`` … ``newstest2012`` and
+  the second half of ``newstest2013``, ``valid`` the first half of ``newstest2013``, and ``test``
+  ``newstest2014`` … ``newstest2018``. Those of 2019 and 2020 are test sets of their own.
 - Multi30k's captions as written: ``train`` goes to ``train``, ``val`` to ``valid``. The test sets
   of 2016 to 2018 are test sets of their own.
 - Tatoeba, from manythings.org/anki: ``deu-eng.zip`` goes to ``train``.
@@ -19,8 +18,8 @@ Of the following texts, the script reads those that are in the folder or its sub
 
 A training pair is left out if a held-out pair has the same source or target. A held-out pair of
 help pages is left out if it has a near-duplicate in the training text. ``sources.json`` has the
-number of pairs, the checksum, the licence and the domain of each text in each split. The script
-knows the checksums of texts that never change, and refuses such a text with another checksum.
+number of pairs, checksum, licence and domain of each text in each split. A text that never changes
+is refused if its checksum is wrong.
 """
 
 import argparse
@@ -102,10 +101,7 @@ class Part:
 
 
 def lines(folder: Path, name: str, language: str) -> list[str] | None:
-    """Read ``NAME.LANGUAGE`` or ``NAME.raw.LANGUAGE``, plain or ``.gz``, in a folder or below it.
-
-    Return None if there is no such file.
-    """
+    """Read ``NAME.LANGUAGE`` or ``NAME.raw.LANGUAGE`` (or ``.gz``) below a folder; or None."""
     for ending in (f".{language}", f".raw.{language}"):
         for path in sorted(folder.rglob(f"{name}{ending}*")):
             if path.name.removesuffix(".gz") == f"{name}{ending}":
@@ -116,8 +112,8 @@ def lines(folder: Path, name: str, language: str) -> list[str] | None:
 def aligned(folder: Path, name: str, domain: str, licence: str) -> Part | None:
     """Read the two files of the text ``name``; return None if neither exists.
 
-    Raise DataError if the files have different numbers of lines (a missing file has none), or if
-    the text has another checksum than in :data:`KNOWN`.
+    Raise DataError if their numbers of lines differ (a missing file has none), or if the text has
+    another checksum than in :data:`KNOWN`.
     """
     sides = [lines(folder, name, language) for language in LANGUAGES]
     if not any(sides):
@@ -220,10 +216,7 @@ def without_trained(part: Part, train: Sequence[Part]) -> Part:
 
 
 def prepare(folder: Path, out: Path, merges: int) -> str:
-    """Read the texts in ``folder`` and write the corpus to ``out``; return a summary.
-
-    ``merges`` is the number of joint byte-pair merges.
-    """
+    """Write the corpus of the texts in ``folder``, with ``merges`` BPE merges; return a summary."""
     sorted_parts = splits(parts(folder))
     held_out = [part for split, texts in sorted_parts.items() if split != "train" for part in texts]
     train = without_held_out(sorted_parts["train"], held_out)

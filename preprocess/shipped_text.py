@@ -5,17 +5,16 @@
 
 ``reference/`` gets valid and test as plain text. For each direction, ``es-en`` and ``en-es``, all
 splits are written as Moses tokens into ``words/`` and as subwords into ``pieces/``, with
-``text.json``. ``counts.json`` has the numbers of pairs, by kind, and of groups.
+``text.json``. ``counts.json`` has the numbers of pairs of each kind, and the number of groups.
 
 - **Held out** are 1,000 pairs for validation and 1,500 for the test, in complete groups of
-  near-duplicates (:mod:`fairseq_ext.corpora.near_duplicates`). No group with a phrase of the phrase
-  book is held out.
+  near-duplicates (:mod:`fairseq_ext.corpora.near_duplicates`), but no group with a phrase of the
+  phrase book.
 - **Phrase book**: the pairs of ``shipped_phrases.tsv``, each :data:`PHRASE_COPIES` times, and once
   without final punctuation. Tatoeba has no “No.” → “No.” at all, and “Hola.” only twice.
 - **Patterns**: names, towns, clock times, ages and prices in short sentences.
-- **Short pairs once more** (``variants``): some of the pairs with up to 6 words a second time,
-  without final punctuation on either side. Half of these also have the source in lower case, as
-  people type.
+- **Variants**: copies of some pairs of up to 6 words, without final punctuation. About half of the
+  copies have the source in lower case, as people type.
 - **Numbers stay complete on the target side**: Moses splits “7:30” into “7 : 30”, from which its
   detokenizer makes “7: 30”. Targets have “7:30” as one word, which subwords may split, so
   translations have “7:30” too. Sources are Moses' tokens without this change.
@@ -148,10 +147,9 @@ def chance(pair: Pair) -> float:
 
 
 def variants(pairs: Sequence[Pair], source: int) -> Iterator[Pair]:
-    """Yield some of the short pairs as people type them, without final punctuation.
+    """Yield some of the short pairs without final punctuation, about half with a lower-case source.
 
-    About half of them also have the source in lower case. ``source`` is the number of the source
-    side: 0 for Spanish, 1 for English.
+    ``source`` is the number of the source side: 0 for Spanish, 1 for English.
     """
     for pair in pairs:
         if max(len(side.split()) for side in pair) > SHORT:

@@ -22,8 +22,7 @@ ABOUT = "<url>http://127.0.0.1/{0}</url>\n<keywords>talks, {0}</keywords>\n<talk
 def tagged(lines: Sequence[str]) -> str:
     """Return sentences in the format of IWSLT's training file.
 
-    They are divided into talks. Each talk begins with tagged lines about it; the last of these is
-    the title, for which the talk's first sentence is taken.
+    A talk begins with tags: address, keywords, number and title (the talk's first sentence).
     """
     text = []
     for number in range(0, len(lines), TALK):

@@ -66,10 +66,9 @@ def locate(data: Path, name: str) -> tuple[Path, str | None]:
 
 
 def rows(path: Path, columns: tuple[str, str], member: str | None = None) -> Iterator[SentencePair]:
-    """Yield the cells in the two named columns of each row, with single spaces.
+    """Yield the two named columns of every row, in the order of the file, with single spaces.
 
-    No row is left out, so that the number of a row is its position in the file. ``member`` is the
-    name of the file in a ``.zip``.
+    ``member`` is the name of the file in a ``.zip``.
     """
     table = table_rows(path, member)
     heading = [name.strip() for name in next(table, (1, []))[1]]
@@ -90,11 +89,11 @@ def rows(path: Path, columns: tuple[str, str], member: str | None = None) -> Ite
 
 
 def cut(total: int, fraction: Fraction, valid_fraction: Fraction) -> tuple[int, int]:
-    """Return how many of ``total`` rows are for training, and how many of the next for validation.
+    """Return how many of ``total`` rows are for training, and how many after these for validation.
 
-    The first ``fraction`` of all rows is used, and the last ``valid_fraction`` of these is for
-    validation. Both numbers are rounded down, by exact arithmetic, but validation has at least one
-    row unless ``valid_fraction`` is 0.
+    The first ``fraction`` of all rows is used, and the last ``valid_fraction`` of the used rows is
+    for validation. Both numbers are rounded down, by exact arithmetic, but validation has at least
+    one row unless ``valid_fraction`` is 0.
     """
     used = int(total * fraction)
     valid = max(1, int(used * valid_fraction)) if valid_fraction else 0
@@ -121,8 +120,8 @@ class Split:
     def sides(self, limit: int) -> list[dict[str, int]]:
         """Return a dict for each side that summarizes the lengths of its sentences, in ids.
 
-        The dict has the sum of the lengths (``total``), the ``shortest``, the ``longest``, and in
-        ``cut`` the number of sentences of more than ``limit`` ids.
+        The dict has the ``total`` length, the ``shortest`` and ``longest``, and ``cut``, the number
+        of sentences of more than ``limit`` ids.
         """
         return [
             {
@@ -244,10 +243,10 @@ def write_manifest(
 def dictionary_of(ids: Sequence[int], multiple: int = 8) -> list[str]:
     """Return the lines of a fairseq dictionary (``<symbol> <count>``), padded like BART's.
 
-    fairseq puts 4 special symbols before these lines. For GPT-2's 50,257 ids, the number of entries
-    with these symbols grows as follows:
+    fairseq puts 4 special symbols before these lines. With GPT-2's 50,257 ids, the number of
+    entries grows as follows:
 
-    1. the ids: 50,257 + 4 = 50,261;
+    1. ids and special symbols: 50,257 + 4 = 50,261;
     2. padding to a multiple of 8 (``multiple``), as in fairseq: 50,264;
     3. the symbol ``<mask>``, as in BART: 50,265;
     4. padding to a multiple of 8 once more, as in the paper: 50,272.

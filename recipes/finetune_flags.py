@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""Print the flags, one per line, with which fairseq-train builds the model of a bundle.
+"""Print the flags, one per line, that make fairseq-train build the model of a bundle.
 
     python recipes/finetune_flags.py BUNDLE
 
-The flags are those options of the bundle's architecture and task that differ from the defaults.
-They are for ``fairseq-train … --finetune-from-model BUNDLE``.
+A bundle is a shipped model. The flags are those of its options of architecture and task that differ
+from the defaults; use them with ``fairseq-train … --finetune-from-model BUNDLE``.
 """
 
 import argparse
@@ -20,7 +20,7 @@ OF_THE_DATA = {"data", "source_lang", "target_lang"}
 
 
 def flags(path: str) -> Iterator[str]:
-    """Yield the flags with which fairseq-train builds the model of the bundle ``path``.
+    """Yield the flags that make fairseq-train build the model of the bundle ``path``.
 
     Raises:
         ConfigError: an option is off in the bundle, but no flag can switch it off.

@@ -33,10 +33,10 @@ Row = dict[str, Any]
 def choose(folder: Path, rates: Sequence[str], updates: int) -> Row:
     """Choose the learning rate whose training has the lowest validation loss.
 
-    ``folder`` is the folder of a system. It has a subfolder ``rate-R`` for each R of ``rates``: the
-    training at this rate. A training is judged by its last validation up to update ``updates``,
-    even if it has trained further. Return the chosen ``rate``, ``updates``, and ``losses``, a dict
-    from each rate to its loss. Raise DataError if a training has no such validation.
+    A system's ``folder`` has a training ``rate-R`` for each R of ``rates``. Its loss is that of its
+    last validation up to update ``updates``, even if it has trained further. Return the chosen
+    ``rate``, ``updates``, and ``losses``, a dict from each rate to its loss. Raise DataError if a
+    training has no such validation.
     """
     losses = {}
     for rate in rates:
@@ -107,7 +107,7 @@ def table(rows: Sequence[Row], tests: Sequence[str]) -> list[list[str]]:
 
 
 def rates_table(grids: dict[str, Row]) -> list[list[str]]:
-    """Return the validation losses: a heading, then a row for each system, a column for each rate.
+    """Return a table of validation losses: a row for each system, a column for each rate.
 
     The loss of each system's best rate is in bold.
     """

@@ -60,10 +60,9 @@ def samples(
 def report_run(folder: Path, decoded: Path, src: str, tgt: str, title: str, count: int = 10) -> str:
     """Write ``results.json`` and ``results.md`` to ``decoded``; return samples and table as text.
 
-    ``folder`` is the output folder of a recipe. It has the folder ``text``, the log
-    ``checkpoints/train.log`` and the stage times. ``decoded`` has ``hyp.TGT``, ``scores.json`` and,
-    if perplexity was measured, ``perplexity.json``. ``title`` is the table's heading, and ``count``
-    the number of samples.
+    ``folder`` is a recipe's output folder, with ``text``, ``checkpoints/train.log`` and the stage
+    times. ``decoded`` has ``hyp.TGT``, ``scores.json`` and, if perplexity was measured,
+    ``perplexity.json``. ``title`` is the table's heading, and ``count`` the number of samples.
     """
     scores = [
         score

@@ -5,8 +5,7 @@
         --init-lr 1e-7 --lr 1e-4 --min-lr 1e-6
 
 A recipe gives the length of the schedule in epochs, but fairseq takes it in updates, which this
-script computes. At the end of the cosine, fairseq restarts it at ``--lr`` times ``--lr-shrink``.
-The printed ``--lr-shrink`` makes this product ``--min-lr``, so that the rate does not jump.
+script computes.
 """
 
 import argparse

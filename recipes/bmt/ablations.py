@@ -6,10 +6,9 @@
     python recipes/bmt/ablations.py table1 --dir runs/table1-…       # learning curves
 
 The first argument, FIGURE, is ``scale`` (Figure 5a, over the scaling factor s), ``output`` (Figure
-5b) or ``table1`` (Table 1). For each of the three, the picture ``FIGURE.png``, its data
-``FIGURE.json`` and the table ``FIGURE.md`` are written to ``--dir``. Losses are the
-references' negative log-likelihood in nats per token, as in the paper. The training loss is the
-mean over the last tenth of the updates.
+5b) or ``table1`` (Table 1). The picture ``FIGURE.png``, its data ``FIGURE.json`` and the table
+``FIGURE.md`` are written to ``--dir``. Losses are the references' negative log-likelihood in nats
+per token, as in the paper. The training loss is the mean over the last tenth of the updates.
 """
 
 import argparse
@@ -60,7 +59,7 @@ def read_model(name: str, folder: Path) -> Model:
 
 
 def finished(folder: Path, figure: str) -> dict[str, Path]:
-    """Return a dict from each finished model of a figure to its folder, in the table's order.
+    """Return ``{model: folder}`` for the finished models of a figure, in the order of its table.
 
     Raise DataError if no model but the float one is finished.
     """
@@ -122,10 +121,7 @@ def rows(models: list[Model], heading: str) -> list[tuple[str, ...]]:
 
 
 def with_switches(table: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Add two columns to a table of presets: the parts of the model in 1 bit, as in Table 1.
-
-    One column names the parts with 1-bit weights, the other those with 1-bit activations.
-    """
+    """Add two columns: each preset's parts with 1-bit weights, and with 1-bit activations."""
     heading, *presets = table
     kinds = ("weights", "activations")
     switches = {

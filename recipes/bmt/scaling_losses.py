@@ -1,13 +1,13 @@
 #!/usr/bin/env python
 """Measure sizes and losses of trained models for ``fairseq-ext scaling-fit``.
 
-    python recipes/bmt/scaling_losses.py float=float.pt binary=binary.pt … --data bin \
-        --split valid --split sample=test1 --train sample -o table.json
+    python recipes/bmt/scaling_losses.py float=float.pt binary=binary.pt … \\
+        --data bin --split valid --split sample=test1 --train sample -o table.json
 
 Losses are negative log-likelihoods of the references in nats per token; ``</s>`` is a token. They
-are computed anew, in float64. The losses in fairseq's logs are rounded to 0.001 bits, which is too
-coarse: models of a scaling law may differ by little more. Parameters are counted without
-embeddings, positions and output projection.
+are computed anew, in float64: the losses in fairseq's logs are rounded to 0.001 bits, and models of
+a scaling law may differ by little more. Parameters are counted without embeddings, positions and
+output projection.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def loss(
 ) -> float:
     """Compute the negative log-likelihood of a split's targets in nats per token.
 
-    ``model`` is in eval mode, and ``task`` is the one that trained it. The longest sentence of the
+    ``model`` is in eval mode, and ``task`` is the task of its training. The longest sentence of the
     split must fit the model. A batch has at most ``max_tokens`` tokens.
     """
     task.load_dataset(split)
@@ -88,9 +88,9 @@ def measure(
 
 
 def pairs(items: Sequence[str], label: str) -> list[tuple[str, str]]:
-    """Split each ``NAME=VALUE`` into a pair; a ``VALUE`` without ``=`` is also its own name.
+    """Split items ``NAME=VALUE`` into pairs; ``VALUE`` alone is also its own name.
 
-    Raise ConfigError if a name or value is empty; ``label`` is what its message calls the item.
+    Raise ConfigError if a name or value is empty; ``label`` is the item's name in the message.
     """
     named_values = []
     for item in items:
@@ -102,10 +102,10 @@ def pairs(items: Sequence[str], label: str) -> list[tuple[str, str]]:
 
 
 def table(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure all models; return a row for each model and each split that is not for training.
+    """Measure all models; return a row for each model on each split except the training split.
 
-    ``--train`` names the training split. Each row also has the model's loss on it (``train_loss``),
-    or None if ``--train`` is not set. The rows are sorted by dataset, family and size.
+    ``--train`` names the training split, the loss on which is ``train_loss`` in all rows of a model
+    (None without ``--train``). Rows are sorted by dataset, family and size.
     """
     splits = dict(pairs(args.split, "`--split`"))
     if args.train is not None and args.train not in splits:

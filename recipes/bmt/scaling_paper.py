@@ -5,10 +5,10 @@
     fairseq-ext scaling-fit table.json --json fits.json -o scaling.png
 
 The table has a row for each data set, each family (float and binary) and each of the 24 sizes of
-section 4.2. These sizes are 12 depths of the encoder with 6 decoder layers, and 12 depths of the
-decoder with 6 encoder layers. The losses follow the paper's exponents. Noise is added that is as
-large as the differences between trainings of the same model. α and L∞ of the scaling law are
-invented, because the paper gives neither.
+section 4.2: 12 depths of the encoder with 6 decoder layers, and 12 depths of the decoder with 6
+encoder layers. The losses follow the paper's exponents. Their noise is as large as the differences
+between trainings of the same model. α and L∞ of the scaling law are invented, because the paper
+gives neither.
 """
 
 import argparse

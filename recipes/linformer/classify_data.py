@@ -70,8 +70,7 @@ def read_corpus(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
 def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[str]]]:
     """Read each split's sentences without their end marks; the kind of mark is the label.
 
-    Lines of several sentences, or without a mark at the end, are left out. So are sentences that
-    already occurred, in the same split or an earlier one.
+    Lines with several sentences or without an end mark, and repeated sentences, are left out.
     """
     sentences: set[str] = set()
     corpus = {}

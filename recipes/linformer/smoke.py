@@ -19,7 +19,7 @@ NAMES = {"train": "train", "valid": "validation", "test": "test"}
 def write_csv(pairs: Path, src: str, tgt: str, out: Path) -> None:
     """Write ``wmt14_translate_de-en_*.csv`` (columns ``TGT,SRC``) from ``{split}.{language}``.
 
-    Every fifth sentence is put in quotation marks and broken into two lines, as in Kaggle's files.
+    Every fifth pair is put in quotation marks and broken into two lines, as in Kaggle's files.
     """
     out.mkdir(parents=True, exist_ok=True)
     for split, name in NAMES.items():
@@ -36,8 +36,8 @@ def write_csv(pairs: Path, src: str, tgt: str, out: Path) -> None:
 def train(texts: Sequence[Path], size: int, out: Path) -> int:
     """Learn a byte-level encoding, and write it as :data:`FILES`; return its number of ids.
 
-    ``<|endoftext|>`` is a piece of the encoding, as in GPT-2's. Equal text gives equal files.
-    ``size`` is the number of ids to learn, at least 257; a small text gives fewer.
+    ``size`` is the number of ids to learn, at least 257; a small text gives fewer. As in GPT-2's,
+    one of them is ``<|endoftext|>``. Equal text gives equal files.
     """
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train(

@@ -41,8 +41,8 @@ class TimedCosine(FairseqLRScheduler):
 
     The rate is ``lr · min(1, max((update + 1) / warmup, t / WARMUP_SHARE)) · (1 + cos(π t)) / 2``.
     Here ``t`` is the share of ``--timed-seconds`` that has passed since the scheduler was made, and
-    ``warmup`` is ``--timed-warmup``. So the warm-up ends after ``warmup`` updates, or after the
-    share :data:`WARMUP_SHARE` of the time if that is earlier.
+    ``warmup`` is ``--timed-warmup``. So the warm-up ends after ``warmup`` updates, or earlier, when
+    ``t`` is :data:`WARMUP_SHARE`.
     """
 
     def __init__(self, cfg: TimedCosineConfig, optimizer: Any) -> None:
