@@ -195,14 +195,14 @@ def links(hashes: WordHashes, number: int, count: int) -> np.ndarray:
     return np.unique(rows_joined[:, rows_joined[0] != rows_joined[1]], axis=1)
 
 
-def join_groups(groups: np.ndarray, pairs: np.ndarray) -> None:
+def join_groups(groups: np.ndarray, linked_rows: np.ndarray) -> None:
     """Join the groups of linked sentence pairs, in place.
 
     ``groups`` ``[N]`` has the group of each of N sentence pairs: the smallest row (number of a
-    sentence pair) in the group. Each of n columns of ``pairs`` ``[2, n]`` links two rows.
+    sentence pair) in the group. Each of n columns of ``linked_rows`` ``[2, n]`` links two rows.
     """
-    while len(unequal := np.flatnonzero(np.not_equal(*groups[pairs]))):
-        low, high = np.sort(groups[pairs[:, unequal]], axis=0)
+    while len(unequal := np.flatnonzero(np.not_equal(*groups[linked_rows]))):
+        low, high = np.sort(groups[linked_rows[:, unequal]], axis=0)
         np.minimum.at(groups, high, low)
         while (groups != (roots := groups[groups])).any():
             groups[:] = roots

@@ -146,13 +146,13 @@ def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
     return "".join(pieces)
 
 
-def _is_break(code: Element, codes: frozenset[str]) -> bool:
+def _is_break(element: Element, codes: frozenset[str]) -> bool:
     """Return whether an element stands for a line break.
 
     This is so if its attribute ``type``, ``ctype`` or ``subType`` says so, or if its tag is in
     ``codes`` and its text is the code of a line break, such as ``<br>``.
     """
-    types = {code.get(name, "") for name in ("type", "ctype", "subType")}
+    types = {element.get(name, "") for name in ("type", "ctype", "subType")}
     return bool(types & BREAK_TYPES) or (
-        code.tag in codes and BREAK.match(code.text or "") is not None
+        element.tag in codes and BREAK.match(element.text or "") is not None
     )
