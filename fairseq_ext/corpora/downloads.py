@@ -32,16 +32,15 @@ class Unavailable(DataError):
 
 
 def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
-    """Download the file at an address into ``folder``, unless it is there already; return its path.
+    """Download a file into ``folder`` unless it is there already; return its path.
 
     ``sha256.json`` in the folder keeps the checksum of the first download, so a file that is later
-    damaged or replaced is refused. ``mirror`` replaces the official address. If the mirror is an
-    address, the file's name is appended to it. If the mirror is a folder, the file is not copied,
-    and its path there is returned. For a ``url`` that ends in ``FOLDER/NAME``, the mirror may have
-    the file as ``NAME`` or as ``FOLDER/NAME``.
+    damaged or replaced is refused. ``mirror``, an address or a folder, is used instead of the
+    official address ``url``. A file in a mirror folder is not copied: its path there is returned.
+    It may be ``NAME`` or ``FOLDER/NAME`` in the mirror folder, if ``url`` ends in ``FOLDER/NAME``.
 
     Raises:
-        Unavailable: the download failed for good, or the mirror has no such file.
+        Unavailable: the file cannot be downloaded, or the mirror does not have it.
         DataError: the file does not have the recorded checksum.
     """
     name = url.rpartition("/")[2]
@@ -66,8 +65,8 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
 def discard(path: Path) -> str:
     """Rename an unusable download to ``NAME.refused``, so that :func:`fetch` downloads it again.
 
-    If ``sha256.json`` beside the file has no checksum of it, as in a mirror folder, the file is not
-    renamed. Return a sentence that tells the user what to do.
+    A file keeps its name if ``sha256.json`` beside it does not list it, as in a mirror folder.
+    Return a sentence that tells the user what to do.
     """
     record = path.parent / RECORD
     checksums = _known(record)
@@ -126,13 +125,11 @@ class Part:
             write_all(self.path.parent, {self._record.name: [json.dumps(version)]})
 
     def remove(self) -> None:
-        """Delete the bytes and the record of their version."""
         self.path.unlink(missing_ok=True)
         self._record.unlink(missing_ok=True)
 
     @property
     def size(self) -> int:
-        """The number of bytes that have been downloaded so far."""
         return self.path.stat().st_size if self.path.exists() else 0
 
 

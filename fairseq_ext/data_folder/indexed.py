@@ -6,8 +6,7 @@ A manifest lists sizes and checksums of the files::
      "files": {"train.de-en.de.bin": {"bytes": 123, "sha256": "…"}, …}}
 
 If fairseq-preprocess runs several times for one folder, such as once for each split, each run adds
-its files to the manifest. A file that is not listed has no checksum to compare, and neither has any
-file in a folder without a manifest.
+its files to the manifest. Files that no manifest lists have no checksum to compare.
 
 A dataset is an index (``.idx``) and its data (``.bin``). In the layout ``mmap``, fairseq's default,
 they have this content:
@@ -63,10 +62,9 @@ def write_manifest(stage: Path, folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return a dict from the name of each file in a folder's manifest to its entry.
+    """Return the entries of a folder's manifest by file name: dicts of ``bytes`` and ``sha256``.
 
-    An entry is a dict of ``bytes`` and ``sha256``. If the folder has no manifest, the result is {}.
-    A damaged manifest raises :class:`DataError`.
+    If there is no manifest, the result is {}. A damaged manifest raises :class:`DataError`.
     """
     path = folder / MANIFEST
     if not path.exists():
@@ -131,8 +129,8 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
       None.
 
     In layouts other than ``mmap``, the files are only compared with the manifest. If ``contents``
-    is False, only the header of ``.idx`` and the sizes of the files are checked. That is enough for
-    all but one of the processes of a job. If neither file exists, nothing is checked.
+    is False, only the header of ``.idx`` and the sizes of the files are checked: enough if another
+    process of the job checks all. If neither file exists, nothing is checked.
 
     Raises:
         DataError: only one of the files exists, one is damaged, or a token is not in the
@@ -167,7 +165,10 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
 
 def read_header(index: Path) -> tuple[int, str] | None:
-    """Check an index; return its number of sentences and token type, or None if not ``mmap``."""
+    """Return the number of sentences and the token type in an index, or None if not ``mmap``.
+
+    Raise :class:`DataError` if the file is damaged, or is no index.
+    """
     layout = np.dtype(HEADER)
     with index.open("rb") as file:
         head = file.read(layout.itemsize)
