@@ -90,11 +90,11 @@ def _stripped(tag: re.Match[str]) -> str:
 
 
 def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
-    """Remove the marks of keyboard shortcuts from both texts if both look like labels.
+    """Remove the marks of keyboard shortcuts from both texts if each looks like a label.
 
-    If both texts have the same word with a mark inside, such as ``my_name``, this word is a name or
-    part of an address, and the marks stay. There is an exception: if each text consists only of the
-    same word with ``&``, such as ``F&ormat``, the word is a label, and the mark is removed.
+    A label is short and has one mark. If both texts have the same word with a mark inside, such as
+    ``my_name``, the word is a name or part of an address, and the marks stay. But if each text is
+    only this word, with ``&`` as in ``F&ormat``, the word is a label.
     """
     if max(map(len, pair)) > 4 * SHORT:
         return pair
@@ -113,8 +113,8 @@ def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
 def _unmarked(mark: re.Pattern[str], text: str) -> tuple[int, str]:
     """Return the number of shortcut marks in a text, and the text without them.
 
-    ``mark`` matches the marks. Matches in entities, placeholders and initials such as ``R&D``
-    (:data:`PROTECTED`) do not count, nor do underscores if the text has several.
+    ``mark`` matches the marks. Signs in entities, placeholders and initials such as ``R&D``
+    (:data:`PROTECTED`) are no marks. Underscores are no marks if the text has several.
     """
     pieces = PROTECTED.split(text)
     free = pieces[::2]

@@ -3,8 +3,8 @@
 A reader is a function of one path (two for formats with a file or folder for each language) and of
 the two languages. It yields a :class:`Segment` for each translated text, in order. It raises
 DataError for a file that cannot be read, is malformed or has other languages. A gettext catalogue
-in another language is no error, because folders often hold catalogues of many languages. The
-``fault`` of each of its segments says so.
+in another language is accepted, because folders often hold catalogues of many languages, but all
+its segments have a ``fault``.
 """
 
 import re
@@ -37,8 +37,7 @@ Reader = Callable[[tuple[Path, ...], str, str], Iterator[Segment]]
 def is_language(code: str, language: str) -> bool:
     """Return whether a language code in a file, such as ``de-AT``, stands for ``language``.
 
-    A code of two letters and one of three, such as ``de`` and ``deu``, may stand for the same
-    language, if :mod:`~fairseq_ext.text.languages` lists both.
+    ``de`` and ``deu`` count as equal, because :mod:`~fairseq_ext.text.languages` lists both.
     """
     subtags = (re.split("[-_]", text.lower()) for text in (code, language))
     code, language = ("-".join((short_code(first), *others)) for first, *others in subtags)

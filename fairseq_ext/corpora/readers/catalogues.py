@@ -32,19 +32,15 @@ class Message:
 
     @property
     def forms(self) -> dict[int, str]:
-        """The translation's plural forms, by their numbers in ``msgstr[NUMBER]``.
-
-        A translation without plural forms has the number 0.
-        """
+        """The forms of the translation by plural number, which is 0 if there is only one form."""
         keywords = [keyword for keyword in self.texts if keyword.startswith("msgstr")]
         return {int(keyword[7:-1] or 0): self.texts[keyword] for keyword in keywords}
 
 
 def po(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Yield the messages of the ``.po`` file ``paths[0]`` with their translations.
+    """Yield the messages of the ``.po`` file ``paths[0]``, in ``src``, and their translations.
 
-    The messages are in the language ``src``, the translations in ``tgt``. If the header names
-    another language than ``tgt``, the ``fault`` of every segment says so.
+    If the header names another language than ``tgt``, every segment has a ``fault``.
     """
     path = paths[0]
     text = _decoded(_read(path), path)

@@ -1,8 +1,4 @@
-"""Read translations in formats that have a file or folder for each language.
-
-The formats are WMT's SGM files, aligned lines, and folders of HTML pages whose paragraphs have the
-same ids, such as LibreOffice's help.
-"""
+"""Read formats with a file or folder for each language: SGM, aligned lines, and help pages."""
 
 import html
 import re
@@ -27,11 +23,11 @@ VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
 
 
 def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Yield the segments of two SGM files, source and target, in pairs.
+    """Yield the segments of two SGM files of WMT, source and target, in pairs.
 
-    Files of different test sets are refused. If the source file has no segment twice, the target
-    file may have several references for a segment. The first one is paired with the source. Each
-    further one is yielded as a segment without texts, whose ``fault`` says so.
+    Files of different test sets are refused. If no two source segments have the same document and
+    number, the target file may have several references for a segment: the first is paired with the
+    source, and each further one becomes a segment without texts and with a ``fault``.
     """
     source, target = (list(_sgm_segments(path)) for path in paths)
     if len({item[:2] for item in source}) == len(source):  # unlike in documents without names
@@ -138,7 +134,8 @@ class Paragraphs(HTMLParser):
 def help_pages(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield pairs of paragraphs that have the same id on the same page, from two folders of pages.
 
-    The page's name is the segment's document. A paragraph without a partner has a ``fault``.
+    The pages are HTML, such as LibreOffice's help; a page's name is the document of its segments. A
+    paragraph without a partner has a ``fault``.
     """
     first, second = paths
     for folder in paths:

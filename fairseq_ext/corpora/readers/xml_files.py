@@ -110,8 +110,8 @@ def wmt_xml(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]:
     """Yield ``(ancestors, element)`` for each element of an XML file whose tag is in ``names``.
 
-    Elements within such an element are not yielded. Tags lose their namespaces.
-    The parser refuses entities that expand without end.
+    Elements inside a yielded element are not yielded themselves. Tags lose their namespaces. The
+    parser refuses entities that expand without end.
     """
     surroundings: list[Element] = []
     require_file(path)
@@ -134,8 +134,8 @@ def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]
 def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
     """Return the text of an element, with its children as tags without attributes.
 
-    The tags in ``codes``, such as ``ph``, hold code of the original file, which is left out. A
-    child that stands for a line break becomes ``<br/>``.
+    A child whose tag is in ``codes``, such as ``ph``, loses its text, which is markup of the
+    original file. A child that stands for a line break becomes ``<br/>``.
     """
     pieces = [element.text or ""]
     for child in element:
@@ -149,8 +149,8 @@ def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
 def _is_break(element: Element, codes: frozenset[str]) -> bool:
     """Return whether an element stands for a line break.
 
-    This is so if its attribute ``type``, ``ctype`` or ``subType`` says so, or if its tag is in
-    ``codes`` and its text is the code of a line break, such as ``<br>``.
+    Either its attribute ``type``, ``ctype`` or ``subType`` says so, or its tag is in ``codes`` and
+    its text is a line break in the original file, such as ``<br>``.
     """
     types = {element.get(name, "") for name in ("type", "ctype", "subType")}
     return bool(types & BREAK_TYPES) or (
