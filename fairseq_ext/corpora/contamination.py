@@ -1,10 +1,9 @@
 """Find the sentences of a test set that occur in training text, exactly or nearly.
 
-A score on sentences of the training text says little about other sentences.
-A *skeleton* is a sentence without one or two of its words, or the complete sentence. Two sentences
-that share a skeleton are nearly equal (:mod:`fairseq_ext.corpora.near_duplicates`). This module
-looks for the skeletons of the test set among those of the training text. It reads the training text
-once, in chunks, so its memory does not grow with the training text.
+A score on sentences of the training text says little about other sentences. A *skeleton* is a
+sentence, complete or without one or two of its words; sentences that share a skeleton are nearly
+equal (:mod:`fairseq_ext.corpora.near_duplicates`). The training text is read once, in chunks, so
+memory does not grow with its length.
 """
 
 import itertools
@@ -44,9 +43,9 @@ class Match:
 
 
 def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
-    """Find the sentences of a test set that occur in training text; both are plain text.
+    """Return a match for each test sentence that occurs in training text; both are plain text.
 
-    Return one match for each such sentence: the first exact one, or else the first near one.
+    An exact match is preferred to a near match, and an earlier training sentence to a later one.
     """
     hashes = hash_words(sentences)
     empty = (np.empty(0, np.uint64), np.empty(0, np.int64))

@@ -3,29 +3,25 @@
 “Tom bought a red car yesterday.” in the training text gives away most of “Mary bought a red car
 yesterday.” in the test set. A test is fair only if such sentences are all in the same split.
 
-**Near-duplicates** are sentences that become equal when a word or two are left out of each
-(:data:`ONE_WORD`, :data:`TWO_WORDS`), after case and punctuation are dropped:
+**Near-duplicates** are sentences that differ in few words, after case and punctuation are dropped:
 
 - up to 4 words: equal sentences only;
-- 5 to 8 words: one word inserted, left out or replaced;
-- 9 words and more: up to two such changes, next to each other or apart.
+- 5 words and more (:data:`ONE_WORD`): one word inserted, left out or replaced;
+- 9 words and more (:data:`TWO_WORDS`): up to two such changes, next to each other or apart.
 
-Very short sentences must be equal, because a chain of one-word changes (“I run.”, “I
-ran.”, “Tom ran.”, “Tom sang.” …) joins nearly all of them: if sentences of 4 words could differ in
-a word, too, the largest group of Tatoeba Spanish–English would grow from 5 to 19 % of the corpus.
-Two pairs are in one group if their sources or their targets are near-duplicates, or if a chain of
-such pairs joins them.
+Very short sentences must be equal, because a chain of one-word changes (“I run.”, “I ran.”, “Tom
+ran.” …) joins nearly all of them. If sentences of 4 words could differ in a word, too, the largest
+group of Tatoeba Spanish–English would grow from 5 to 19 % of the corpus. Two pairs are in one group
+if their sources or their targets are near-duplicates, or if a chain of such pairs joins them.
 
-**Method.** The skeletons of a sentence are the sentence itself, and the sentence without one word
-or without two. Near-duplicates share a skeleton. Each skeleton has a 64-bit hash, its fingerprint.
-Sorting the fingerprints finds all near-duplicates without a comparison of all pairs of sentences.
-Two sentences with the same fingerprint link the rows of their pairs; the row of a sentence pair is
-its number in the corpus. :func:`join_groups` turns links into groups. The number of a group is its
-smallest row, so it does not depend on the order of the links.
+**Method.** A skeleton of a sentence is the sentence without up to two of its words. Near-duplicates
+share a skeleton. Each skeleton has a 64-bit hash, its fingerprint. Sorting the fingerprints brings
+equal ones together, so sentences need not be compared in pairs. Sentences with the same fingerprint
+link their pairs. The row of a pair is its number in the corpus. :func:`join_groups` turns links
+into groups, and numbers each group by its smallest row.
 
-**Memory.** The 64-bit numbers are divided into ranges, so that each has at most about
-:data:`RANGE_SKELETONS` fingerprints. :func:`links` searches one range at a time.
-:func:`join_groups` takes the links of the ranges in any order.
+**Memory.** The 64-bit numbers are divided into ranges of about :data:`RANGE_SKELETONS` fingerprints
+at most, and :func:`links` searches one range at a time.
 
     pairs = [("Hola.", "Hello."), …]
     groups = group_pairs(pairs)                       # a group's number for each pair
@@ -65,7 +61,7 @@ def normalized(sentence: str) -> str:
 
 
 class WordHashes(NamedTuple):
-    """The hashes of all words of N sentences in one array, and where each sentence ends in it."""
+    """The hashes of the words of N sentences, one sentence after another."""
 
     words: np.ndarray  # `[W]` 64-bit hashes of all words
     ends: np.ndarray  # `[N]` end of each sentence in `words`
@@ -91,13 +87,12 @@ def hash_words(sentences: Iterable[str]) -> WordHashes:
 
 
 def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
-    """Return the positions ``[2, K]`` of the words that K skeletons of a sentence leave out.
+    """Return the positions of the words that the K skeletons of a sentence leave out, ``[2, K]``.
 
-    A skeleton is the sentence, of ``length`` words, without up to two of its words. Column ``k``
-    has the positions of the words that skeleton ``k`` leaves out. A position of ``length`` or more
-    stands for no word; skeleton 0 leaves out none. From :data:`ONE_WORD` words on, skeletons leave
-    out one word, too, and from :data:`TWO_WORDS` words on also two. In a sentence of more than
-    ``longest`` words, two words that are left out are always neighbours.
+    The sentence has ``length`` words, and each column is for a skeleton. The first skeleton leaves
+    out no word. From :data:`ONE_WORD` words on, each word is left out in turn. From
+    :data:`TWO_WORDS` words on, each pair of words is left out, too; above ``longest``, only each
+    pair of neighbours. A position of ``length`` or more stands for no word.
     """
     places = [(length, length + 1)]
     if length >= ONE_WORD:
@@ -115,14 +110,14 @@ def skeletons(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the fingerprints of the skeletons of all sentences, in batches.
 
-    A batch of n skeletons is two arrays ``[n]``: their fingerprints, and the numbers of their
-    sentences in ``hashes``. :func:`left_out_places` says which words a skeleton leaves out, and
-    explains ``longest``.
+    A batch of n skeletons is two arrays ``[n]``: the fingerprints, and the numbers of their
+    sentences in ``hashes``. :func:`left_out_places` explains ``longest``.
 
-    A fingerprint is the sum over a skeleton's words of the word's hash times a power of
-    :data:`BASE`, whose exponent is the word's place in the skeleton. :func:`mixed` then spreads the
-    sums. Prefix sums give the sums of the words before, between and after the two left-out words.
-    Each left-out word moves the later words one place forward, so their sum is divided by the base.
+    For a fingerprint, the hash of each word of the skeleton is multiplied by a power of
+    :data:`BASE`, whose exponent is the word's place; :func:`mixed` then spreads the sum. Prefix
+    sums over the sentence give the sums of the words before, between and after the two left-out
+    words. A left-out word moves later words one place forward, so the second sum is divided by the
+    base, and the third by its square.
     """
     lengths = hashes.lengths
     for length in np.unique(lengths).tolist():
@@ -145,20 +140,16 @@ def skeletons(
 
 
 def mixed(values: np.ndarray) -> np.ndarray:
-    """Map 64-bit numbers one-to-one to numbers that are spread evenly over all 64-bit values.
-
-    The steps are the last ones of the hash function MurmurHash3.
-    """
+    """Spread 64-bit numbers evenly, one-to-one, by the last steps of the hash MurmurHash3."""
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         values = (values ^ (values >> np.uint64(33))) * np.uint64(factor)
     return values ^ (values >> np.uint64(33))
 
 
 def range_count(lengths: np.ndarray) -> int:
-    """Return the number of ranges into which the fingerprints of one side are divided.
+    """Return the number of ranges of at most about :data:`RANGE_SKELETONS` fingerprints.
 
-    ``lengths`` ``[N]`` has the number of words of each of N sentences. A range has at most about
-    :data:`RANGE_SKELETONS` fingerprints.
+    ``lengths`` ``[N]`` has the number of words of each of N sentences.
     """
     sizes, counts = np.unique(lengths, return_counts=True)
     skeleton_counts = [left_out_places(size).shape[1] for size in sizes.tolist()]
@@ -175,10 +166,10 @@ def in_range(values: np.ndarray, number: int, count: int) -> np.ndarray:
 
 
 def links(hashes: WordHashes, number: int, count: int) -> np.ndarray:
-    """Find sentences that share a skeleton whose fingerprint is in range ``number`` of ``count``.
+    """Link sentences that share a skeleton whose fingerprint is in range ``number`` of ``count``.
 
-    ``hashes`` is one side of the corpus. Return n links ``[2, n]``. A link is two rows: the first
-    sentence with a skeleton, and another sentence with the same skeleton.
+    ``hashes`` has the sentences of one side of the corpus. Return n links ``[2, n]``: each column
+    has the rows of the first sentence and of a later sentence with the same skeleton.
     """
     prints, rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for values, places in skeletons(hashes):
@@ -198,8 +189,8 @@ def links(hashes: WordHashes, number: int, count: int) -> np.ndarray:
 def join_groups(groups: np.ndarray, linked_rows: np.ndarray) -> None:
     """Join the groups of linked sentence pairs, in place.
 
-    ``groups`` ``[N]`` has the group of each of N sentence pairs: the smallest row (number of a
-    sentence pair) in the group. Each of n columns of ``linked_rows`` ``[2, n]`` links two rows.
+    ``groups`` ``[N]`` has the group of each of N pairs: the smallest row (number of a pair) in it.
+    Each column of ``linked_rows`` ``[2, n]`` links two rows.
     """
     while len(unequal := np.flatnonzero(np.not_equal(*groups[linked_rows]))):
         low, high = np.sort(groups[linked_rows[:, unequal]], axis=0)
@@ -211,9 +202,8 @@ def join_groups(groups: np.ndarray, linked_rows: np.ndarray) -> None:
 def group_sides(source: WordHashes, target: WordHashes) -> np.ndarray:
     """Return the group of each of N sentence pairs, ``[N]``: the number of the group's first pair.
 
-    Pairs belong to one group if their sources or their targets are near-duplicates. Only a range of
-    the hashes is searched at a time, to bound the memory; the number of ranges does not change the
-    result.
+    Pairs are in one group if their sources or their targets are near-duplicates. Only a range of
+    the fingerprints is searched at a time, to bound the memory.
     """
     groups = np.arange(len(source.ends))
     for hashes in (source, target):
@@ -231,17 +221,15 @@ def group_pairs(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
 def draw_groups(
     groups: np.ndarray, size: int, salt: str, exclude: np.ndarray | None = None
 ) -> np.ndarray:
-    """Draw groups until they have ``size`` pairs in all; return a mask ``[N]`` of these pairs.
+    """Draw groups that have ``size`` pairs in all; return a mask ``[N]`` of these pairs.
 
-    ``groups`` ``[N]`` has the number of the group of each of N pairs. The groups are tried in the
-    order of a hash of ``salt`` and their numbers. A group is not drawn in these cases:
+    ``groups`` ``[N]`` has the group's number of each of N pairs. The groups are tried in an order
+    that depends on ``salt``. A group is left out in these cases, so fewer pairs may be drawn:
 
     - it has more pairs than are still needed;
     - it has more than :data:`LARGEST_HELD_OUT` pairs, because nearly equal sentences would make up
       much of the set;
     - ``exclude`` ``[N]`` is True for one of its pairs, such as a pair of another held-out set.
-
-    If there are too few groups of one pair to fill the set, it may have fewer than ``size`` pairs.
     """
     numbers, counts = np.unique(groups, return_counts=True)
     usable = counts <= LARGEST_HELD_OUT
