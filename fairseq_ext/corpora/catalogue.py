@@ -1,11 +1,11 @@
 """The catalogue of corpora from the literature: their sources, and the steps to prepare each.
 
-Addresses and protocols come from the scripts that the papers used:
+Addresses and protocols come from the scripts of the papers and the pages of the publishers:
 
 - fairseq's ``examples/translation/prepare-iwslt14.sh`` (fairseq hosts the archive of the IWSLT 2014
   evaluation since wit3.fbk.eu removed it), ``prepare-wmt14en2fr.sh`` and
   ``examples/scaling_nmt/README.md``;
-- the MUSE authors' ``prepare-envi.sh`` (lancopku/Prime): Stanford's files of IWSLT 2015;
+- the MUSE authors' ``prepare-envi.sh`` (lancopku/Prime), for Stanford's files of IWSLT 2015;
 - statmt.org's pages of the shared tasks of 2013, 2014 and 2017. The BMT paper trains on WMT 2017
   and tests on newstest2014 but names no files, so we take the files of fairseq's
   ``prepare-wmt14en2de.sh``, which leaves out WMT 2017's corpus ``rapid2016``;
@@ -13,8 +13,8 @@ Addresses and protocols come from the scripts that the papers used:
   lower-cased, normalized and tokenized by its authors (``tok``). We learn 10,000 joint byte-pair
   merges on it, like the text-only baselines in papers on image-guided translation.
 
-The publishers give no checksums of these files. So :func:`fairseq_ext.corpora.downloads.fetch`
-records the checksum of the first download, and compares later ones with it.
+The publishers give no checksums. So :func:`~fairseq_ext.corpora.downloads.fetch` records the
+checksum of the first download, and compares later downloads with it.
 """
 
 from dataclasses import dataclass, field
@@ -88,8 +88,7 @@ def _source(
 ) -> Source:
     """Build a source for the language pair ``pair``, such as ``de-en``.
 
-    ``pattern`` is the name of its files, in which {language} becomes a language of the pair and
-    {side} ``src`` or ``ref``. The other arguments are fields of :class:`Source`.
+    ``pattern`` names both files: {language} becomes ``de`` or ``en``, {side} ``src`` or ``ref``.
     """
     src, tgt = pair.split("-")
     files = (pattern.format(side="src", language=src), pattern.format(side="ref", language=tgt))
@@ -97,16 +96,15 @@ def _source(
 
 
 def _newstest(year: int, pair: str) -> Source:
-    """Return a WMT news test set of a year before 2014, from the development sets of WMT 2014."""
+    """Return the news test set of a WMT before 2014, which WMT 2014 offers as a development set."""
     pattern = f"dev/newstest{year}-{{side}}.{{language}}.sgm"
     return _source(f"newstest{year}", pattern, pair, f"{STATMT}/wmt14/dev.tgz", "segments")
 
 
 def _newstest2014(code: str, pair: str) -> Source:
-    """Return the test set of WMT 2014, all 3,003 sentences.
+    """Return the complete test set of WMT 2014: 3,003 sentences.
 
-    ``code`` is the language pair in the files' names, such as ``deen``; ``pair`` is source and
-    target, such as ``en-de``.
+    ``code`` is the language pair in the names of the files, such as ``deen`` for ``en-de``.
     """
     pattern = f"test-full/newstest2014-{code}-{{side}}.{{language}}.sgm"
     return _source("newstest2014", pattern, pair, f"{STATMT}/wmt14/test-full.tgz", "segments")
@@ -115,9 +113,8 @@ def _newstest2014(code: str, pair: str) -> Source:
 def _wmt(code: str, pair: str, edition: str, archive: str) -> tuple[Source, ...]:
     """Return the training texts that WMT's tasks share: Europarl, Common Crawl, News Commentary.
 
-    Each year has its own edition of News Commentary, such as ``v9``, at the address ``archive``.
-    ``code`` is the language pair in the files' names, such as ``de-en``; ``pair`` is source and
-    target, such as ``en-de``.
+    ``code`` is the language pair in the names of the files, such as ``de-en`` for ``en-de``.
+    ``edition`` is the edition of News Commentary, such as ``v9``, and ``archive`` its address.
     """
     texts = (
         ("europarl-v7", "training/", f"{STATMT}/wmt13/training-parallel-europarl-v7.tgz"),

@@ -189,7 +189,7 @@ class Preparation:
     def _copied(self, pairs: Iterable[RawPair], files: Sequence[IO[str]]) -> Iterator[RawPair]:
         """Yield the pairs, and write them as text for sacrebleu to ``files``, one for each side.
 
-        The text is detokenized if the corpus comes as tokens, and lower-cased if the corpus is.
+        Published tokens are detokenized. If the corpus is lower-cased, the text is, too.
         """
         from fairseq_ext.text import moses
 
@@ -243,10 +243,7 @@ class Preparation:
     # ---- from text to subwords -------------------------------------------------------------------
 
     def _pieces(self, test_names: Sequence[str]) -> Report:
-        """Write ``bpe/``: the merges or model, and all splits and test sets as subwords.
-
-        Return a report with the numbers of kept and dropped pairs.
-        """
+        """Write the merges or model, and all splits as subwords, into ``bpe/``; return a report."""
         settings, bpe = self._settings(pieces=True), self.out / "bpe"
 
         def make() -> Report:
@@ -302,10 +299,7 @@ class Preparation:
 
 
 def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
-    """Map the name of each split to its entry in ``counts``; refuse a split without pairs.
-
-    The entry is ``[pairs, source tokens, target tokens]``.
-    """
+    """Map splits to ``[pairs, source tokens, target tokens]``; refuse a split without pairs."""
     for name, (pairs, *_) in zip(splits, counts, strict=True):
         if not pairs:
             raise DataError(f"no pair is left for `{name}`; check the archives.")
@@ -318,9 +312,8 @@ def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
 def describe(name: str, corpus: Corpus, text: Report, bpe: Report | None) -> Report:
     """Describe a prepared corpus for its manifest: archives, dropped pairs, and what is left.
 
-    ``text`` has the reports on the sources and the counts of the splits. ``bpe`` is the report on
-    the subwords, or None. The description has no paths and no times, so that it is the same each
-    time that the corpus is prepared with the same settings.
+    ``text`` has the reports on the sources and the counts of the splits; ``bpe`` is the report on
+    the subwords, or None. There are no paths and times, so equal settings give equal descriptions.
     """
     parts, splits = text["parts"], {}
     for split, counts in text["splits"].items():
@@ -366,10 +359,7 @@ def wrong_counts(manifest: Report) -> list[str]:
 
 
 def summary(manifest: Report, ready: Path) -> str:
-    """Return a manifest as text: kept and dropped pairs, splits, and the command to run next.
-
-    The text compares counts with the catalogue's. The next command reads the folder ``ready``.
-    """
+    """Return a manifest as text, with the next command to run, which reads the folder ``ready``."""
     protocol = manifest["protocol"]
     heading = ("pairs", f"{protocol['src']} tokens", f"{protocol['tgt']} tokens")
     lines = [_row("text", "", heading)]

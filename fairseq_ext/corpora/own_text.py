@@ -18,14 +18,13 @@ from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 
 def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
-    """Return the pipeline to record in the ``text.json`` of a copied corpus.
+    """Return the pipeline to record in the ``text.json`` of a copy of the corpus in ``folder``.
 
-    It is the pipeline that ``folder`` records for the original, or a new one if there is none. If
-    ``tokenize`` is True, the copy is tokenized, so the pipeline gets this step too.
+    It is the pipeline of the corpus, or a new one if the folder has no ``text.json``. If
+    ``tokenize`` is True, the copy is tokenized, so the pipeline gets this step, too.
 
     Raises:
-        DataError: the original is in subwords, or ``tokenize`` is True and the original is
-            tokenized already.
+        DataError: the corpus is in subwords, or ``tokenize`` is True and it is tokenized already.
     """
     text_pipeline = pipeline.load_towards(folder, src, tgt)
     if text_pipeline is None:

@@ -76,8 +76,7 @@ def ratio(languages: tuple[str, str], values: str) -> Check:
 def letters(languages: tuple[str, str], values: str) -> Check:
     """Build the check ``letters=SHARE``: at least this share of each side's characters are letters.
 
-    Spaces are not counted. Combining marks count as letters, because vowels of Hindi or Burmese are
-    such marks.
+    Spaces are not counted. Combining marks, such as vowels of Hindi, count as letters.
     """
     min_share = _number(values)
     if not 0 <= min_share <= 1:

@@ -6,7 +6,7 @@ and others into test. Here a hash of the sentence, not of the pair, decides:
 - The distinct sentences of one side (the *key side*), without case and punctuation, are put in the
   order of their SHA-256 hashes. The first go into the test set, the next into the validation set,
   all others into train. If several pairs have the same key sentence, valid and test keep only one
-  of these pairs, so that the sizes of valid and test are exact.
+  of these pairs, so that their sizes are exact.
 - If a pair is repeated, only its first occurrence is kept.
 - ``--key groups`` holds out whole groups of near-duplicates instead
   (:mod:`fairseq_ext.corpora.near_duplicates`), so that no test sentence is one word away from a
@@ -118,23 +118,16 @@ class SplitJob:
         return self.folder / f"{Path(name).stem}.{ending}"
 
     def load(self, name: str) -> Any:
-        """Return the content of the report called ``name``."""
         return read_json(self.folder / name)
 
     def total(self, count: str) -> int:
-        """Return the number of pairs of all parts that were ``read``, or ``kept`` by the rules.
-
-        ``count`` is one of these two words.
-        """
+        """Add up a count of all parts: the pairs ``read``, or those ``kept`` by the rules."""
         return sum(self.load(name)[count] for name in self.clean_names)
 
     # ---- the stages ----------------------------------------------------------------------------
 
     def _finish(self, name: str, array: np.ndarray, report: object) -> None:
-        """Write the data file, and then the report ``name``.
-
-        Other workers take the report as the sign that the data file is complete.
-        """
+        """Write the data, then the report, which tells other workers that the data is complete."""
         with atomic_write(self.beside(name, "npy"), "wb") as file:
             np.save(file, array)
         with atomic_write(self.folder / name) as file:
@@ -166,16 +159,13 @@ class SplitJob:
         self._finish(name, prints.astype(np.uint64), report)
 
     def _fingerprints(self, clean: str) -> np.ndarray:
-        """Read the fingerprints of a part's N sources, targets and pairs, ``[3, N]``.
-
-        ``clean`` is the name of the part's report.
-        """
+        """Read the fingerprints ``[3, N]`` of the N sources, targets and pairs of a part."""
         return np.load(self.beside(clean, "npy"), allow_pickle=False)
 
     def repeat(self, name: str) -> None:
         """Find the repeated pairs of all parts, and count the distinct sentences of each side.
 
-        Only fingerprints in the range with the number in ``name`` are searched.
+        ``name`` has the number of the range whose fingerprints are searched.
         """
         number = _number(name)
         places: list[np.ndarray] = []  # part and line of each pair in the range
@@ -199,8 +189,7 @@ class SplitJob:
         """The side whose sentences decide the split: 0 for source, 1 for target.
 
         With ``--key auto`` it is the side with fewer distinct sentences, or the source if both have
-        equally many. :meth:`repeat` counts these sentences, so ``--key auto`` needs its reports on
-        all ranges of fingerprints.
+        equally many. The counts come from the reports of :meth:`repeat` on all ranges.
         """
         if self.options.key != "auto":
             return SIDES.index(self.options.key)
@@ -289,12 +278,12 @@ class SplitJob:
         - ``splits``: a dict from the name of each split to its number of pairs;
         - ``words``: a dict from the name of each split to the numbers of source and target words;
         - ``texts``: for each text, the numbers of pairs ``read`` and of lines in ``train``;
-        - ``key``: ``source``, ``target`` or ``groups``, whichever decides the split, or None with
+        - ``key``: ``source``, ``target`` or ``groups``, which decides the split; None with
           ``--as``;
-        - ``leaks``: a dict of two numbers. ``train``: training pairs, also those that ``--strict``
-          drops, whose sentence on the other side is in valid or test; ``valid and test``:
-          sentences of the other side that are in both. With ``groups`` the two numbers are
-          ``groups``, and the pairs in the ``largest`` group. With ``--as`` the dict is empty.
+        - ``leaks``: a dict of counts. If the key is a side: ``train``, the training pairs whose
+          other side is in valid or test, before ``--strict`` drops them; ``valid and test``, the
+          sentences of the other side that are in both sets. If the key is ``groups``: the number of
+          ``groups``; ``largest``, the pairs in the largest group. With ``--as`` the dict is empty.
         """
         key, late = None, dict[int, str]()
         leaks: dict[str, int] = {}
@@ -510,10 +499,7 @@ def _texts(options: PairOptions) -> tuple[Text, ...]:
 
 
 def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
-    """Return the numbers of the source and target columns, from 1.
-
-    If ``--columns`` has names, the columns with these names in the header row ``first`` are taken.
-    """
+    """Return the source and target column, from 1; names are looked up in the header ``first``."""
     if isinstance(options.columns[0], int):
         return options.columns
     if not options.header:
@@ -530,7 +516,7 @@ def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
 
 
 def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str]) -> None:
-    """Warn if the first line looks like a header, or a column has quoted text or no sentences.
+    """Warn if the first line looks like a header, or a column does not look like sentences.
 
     ``top`` has the first rows of the text, each as a list of cells.
     """

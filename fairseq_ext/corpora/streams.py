@@ -64,9 +64,9 @@ def _text(line: bytes) -> str | None:
 
 
 def _tagged(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the sentences of IWSLT's training files, without the tagged lines about each talk.
+    """Yield the lines of an IWSLT training file, without each talk's address, number and keywords.
 
-    Titles and descriptions of talks count as sentences; addresses, numbers and keywords do not.
+    Titles and descriptions of talks stay, without their tags.
     """
     for line in lines:
         if not any(tag in line for tag in ABOUT_THE_TALK):
@@ -171,10 +171,7 @@ class Encode:
 
 @functools.lru_cache
 def _steps(encode: Encode) -> list[Step]:
-    """Return two functions, which turn a source line and a target line into tokens.
-
-    Each process makes the functions of an encoder once.
-    """
+    """Return the functions that turn a source line and a target line into tokens."""
     make = encode.pipeline.words if encode.words else encode.pipeline.encoder
     return [make(language) for language in (encode.pipeline.src, encode.pipeline.tgt)]
 
@@ -187,10 +184,7 @@ def _add(counts: list[int], *pair: str) -> None:
 
 
 def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
-    """Yield chunks of successive pairs, each as ``(number of its first pair, pairs)``.
-
-    The pairs are numbered from 1.
-    """
+    """Yield chunks of successive pairs as ``(number of its first pair, from 1, pairs)``."""
     pairs, first = iter(pairs), 1
     while chunk := list(islice(pairs, CHUNK)):
         yield first, chunk
@@ -200,10 +194,10 @@ def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
 def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -> list[list[int]]:
     """Deal sentence pairs out to pairs of files, in turn.
 
-    ``turns`` has pairs of files, source and target. The first sentence pair goes to the first pair
-    of files, the next to the second, and so on; after the last pair of files the first one is next.
-    A pair of files may occur in several turns. Return ``[sentence pairs, source tokens, target
-    tokens]`` for each turn.
+    Each item of ``turns`` is a source file and a target file. The first sentence pair goes to the
+    first item, the next to the second, and so on; after the last item the first one is next. The
+    same files may occur in several items. Return ``[sentence pairs, source tokens, target tokens]``
+    for each item.
     """
     counts = [[0, 0, 0] for _ in turns]
     for number, pair in enumerate(pairs):

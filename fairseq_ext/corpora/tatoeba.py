@@ -37,8 +37,8 @@ def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
     """Draw splits from the corpus, each with short and long sentences.
 
     ``sizes`` maps the name of each split to its number of pairs. No sentence of either language
-    occurs twice, within a split or in two splits. Sizes are refused if their sum is larger than the
-    number of pairs that remain without repeated sentences.
+    occurs twice, within a split or in two splits. Sizes are refused if too few pairs have distinct
+    sentences.
     """
     distinct: list[tuple[str, str]] = []
     sentences: set[str] = set()
@@ -61,9 +61,8 @@ def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
 def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
     """Split the corpus as it was split for the models that come with the package.
 
-    Complete groups of near-duplicates are held out (:data:`HELD_OUT`). So no training sentence
-    is a near-duplicate of a held-out sentence. Sentences are near-duplicates if they are equal or,
-    from five words on, differ in only a word or two (:mod:`~fairseq_ext.corpora.near_duplicates`).
+    Complete groups of near-duplicates (:mod:`~fairseq_ext.corpora.near_duplicates`) are held out,
+    so no training sentence is a near-duplicate of a held-out sentence.
 
     ``sizes`` are the numbers of pairs in ``valid`` and ``test``. The other held-out pairs are in no
     split. A size is refused if fewer pairs are held out for its split.
