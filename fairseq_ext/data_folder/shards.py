@@ -2,7 +2,7 @@
 
 fairseq-train takes folders separated by colons, ``bin/000:bin/001:…``. In each epoch fairseq's task
 (``load_dataset``) opens the next shard, so an epoch of a corpus of any size begins as soon as one
-shard is open. Pairs are dealt out to the shards in turn, so each shard has a share of every text.
+shard is open. Pairs are dealt out to the shards in turn, so each shard has pairs of every text.
 Validation and test sets are in the first shard, where fairseq looks for them.
 """
 
@@ -30,11 +30,7 @@ OURS = (
 
 @dataclass(frozen=True)
 class Shards:
-    """A text to binarize, and the number of shards.
-
-    When :meth:`deal`, :meth:`dictionary` or :meth:`shard` is done, it writes a file to say so. The
-    argument ``name`` is the name of this file.
-    """
+    """A text to binarize in ``count`` shards; each stage writes the file ``name`` at its end."""
 
     text: Path  # folder with the tokens of `train`, and perhaps `valid` and `test`
     out: Path  # folder to write
@@ -53,8 +49,7 @@ class Shards:
     def job(self) -> dict[str, object]:
         """Check the inputs and settings; return a record of them for the manifest of the folder.
 
-        The record has ``inputs`` (names and checksums of the files), ``shards`` and ``flags``. If
-        the manifest has another record, the folder belongs to another job.
+        The record has ``inputs`` (names and checksums of the files), ``shards`` and ``flags``.
         """
         if not 1 <= self.count <= MOST:
             raise wrong_value("--shards", f"from 1 to {MOST}", self.count)

@@ -63,10 +63,7 @@ def has_wordspaces(text: str) -> bool:
 
 
 def suggest_pieces(language: str, path: Path) -> str:
-    """Return the advice to use SentencePiece if the text in ``path`` has no spaces between words.
-
-    If it has spaces, return "". The advice names the text's ``language``.
-    """
+    """Return advice to use SentencePiece if a text has no spaces between words, else ""."""
     with path.open(encoding="utf-8", newline="\n") as file:
         if not is_spaceless(list(islice(file, READ))):
             return ""

@@ -23,9 +23,9 @@ FILES = ("encoder.json", "vocab.bpe")  # fairseq's names for vocabulary and merg
 class ByteBPE:
     """A byte-level byte-pair encoding: text to ids and back.
 
-    ``vocabulary`` is GPT-2's ``encoder.json`` or a ``vocab.json``, and ``merges`` is its
-    ``vocab.bpe`` or ``merges.txt``. Raise DataError if the vocabulary is not a byte-level one, or
-    the merges belong to another vocabulary.
+    ``vocabulary`` and ``merges`` are GPT-2's ``encoder.json`` and ``vocab.bpe``, or a
+    ``vocab.json`` and its ``merges.txt``. Raise DataError if the vocabulary is not a byte-level
+    one, or the merges belong to another vocabulary.
     """
 
     def __init__(self, vocabulary: Path, merges: Path) -> None:

@@ -1,9 +1,8 @@
 """Check a corpus before fairseq reads it: text and dictionaries.
 
-fairseq reads text in Python's universal-newline mode and splits each line at white space. So
-``\\n``, ``\\r\\n`` and a lone ``\\r`` end a line. A lone ``\\r`` within a sentence would make two
-sentences of it, and all later sentences would be paired with wrong translations. Files with a lone
-``\\r`` are therefore refused. Form feed, next line (U+0085), no-break space and the line and
+fairseq ends a line at ``\\n``, ``\\r\\n`` or a lone ``\\r``, and splits it at white space. A lone
+``\\r`` within a sentence would make two sentences of it, and pair all later sentences with wrong
+translations, so it is refused. Form feed, next line (U+0085), no-break space and the line and
 paragraph separators (U+2028, U+2029) are accepted: they only separate words, like a space.
 
 All checks raise DataError for a faulty file. The message has the line's number and a remedy.
@@ -54,8 +53,7 @@ def check_text(
     Lines end in ``\\n`` or ``\\r\\n``; the last end may be missing. ``empty_lines`` allows lines
     without words, which fairseq keeps as empty sentences. ``controls`` allows words that fairseq
     reads as the beginning, the end or the padding of a sentence. Lines of more than ``max_tokens``
-    words are refused; None allows any length. Raise DataError, with a line's number and a remedy,
-    if the file is not plain text, or a line is faulty.
+    words are refused; None allows any length. Raise DataError if a file or line is faulty.
     """
     path = require_file(path, "text file")
     _require_plain_text(path)

@@ -69,9 +69,9 @@ def unescape_controls(tokens: str) -> str:
 class Spaced(dict[int, int]):
     """A table for ``str.translate`` that turns characters of some Unicode categories into spaces.
 
-    ``categories`` has the first letters of these categories' names: ``L`` for letters, ``M`` for
-    marks (such as Indic vowels), ``N`` for numbers, ``P`` for punctuation, ``S`` for symbols, ``Z``
-    for spaces, ``C`` for controls. The characters in ``exceptions`` stay.
+    ``categories`` has the first letters of the categories: ``L`` for letters, ``M`` for marks,
+    ``N`` for numbers, ``P`` for punctuation, ``S`` for symbols, ``Z`` for spaces, ``C`` for
+    controls. The characters in ``exceptions`` stay.
     """
 
     def __init__(self, categories: str, exceptions: str = "") -> None:

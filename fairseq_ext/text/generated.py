@@ -1,8 +1,8 @@
 """Turn fairseq-generate's output into text by undoing the steps that ``text.json`` lists.
 
 fairseq-generate writes the path and checksum of the ``text.json`` beside its model into its output.
-If no file at this path has this checksum any more, because the model was moved, :func:`find` looks
-in the output's folder and the folders in it.
+If this file has moved or changed, :func:`find` looks in the output's folder and the folders in it
+for a file with the checksum.
 """
 
 import re
@@ -33,17 +33,11 @@ class Postprocessor:
 
     @classmethod
     def by_language(cls, language: str | None) -> "Postprocessor":
-        """Build a converter that joins subword-nmt's pieces.
-
-        If ``language`` is given, it also detokenizes by Moses' rules for this language.
-        """
+        """Build a converter that joins subword-nmt's pieces and, with a language, detokenizes."""
         return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 
     def words(self, lines: Iterable[str]) -> list[str]:
-        """Join the subwords of each line.
-
-        Lines that fairseq's ``--remove-bpe`` has joined already stay as they are.
-        """
+        """Join the subwords of each line, unless fairseq's ``--remove-bpe`` has joined them."""
         lines = list(lines)
         if self._mark and not any(self._mark in line for line in lines):
             return lines
@@ -72,10 +66,9 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
     """Load the pipeline that turns the output ``generated`` of fairseq-generate into text.
 
-    Return the folder of the ``text.json``, and the pipeline. If the output names a ``text.json``
-    (:func:`note`), take an unchanged copy of it; if there is none, print a message and return None.
-    If the output names no ``text.json``, take the one in the output's folder; if there is none,
-    return None.
+    Return the folder of its ``text.json``, and the pipeline. If the output names a ``text.json``
+    (:func:`note`), take this file or an unchanged copy; else take the one in the output's folder.
+    If there is no such file, return None; if the output names it, also print a message.
     """
     beside = Path(generated).absolute().parent
     match = _NOTE.search(Path(generated).read_bytes()) if Path(generated).is_file() else None
@@ -102,9 +95,9 @@ def require_text(
 ) -> None:
     """Raise :class:`DataError` if the lines of the file ``name`` are subwords instead of text.
 
-    Lines count as subwords if most begin with SentencePiece's ``▁``. If there are ``references``,
-    they also count as subwords if more than a tenth of them, but no reference, have subword-nmt's
-    ``@@``.
+    Lines are subwords of SentencePiece if most begin with ``▁``. They are subwords of subword-nmt
+    if more than a tenth have ``@@``, and no reference has; without ``references``, this is not
+    checked.
     """
     if references is not None and 10 * _marked(lines) > len(lines) and not _marked(references):
         raise DataError(

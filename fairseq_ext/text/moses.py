@@ -17,8 +17,7 @@ Punctuation is normalized by the rules of sacremoses, with three changes that gi
 
 - The two rules that move a comma or full stop behind a closing quotation mark apply to every
   language but English and Czech.
-- The rule for the full stop also applies at the end of a line, as in the script. This rule needs a
-  character behind the quotation mark, and the script's lines still have their line feed.
+- The rule for the full stop also applies at the end of a line.
 - Only ASCII digits count as digits.
 """
 
@@ -43,8 +42,8 @@ SACREMOSES = "sacremoses"
 def _without_package() -> Iterator[None]:
     """Replace the package sacremoses with an empty module while two of its modules are imported.
 
-    This saves 0.4 seconds, in which the package would import joblib and tqdm and compile forty
-    long regular expressions; nothing here needs them.
+    The package would take 0.4 seconds for joblib, tqdm and long regular expressions, which nothing
+    here needs.
     """
     spec = None if SACREMOSES in sys.modules else find_spec(SACREMOSES)
     if spec is None:  # already imported, or not installed: then the import will fail
@@ -110,11 +109,11 @@ UNESCAPES |= {ESCAPES[sign]: sign for sign in reversed(ESCAPES)}  # `&amp;` must
 
 
 def needed(pattern: str, replacement: str) -> str:
-    """Return a string that occurs in every text that a rule changes; "" if none is known.
+    """Return a string that a text must contain for a rule to change it; "" if none is known.
 
-    A rule need not be tried on a text without this string, and that saves time. If a rule replaces
-    ``x+`` by ``x``, the string is ``xx``. Else it is a character that the regex ``pattern`` has
-    outside its groups. It is "" if ``pattern`` has optional or alternative parts there.
+    Searching for the string is faster than trying the rule. For a rule that replaces ``x+`` by
+    ``x``, the string is ``xx``. Else it is a character of the regex ``pattern`` outside its groups,
+    or "" if the pattern has optional or alternative parts there.
     """
     if pattern == f"{replacement}+":
         return 2 * replacement
@@ -196,10 +195,7 @@ class Tokenizer:
                 yield word
 
     def _is_abbreviation(self, word: str, following: str | None) -> bool:
-        """Return whether a word before a full stop is an abbreviation.
-
-        ``following`` is the word after the full stop; None at the end of the line.
-        """
+        """Return whether ``word``, before a full stop and ``following``, is an abbreviation."""
         if following is None:
             return False
         if "." in word and regex.search(r"\p{Alphabetic}", word):
@@ -211,10 +207,7 @@ class Tokenizer:
 
 
 def detokenizer(language: str) -> Callable[[str], str]:
-    """Return a function that detokenizes a line like ``detokenizer.perl -l language``.
-
-    The language code may have a script or region.
-    """
+    """Return a function that detokenizes a line like ``detokenizer.perl -l language``."""
     code = short_code(language)
 
     def detokenize(tokens: str) -> str:
@@ -300,10 +293,7 @@ def _is_elided(word: str, after: str) -> bool:
 
 
 def _is_dashed(word: str, after: list[str]) -> bool:
-    """Return whether a dash joins a Czech word to the next, such as ``e`` to ``mail``.
-
-    ``after`` has the two words after it: the dash and the next word.
-    """
+    """Return whether a dash, ``after[0]``, joins a Czech word to the next, as in ``e-mail``."""
     if len(after) < 2 or after[0] not in ("-", "–"):
         return False
     ending = bool(re.fullmatch("li|mail.*", after[1], re.IGNORECASE))

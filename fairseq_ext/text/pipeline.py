@@ -168,8 +168,8 @@ class Pipeline:
 def load_towards(folder: Path, src: str, tgt: str) -> Pipeline | None:
     """Load a folder's pipeline for the direction ``src`` → ``tgt`` (:meth:`Pipeline.towards`).
 
-    Return None if there is no ``text.json``.
-    Raise DataError if the pipeline is for other languages, or :func:`load` refuses it.
+    Return None if there is no ``text.json``. Raise DataError if the pipeline is for other
+    languages, or :func:`load` refuses it.
     """
     saved = load(folder)
     if saved is None:
@@ -225,10 +225,7 @@ def load(folder: str | Path) -> Pipeline | None:
 
 
 def _verified(path: Path, entry: Any) -> Path:
-    """Return the path of a file that ``text.json`` names in its ``entry``.
-
-    Raise DataError if the file is not in the folder of ``text.json``, or has changed.
-    """
+    """Return the path that ``entry`` of ``text.json`` names; refuse a missing or changed file."""
     name = entry.get("name") if isinstance(entry, dict) else None
     if not files.is_name(name):
         raise _wrong(path, f"`files` has {entry!r:.60}")

@@ -56,8 +56,8 @@ class MaskedLine:
     def restored(self, translation: str) -> str | None:
         """Return a translation of ``text`` in which spans replace the years that stand for them.
 
-        Return None if the translation lacks one of these years or has it twice or, in markup, has
-        the years in another order than ``text``.
+        Return None if one of these years is missing or repeated or, in markup, if their order
+        differs.
         """
         matches = [match for match in _NUMBER.finditer(translation) if match[0] in self.years]
         order = [match[0] for match in matches]
@@ -110,10 +110,7 @@ def _has_word(text: str) -> bool:
 
 
 def _pairs(span: str, tags: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return start and end of each XML element in a span, from its opening to its closing tag.
-
-    ``tags`` has start and end of each tag.
-    """
+    """Return start and end of each XML element in a span; ``tags`` has those of its tags."""
     pairs, opened = [], dict[str, list[int]]()
     for start, stop in tags:
         name = span[start:stop].strip("</>").partition(" ")[0].lower()
@@ -160,11 +157,11 @@ class Keeper:
         return MaskedLine(parts, spans, self.markup, years, (line[:start], line[stop:]))
 
     def _core(self, span: str, is_whole: bool) -> tuple[int, int]:
-        """Return start and end of the part of a span that belongs to the sentence, its core.
+        """Return start and end of a span's core, the part that belongs to the sentence.
 
-        Tags at the start and at the end of the span do not belong to the core. But a pair of tags
-        with text of the span between them does, unless the span is the whole line (``is_whole``).
-        If the span has no word, return ``(len(span), 0)``.
+        Tags at both ends of the span are outside the core, but a pair of tags around text of the
+        span, as in ``<b>word</b>``, is inside. If the span is the whole line (``is_whole``), this
+        pair is outside, too. If the span has no word, return ``(len(span), 0)``.
         """
         tags = [match.span() for match in TAG.finditer(span)] if self.markup else []
         start, stop = 0, len(span)

@@ -137,9 +137,9 @@ def _member(archive: zipfile.ZipFile, path: Path, member: str | None) -> str:
 def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
     """Yield ``(number from 1, line)`` of UTF-8 text, without line ends and byte-order mark.
 
-    Only a line feed ends a line, with or without a carriage return before it. ``member`` names the
-    file to read in a ``.zip`` with several. Raise DataError, with file and line, if the file is
-    unreadable, or a line is not UTF-8, has NUL bytes or is too long.
+    Only a line feed ends a line, with or without a carriage return before it. :func:`opened`
+    explains ``member``. Raise DataError, with file and line, if the file is unreadable, or a line
+    is not UTF-8, has NUL bytes or is too long.
     """
     return decoded(raw_lines(path, member), path)
 
@@ -192,10 +192,7 @@ def _conversion(path: Path | str, line: bytes) -> str:
 
 
 def _encoding(line: bytes) -> str:
-    """Guess the encoding of a line that is not UTF-8 text; return iconv's name for it.
-
-    Return "NAME" if it cannot be guessed, or "" if the bytes are not text.
-    """
+    """Guess a line's encoding as named by iconv: "NAME" if unknown, "" if the line is no text."""
     if line.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "utf-32"
     if line.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -216,10 +213,9 @@ def _encoding(line: bytes) -> str:
 def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield each row of a CSV file as ``(number of its first line, cells)``.
 
-    If the first line names the separator of cells, such as ``sep=;``, which Excel writes, use it.
-    Else it is a comma, semicolon, tab or bar: the one whose count in the first line is that of the
-    largest number of the first :data:`LOOKED_AT` lines. In a tie, use the one that is most frequent
-    in the first line.
+    A first line such as ``sep=;``, which Excel writes, names the separator of cells. Otherwise it
+    is the most regular sign of comma, semicolon, tab and bar: most of the first :data:`LOOKED_AT`
+    lines have it as often as line 1. In a tie, it is the most frequent of these signs in line 1.
 
     Quoted cells may contain line ends. A carriage return within a line becomes a space. Raise
     DataError if the file is not CSV, or :func:`lines` refuses it.

@@ -111,11 +111,7 @@ def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
 
 
 def _with_layout(split: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
-    """Return a function that splits a line like ``split``, but keeps the line's layout.
-
-    Indentation and the bullet or number of a list item become a part of their own. Several spaces
-    stay at the end of the part before them.
-    """
+    """Return a function that splits like ``split``, but keeps indentation, bullets and spaces."""
 
     def split_line(line: str) -> list[str]:
         line = line.rstrip()

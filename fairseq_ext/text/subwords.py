@@ -80,8 +80,7 @@ def remove_bpe(text: str) -> str:
 class Merges:
     """A callable that splits the words of a line into pieces like subword-nmt.
 
-    ``codes`` is the file of merges, from fastBPE if ``counts`` is set, else from subword-nmt. The
-    pieces of each word are cached.
+    ``codes`` is the file of merges, from fastBPE if ``counts`` is set, else from subword-nmt.
     """
 
     def __init__(self, codes: Path, counts: bool = False) -> None:
@@ -227,8 +226,8 @@ def number_of_files(kind: str) -> int:
 def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:
     """Learn ``size`` merges or pieces from all texts together, and write a file into ``folder``.
 
-    ``kind`` names a method in :data:`LEARNT`. Return the kind in :data:`KINDS` that applies the
-    learnt subwords, and the paths of its files.
+    ``kind`` is a key of :data:`LEARNT`, the ways to learn subwords. Return the key of :data:`KINDS`
+    for the learnt subwords, and the paths of their files.
     """
     learner = LEARNT[kind]
     path = folder / learner.file
