@@ -101,7 +101,7 @@ def paired(
     Args:
         candidates: functions to time, by name.
         repeats: number of rounds that count.
-        warmup: number of rounds before these, whose times are dropped.
+        warmup: number of rounds before those that count.
         budget: seconds after which no further round begins. Three rounds count in any case,
             because quartiles need them.
         clock: function that returns seconds. On a busy machine use ``time.process_time``, which
@@ -144,11 +144,11 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 
 
 def peak_memory(run: Callable[[], object], device: str) -> int:
-    """Run a function; return how many bytes its peak memory is above the memory in use before.
+    """Run a function and return by how many bytes the memory in use rose, at its peak.
 
-    On CUDA, this is the memory of torch's allocator. On a CPU, it is the process's resident
-    memory. Linux counts the peak of resident memory from the start of the process, so call this
-    only once in a process, which must have needed little memory before.
+    On CUDA, this is the memory of torch's allocator. On a CPU, it is the resident memory, whose
+    peak Linux counts from the start of the process. So call this only once in a process, which
+    must have needed little memory before.
     """
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
@@ -182,10 +182,7 @@ def rounded(content: Any) -> Any:
 
 
 def save(destination: Path | None, *, title: str, **content: object) -> None:
-    """Write a title, figures and a description of this machine as JSON.
-
-    Do nothing if ``destination`` is None.
-    """
+    """Write title, content and a description of this machine as JSON, if there is a destination."""
     if destination is None:
         return
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -198,13 +195,13 @@ def save(destination: Path | None, *, title: str, **content: object) -> None:
 
 @dataclass
 class Cells:
-    """All figures of a benchmark, in cells; each script decides what the number n of a cell counts.
+    """All figures of a benchmark, in cells.
 
     Attributes:
         title: title of all tables.
-        axis: name of n in tables.
-        unit: figure that tables show, a key of ``VALUES`` in tables.py. If None, tables show the
-            first of these keys that the figures have.
+        axis: name of n in tables; each script decides what n counts.
+        unit: key of the figure that tables show, such as "ms". If None, it is the first key of
+            ``VALUES`` in tables.py that the figures have.
         figures: a dictionary for each candidate in each cell, with its milliseconds and its
             microseconds per token.
         ratios: a dictionary for each pair of ours and a peer in each cell, with the peer's time
@@ -238,7 +235,7 @@ class Cells:
             seconds: map from each candidate's name to its times in all rounds.
             pairs: names ``(ours, peer)`` whose ratio is computed, if both have times.
             tokens: number of tokens in a run of a candidate.
-            peers: further names; those without times are listed as "not run".
+            peers: further candidates; those without times are listed as "not run".
             extra_columns: further values to store with each figure of the cell.
         """
         cell = {"what": measurement, "n": n, "tokens": tokens, **extra_columns}
@@ -277,7 +274,7 @@ class Cells:
     def curve(
         self, measurement: str, candidate: str, value: str = "us_per_token"
     ) -> dict[int, float]:
-        """Return a candidate's values with the key ``value`` in a measurement, by their n."""
+        """Map each n of a measurement to a candidate's figure with the key ``value``."""
         return {
             row["n"]: row[value]
             for row in self.figures
@@ -293,9 +290,9 @@ class Stopwatch:
     """A timer of candidates, which leaves slow ones out of later cells.
 
     The options ``--repeats``, ``--warmup`` and ``--budget`` say how often and how long to time. The
-    argument ``budget`` replaces ``--budget``. A candidate that needed more than ``--limit`` seconds
-    for a run, or too much memory, is left out of the later cells of this measurement. Linformers,
-    whose names begin with ``k=``, are tried in every cell.
+    argument ``budget`` replaces ``--budget``. A candidate that needs more than ``--limit`` seconds
+    for a run, or too much memory, is left out of the later cells of the same measurement. Only
+    Linformers, whose names begin with ``k=``, are timed in every cell.
     """
 
     def __init__(self, options: Namespace, budget: float | None = None) -> None:
@@ -307,17 +304,14 @@ class Stopwatch:
         return (measurement, name) not in self.left_out
 
     def learn(self, measurement: str, name: str, seconds: float) -> None:
-        """Leave a candidate out of later cells if it took more than ``--limit`` seconds.
-
-        A Linformer is never left out.
-        """
+        """Leave a candidate out of later cells if it was too slow and is no Linformer."""
         if seconds > self.options.limit and not name.startswith("k="):
             self.left_out.add((measurement, name))
 
     def time(
         self, measurement: str, candidates: dict[str, Callable[[], object]]
     ) -> dict[str, list[float]]:
-        """Time the candidates that are not left out; map each name to its seconds in all rounds."""
+        """Time the candidates that are not left out; return the seconds of all rounds by name."""
         ready = {}
         for name, run in candidates.items():
             if not self.allows(measurement, name):
@@ -373,10 +367,7 @@ class Worker:
         )
 
     def ask(self, line: str) -> dict[str, Any]:
-        """Send a line, wait for the answer, and return its content.
-
-        If the process has ended, end this script with the process's messages.
-        """
+        """Send a line and return the answer; end this script if the process has ended."""
         print(line, file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         if not answer:
@@ -443,14 +434,13 @@ def ask(
     defaults: dict[str, dict[str, Any]],
     draw: Callable[[str, Cells, Namespace], None],
 ) -> None:
-    """Measure, print, save and draw the figures of the question that the user chose, or of all.
+    """Measure, print, save and draw the figures of the chosen question, or of all questions.
 
     Args:
         questions: map from each question to the function that measures its figures.
         options: options, among them ``question``, ``device``, ``dtype`` and ``threads``.
         defaults: map from each question to its values for options that are None.
-        draw: function that draws a question's pictures beside its JSON. It is called only if
-            ``--json`` is given.
+        draw: function that draws a question's pictures; called only with ``--json``.
     """
     begin(options)
     for question in questions if options.question == ALL else [options.question]:

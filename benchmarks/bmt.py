@@ -1,9 +1,9 @@
-"""Measure the cost of binarization in training: steps of BMT against steps without binarization.
+"""Measure the cost of binarization in training: steps of BMT with binarization and without.
 
 ``python benchmarks/bmt.py --threads 2 --json docs/results/bmt_training.json``
 
-A step is forward, loss, backward and Adam on a batch of random sentences, as long as Multi30k's.
-The script times these models, all of one size, in turn in every round:
+BMT is a Transformer with binary weights. A step is forward, loss, backward and Adam on a batch of
+random sentences with Multi30k's lengths. The script times these models, all of one size, in turn:
 
 - BMT's float model: its architecture without any binarization;
 - the models of the paper's Table 1, with all binarization that they have at the end of training;
@@ -37,7 +37,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def learners(options: Namespace) -> dict[str, Side]:
-    """Return the models to time by name: BMT's presets, and fairseq's Transformer."""
+    """Build the models to time, by name: BMT's presets, and fairseq's Transformer."""
     size = Size.of(options)
     flags = {name: ["--arch", "bmt", "--bmt-preset", name] for name in (FLOAT, *options.rows)}
     pre_norm = ["--encoder-normalize-before", "--decoder-normalize-before"]
@@ -52,7 +52,6 @@ def learners(options: Namespace) -> dict[str, Side]:
 
 
 def training(options: Namespace) -> Cells:
-    """Time a training step of each model."""
     cells = Cells(f"Training step of BMT, {options.dtype}", unit="tokens_per_second")
     samples = pair_batches(options)
     tokens = sum(sample["ntokens"] for sample in samples) / len(samples)

@@ -7,8 +7,8 @@ in the format of fairseq-preprocess. Runs with the plugin and runs of stock fair
 
 - Times are processor times.
 - Memory is the largest resident memory.
-- "private" memory is the largest memory without mapped files, which processes share and the system
-  can drop. It is read every 5 ms.
+- "private" memory leaves out mapped files, which processes share and the system can drop. It is
+  read every 5 ms, and the largest value counts.
 - "own" figures are the figures of a corpus minus those of a very small corpus of --base pairs. They
   show what the data takes, without the start of Python and the model.
 """
@@ -68,7 +68,7 @@ def write(folder: Path, pairs: int, vocabulary: int) -> Path:
 
 
 def start(data: Path, side: str, tokens: int) -> dict[str, float]:
-    """Run fairseq-train for one update; return its processor seconds, its peak and private MiB.
+    """Run fairseq-train for one update; return its processor seconds, and MiB of memory.
 
     ``side`` is ``plugin`` or ``stock``. If training fails, end this script.
     """
@@ -91,10 +91,9 @@ def start(data: Path, side: str, tokens: int) -> dict[str, float]:
 
 
 def measure(options: Namespace, folder: Path, pairs: int) -> dict[str, dict[str, list[float]]]:
-    """Measure fairseq-train with and without the plugin in turn on a corpus of ``pairs`` pairs.
+    """Measure ``plugin`` and ``stock`` in turn on a corpus of ``pairs`` sentence pairs.
 
-    Return a map from ``plugin`` and ``stock`` to a map from each figure's name to its values in
-    all rounds.
+    Return the values of all rounds, by side and by name of the figure.
     """
     data = write(folder / str(pairs), pairs, options.vocabulary)
     rounds: dict[str, dict[str, list[float]]] = {side: defaultdict(list) for side in SIDES}
@@ -111,8 +110,8 @@ def row(
 ) -> dict[str, Any]:
     """Return a corpus's medians, and the ratios of the plugin's figures to those of stock fairseq.
 
-    ``rounds`` are figures of this corpus from :func:`measure`, and ``base`` those of the smallest
-    corpus. Keys with ``own`` hold medians and ratios after ``base`` is subtracted.
+    ``rounds`` are figures of this corpus from :func:`measure`, and ``base`` those of the corpus of
+    ``--base`` pairs. Keys with ``own`` hold medians and ratios after ``base`` is subtracted.
     """
     figures: dict[str, Any] = {"pairs": pairs}
     for name in rounds[PLUGIN]:

@@ -9,7 +9,7 @@ in the same round. `equal` is the fraction of tokens on which the best hypothese
 of fairseq agree.
 
 With --dynamic-int8, fairseq's generator also runs transformers whose linear layers torch quantizes
-to int8. --shortlist names a file that limits the target words by the source words, written by
+to int8. --shortlist names a file of the target words that each source word allows, written by
 `fairseq-ext shortlist`. The engine then runs without the file and with it, and BLEU of the complete
 test set is computed for both.
 """
@@ -120,10 +120,7 @@ def engines(
 def ctranslate2_systems(
     model: BaseFairseqModel, task: TranslationTask, folder: Path
 ) -> Iterator[tuple[str, Translate]]:
-    """Yield a name and a function that translates by CTranslate2, for fp32 and then for int8.
-
-    The functions take a batch of token ids, and look up the words that CTranslate2 needs.
-    """
+    """Yield CTranslate2's name and a function that translates token ids, for fp32 and for int8."""
     import ctranslate2
     from ctranslate2_models import convert
 
@@ -148,10 +145,7 @@ def ctranslate2_systems(
 
 
 def batches(task: TranslationTask, size: int) -> list[list[list[int]]]:
-    """Return batches of ``size`` test sentences, sorted by length.
-
-    The sentences are taken at equal distances from the test set.
-    """
+    """Return batches of ``size`` sentences from all over the test set, sorted by length."""
     dataset, count = (
         task.dataset("test"),
         min(SENTENCES.get(size, 4 * size), len(task.dataset("test"))),
@@ -194,15 +188,10 @@ def measure(
     options: Namespace,
     cells: Cells,
 ) -> None:
-    """Time all systems, in turn in every round, and add the figures to ``cells``.
+    """Time all systems with the model ``name``, in turn; add the figures to ``cells``.
 
-    Args:
-        name: name of the model.
-        size: number of sentences in a batch.
-        systems: map from each system's name to the function that translates a batch.
-        work: batches to translate in each round.
-        options: options of the script.
-        cells: figures of the script.
+    ``systems`` maps each system's name to a function that translates a batch. In each round, every
+    system translates all batches in ``work``, which have ``size`` sentences.
     """
     outputs = {
         label: [output for batch in work for output in run(batch)] for label, run in systems.items()

@@ -7,9 +7,8 @@ each translation has exactly ``--words`` words (beam 5). The two models share al
 have. For comparison, CTranslate2 translates with the Transformer, and fairseq's generator with both
 models.
 
-"decoding" is the time for ``--words`` words minus the time for one word in the same round, so that
-the encoder does not count. If this difference is not positive in every round, there is no such
-figure.
+"decoding" is the time without the encoder: the time for ``--words`` words minus the time for one
+word in the same round. This figure is left out if the difference is negative or 0 in any round.
 """
 
 import functools
@@ -32,10 +31,7 @@ def named(model: str, system: str, part: str = "") -> str:
 
 
 def build(options: Namespace, folder: Path) -> dict[str, Translate]:
-    """Map a name such as "k=32, engine int8" to the function that translates in this way.
-
-    There is an entry for each model in each system that supports it.
-    """
+    """Return functions that translate, by model and system, such as "k=32, engine int8"."""
     longest, size, systems = max(options.lengths), Size.of(options), {}
     flags = {TRANSFORMER: transformer()} | {f"k={k}": linformer(k, longest) for k in options.k}
     sides = {name: Side(words, size, positions=longest) for name, words in flags.items()}
@@ -53,10 +49,7 @@ def build(options: Namespace, folder: Path) -> dict[str, Translate]:
 
 
 def pairs_of(options: Namespace) -> list[tuple[str, str]]:
-    """List pairs of names whose times are compared: a Linformer, then a peer.
-
-    Each pair is there twice: for complete translation, and for decoding alone.
-    """
+    """List the pairs (Linformer, peer) to compare, first in translation, then in decoding."""
     pairs = []
     for part in ("", DECODING):
         for name in (f"k={k}" for k in options.k):

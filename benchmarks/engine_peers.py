@@ -100,18 +100,16 @@ def marian(folder: Path, options: list[str], words: int, listed: bool) -> Transl
 
 
 def serve(system: str, folder: Path, words: int) -> None:
-    """Translate what standard input asks for, with one system, until the input ends.
+    """Run a system: translate each line of standard input, and answer on standard output.
 
-    A line of input is a JSON list of batches, and a batch is a list of sentences. Each line is
-    answered with a JSON object on standard output:
+    A line is a JSON list of batches, and a batch is a list of sentences. A translation has at most
+    ``words`` words. Each answer is a line with a JSON object:
 
     - ``seconds``: the time of each batch;
     - ``outputs``: the translations;
     - ``mebibytes``: resident memory afterwards;
     - ``processor``: processor seconds of all batches;
     - ``joules``: energy of all batches, or null.
-
-    ``words`` is the largest number of words in a translation.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # send the output of libraries to standard error
@@ -134,10 +132,7 @@ def serve(system: str, folder: Path, words: int) -> None:
 
 
 def joules() -> float | None:
-    """Return the sum of all processors' energy counters (RAPL) in joules.
-
-    Return None if the counters are missing or this user may not read them.
-    """
+    """Return the sum of all processors' energy counters (RAPL), or None if none can be read."""
     counters = list(Path("/sys/class/powercap").glob("intel-rapl:?/energy_uj"))
     if not counters or not all(os.access(path, os.R_OK) for path in counters):
         return None
@@ -148,7 +143,7 @@ def joules() -> float | None:
 
 
 def write_shortlist(symbols: list[str], special: int, folder: Path) -> dict[str, list[str]]:
-    """Write one shortlist in each system's format; map each source word to its target words.
+    """Write a random shortlist in each system's format; return each source word's target words.
 
     The target words are the source word itself and random words, mostly from the start of the
     vocabulary. ``special`` is the number of special symbols, such as </s>, at the start of
@@ -230,10 +225,7 @@ def refused() -> dict[str, str]:
 
 
 def choices(batches: list[list[str]], lists: dict[str, list[str]], symbols: list[str]) -> float:
-    """Return the number of target words that the shortlist leaves for a batch, on average.
-
-    ``lists`` maps each source word to its target words.
-    """
+    """Return how many target words the shortlist ``lists`` allows for a batch, on average."""
     counts = []
     for batch in batches:
         words = {word for line in batch for word in line.split()}
@@ -244,8 +236,7 @@ def choices(batches: list[list[str]], lists: dict[str, list[str]], symbols: list
 def measure(options: Namespace, folder: Path) -> tuple[list[dict[str, Any]], dict[int, float]]:
     """Time all systems with all batch sizes.
 
-    Return a row of figures for each system and batch size, and a map from each batch size to the
-    result of :func:`choices`.
+    Return a row of figures for each system and size, and the result of :func:`choices` by size.
     """
     import bench
     from ctranslate2_models import random_sentences

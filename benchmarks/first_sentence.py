@@ -14,8 +14,8 @@ processor time, elapsed time and the largest resident memory of the complete pro
 - `small pages` is fairseq-ext without numpy's request for huge pages of memory. Huge pages make
   translation faster. But in a virtual machine that returns unused memory to its host, the first use
   of each takes milliseconds. CTranslate2 never requests them.
-- `Argos Translate, imported` only imports argostranslate, the library of LibreTranslate, so a first
-  translation takes longer. It is run if argostranslate is installed.
+- `Argos Translate, imported` imports argostranslate, the library of LibreTranslate, if it is
+  installed. It does not translate, which would take longer.
 
 ``python benchmarks/first_sentence.py --shapes wmt16 wmt19 m2m-100 nllb-200 mbart-50 --rounds 5``
 measures models as large as published ones, and needs 20 GB of disk and 10 GB of memory.
@@ -116,7 +116,7 @@ class Use(NamedTuple):
 
 
 def measure(command: list[str]) -> Use:
-    """Run a command to its end; return the resources that it has used."""
+    """Run a command and return the resources that it has used; end this script if it fails."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installation has its bytecode
     starter = [sys.executable, "-S", "-c", STARTER, *command]
@@ -127,10 +127,7 @@ def measure(command: list[str]) -> Use:
 
 
 def rounds(commands: dict[str, list[str]], count: int) -> dict[str, list[Use]]:
-    """Run all commands in turn, once to warm up and then ``count`` times.
-
-    Return a map from each command's name to the resources that it used each time.
-    """
+    """Run all commands in turn, ``count`` times after a warm-up; return what each used, by name."""
     uses: dict[str, list[Use]] = {name: [] for name in commands}
     for number in range(count + 1):
         names = list(commands) if number % 2 else list(commands)[::-1]
@@ -144,8 +141,8 @@ def rounds(commands: dict[str, list[str]], count: int) -> dict[str, list[Use]]:
 def models(folder: Path, name: str, numbers: list[str]) -> dict[str, list[str]]:
     """Write the model ``name`` of :data:`SHAPES` to ``folder`` in all formats, with random weights.
 
-    Return commands by name: for each format, one that only opens the model, and one that
-    translates. ``numbers`` are the number formats of the weights, such as int8; BMT's are bits.
+    Return commands by name, which open the model or translate with it. ``numbers`` are the number
+    formats, such as int8. A BMT model is written only with binary weights ("bits").
     """
     import torch
     from ctranslate2_models import LANGUAGES, convert, save_checkpoint

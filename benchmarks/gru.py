@@ -10,8 +10,8 @@ The script times three things:
 
 Sizes are the paper's: embeddings of 100 values, 256 hidden units, a bidirectional encoder, batches
 of 32 sentences. The paper's output layer reads 868 values: the decoder's state (256), the context
-(512) and the last word's embedding (100). In fairseq's ``lstm``, an option sets this number. It is
-measured with 868, and also with 256, for which the output layer does less than a third of the work.
+(512) and the last word's embedding (100). In fairseq's ``lstm``, an option sets this number. The
+script times ``lstm`` with 868, and with 256: less than a third of the work of the output layer.
 """
 
 from argparse import Namespace
@@ -40,16 +40,12 @@ class RecurrentSize(Size):
     """The paper's sizes of a recurrent model; only the vocabulary can be chosen."""
 
     def flags(self) -> list[str]:
-        """Return the options of ``fairseq-train`` that set these sizes."""
         widths = "--encoder-hidden-size 256 --decoder-hidden-size 256"
         return f"--encoder-embed-dim 100 --decoder-embed-dim 100 {widths}".split()
 
 
 def build(size: Size, device: str) -> dict[str, Side]:
-    """Build GRU attention, and fairseq's ``lstm`` with 868 and with 256 inputs of the output layer.
-
-    Return the models by name.
-    """
+    """Build GRU attention, and ``lstm`` whose output layer reads 868 or 256 values, by name."""
     lstm = "--arch lstm --encoder-bidirectional --decoder-out-embed-dim"
     words = {GRU: "--arch gru_attention"}
     words |= {f"lstm, output from {width}": f"{lstm} {width}" for width in OUTPUTS}

@@ -16,7 +16,7 @@ image of docs/howto/serve/Dockerfile.
 
 ``python benchmarks/install.py --recipes --json install_recipes.json`` clones the repository, lets a
 recipe install its environment, and reports the time of each command. For this, set
-PIP_NO_CACHE_DIR=1. Otherwise pip does not compile fairseq again, if it has done so before.
+PIP_NO_CACHE_DIR=1. Otherwise pip may install a fairseq that it compiled earlier.
 """
 
 import os
@@ -110,10 +110,7 @@ def measured(python: str, wheel: Path, extra: str | None) -> dict[str, object]:
 
 
 def run(*words: object) -> str:
-    """Run a command in the system's temporary folder, and return what it prints.
-
-    Raise CalledProcessError if it fails.
-    """
+    """Run a command, which must succeed, in the system's temporary folder; return its output."""
     done = subprocess.run(
         [str(word) for word in words],
         cwd=tempfile.gettempdir(),

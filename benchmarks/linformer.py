@@ -18,7 +18,7 @@ turn. Ratios are the time of `fairseq` or `sdpa` divided by the Linformer's, so 
 Linformer is faster. Tables show the median and the quartiles of the rounds' ratios. If `fairseq` or
 `sdpa` needs more than --limit seconds for a pass, or too much memory, it is not run at larger n.
 With --dtype bf16 or fp16, weights and activations are in half precision (no autocast). Most
-questions begin with a check that all encoders compute the same function where they should.
+questions first check that the encoders' outputs are equal in the cases in which they must be.
 """
 
 import argparse
@@ -140,8 +140,7 @@ def encoder(options: Namespace) -> Cells:
 def flat(options: Namespace) -> Cells:
     """Time the Linformer encoders forward, with equally many tokens in the batch at every n.
 
-    So times per token can be compared between values of n. In batches of different size they could
-    not be, because a larger batch takes more time per token.
+    This makes times per token comparable, because they are longer in larger batches.
     """
     check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
     cells = Cells(f"Encoder of {options.layers} layers, constant tokens, {options.dtype}")
@@ -251,10 +250,7 @@ BEAM = 5
 
 
 def build_sides(options: Namespace, positions: int, dropout: float = 0.0) -> dict[str, Side]:
-    """Build the Linformers and fairseq's Transformer for ``positions`` tokens, by name.
-
-    They share all weights except the Linformers' E and F.
-    """
+    """Build all models by name; they share all weights except the Linformers' E and F."""
     size = Size.of(options)
     where = {"device": options.device, "dtype": DTYPES[options.dtype]}
     flags = {f"k={k}": linformer(k, positions) for k in options.k} | {STOCK: transformer()}
@@ -303,10 +299,7 @@ def forward_over_n(options: Namespace, cells: Cells) -> None:
 
 
 def training_steps(options: Namespace, cells: Cells) -> None:
-    """Time training steps on random batches, another one in each round; add the times to ``cells``.
-
-    Mean lengths of sources and targets are the paper's.
-    """
+    """Time training steps, on another random batch in each round; add the times to ``cells``."""
     sides = build_sides(options, LONGEST, options.dropout)
     if options.fused_training:
         sides[FUSED] = sides[STOCK].on_fused_attention()
@@ -340,9 +333,9 @@ def random_lengths(sentences: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def generation(options: Namespace) -> Cells:
-    """Time search with beam 5 at each number n of source tokens, for ``--words`` target words.
+    """Time beam-5 generation at each number n of source tokens, for ``--words`` target words.
 
-    Only the first Linformer of ``--k`` is measured.
+    The models are fairseq's Transformer and the first Linformer of ``--k``.
     """
     options = Namespace(**{**vars(options), "k": options.k[:1]})
     cells = Cells(f"Beam-5 generation of {options.words} words over n, {options.dtype}")

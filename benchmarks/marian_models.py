@@ -1,8 +1,8 @@
 """Write a fairseq transformer in Marian's format: its weights under Marian's names.
 
-Marian computes two things in another way than fairseq: it begins a translation with an embedding of
-zeros instead of the embedding of ``</s>``, and it counts positions from 0. So call
-:func:`like_marian` before :func:`export`. Otherwise the two models give different translations.
+Unlike fairseq, Marian begins a translation with an embedding of zeros instead of the embedding of
+``</s>``, and counts positions from 0. So call :func:`like_marian` before :func:`export`. Otherwise
+the two models give different translations.
 """
 
 import json
@@ -43,10 +43,7 @@ def like_marian(model: TransformerModel, words: Dictionary) -> TransformerModel:
 
 
 def export(model: TransformerModel, words: Dictionary, folder: Path) -> list[str]:
-    """Write a model and its vocabulary to ``folder``; return Marian's options to load them.
-
-    The model must share all embeddings.
-    """
+    """Write a model, which must share all embeddings; return Marian's options to load it."""
     table, layer = model.encoder.embed_tokens.weight, model.encoder.layers[0]
     settings = {
         "type": "transformer",
@@ -87,10 +84,7 @@ def export(model: TransformerModel, words: Dictionary, folder: Path) -> list[str
 
 
 def of_layer(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield Marian's name of each weight of a layer, and the weight in Marian's shape.
-
-    Matrices are transposed, and vectors of ``N`` values become ``[1, N]``.
-    """
+    """Yield a layer's weights with Marian's names: transposed matrices, and vectors as one row."""
     for name, short in ATTENTIONS.items():
         for projection, letter in PROJECTIONS.items():
             if hasattr(module, name):

@@ -9,9 +9,9 @@ The manual is LibreOffice's help, from the packages libreoffice-help-*. `fairseq
 - translations that have the tags of their source in the same order;
 - translations that are well-formed XML, among those whose source is well-formed.
 
---held-out is a file of sentences, without tags, on which the model was not trained. If it has a
-sentence of the manual, that sentence is translated twice: with tags and without. Both translations
-are scored without tags.
+--held-out is a file of sentences, without tags, on which the model was not trained. Sentences of
+the manual that are in this file are translated twice: with tags and without. Both translations are
+scored without tags.
 """
 
 import argparse

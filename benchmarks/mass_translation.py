@@ -12,7 +12,7 @@ translate. Times run from the start of the workers to the end of the last one.
            per second
   workers  for each number of workers in --workers: lines per second of all workers together. The
            numbers take turns, in --repeats rounds
-  kills    a worker is killed and started again, up to --kills times at random moments. Its output
+  kills    a worker is killed and started again, up to --kills times at random moments. The output
            is compared with that of `fairseq-ext translate` without --parts: missing lines, surplus
            lines, and whether all bytes are equal
 """
@@ -120,10 +120,7 @@ def memory(texts: Texts) -> list[dict[str, float]]:
 
 
 def workers(texts: Texts) -> list[dict[str, float]]:
-    """Measure the speed of each number of workers, in turn; return a row for each number.
-
-    They take turns so that a busy machine affects all alike.
-    """
+    """Measure the speed of each number of workers, in turn; return a row for each number."""
     lines, speeds = texts.options.speed_lines, {}
     for _, count in itertools.product(range(texts.options.repeats), texts.options.workers):
         speeds.setdefault(count, []).append(timed(texts, lines, count)["lines_per_second"])

@@ -43,10 +43,7 @@ def by_script(script: Path, options: list[str], lines: list[str]) -> list[str]:
 
 
 def compare(ours: list[str], theirs: list[str], shown: int) -> dict[str, object]:
-    """Return the number of lines, the number of lines that differ, and examples.
-
-    ``examples`` are the first ``shown`` pairs of differing lines.
-    """
+    """Count all lines and the differing lines; return the first ``shown`` differing pairs, too."""
     wrong = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
     return {"lines": len(ours), "different": len(wrong), "examples": wrong[:shown]}
 

@@ -16,8 +16,8 @@ The first argument is the question, the part to measure:
 In a round, all models or convolutions run once, in turn. Ratios are the time of fairseq's model or
 convolution divided by the time of ours, so above 1 ours is faster. Tables show the median and the
 quartiles of the rounds' ratios. With --dtype bf16 or fp16, weights and activations are in half
-precision (no autocast). Generation and convolution begin with a check that results are equal where
-they should be.
+precision (no autocast). `generation` begins with a check that fused models give the scores of the
+others, and `convolution` with a check that all implementations agree.
 """
 
 import argparse
@@ -49,8 +49,8 @@ class StockConvolution(nn.Module):
 
     As in the code of the paper's authors, there is a convolution for each kernel, and the gate
     weights their outputs. Our :class:`DynamicConvolution` merges the kernels instead, and convolves
-    once. fairseq has two implementations: it multiplies by a band matrix (`expanded`), or copies
-    the window of each position if ``unfold`` is true (`unfolded`).
+    once. If ``unfold``, fairseq copies the window of each position (`unfolded`). Otherwise it
+    multiplies by a band matrix (`expanded`).
     """
 
     def __init__(self, ours: DynamicConvolution, unfold: bool) -> None:
@@ -80,10 +80,7 @@ class StockConvolution(nn.Module):
 
 
 def build(options: Namespace, sizes: tuple[int, ...]) -> dict[str, nn.Module]:
-    """Build our convolution and both of fairseq's with the same parameters; return them by name.
-
-    ``sizes`` are the sizes of the kernels.
-    """
+    """Build our convolution and both of fairseq's by name, with the same parameters."""
     torch.manual_seed(1)
     ours = DynamicConvolution(options.embed_dim, options.heads, sizes, causal=False)
     if ours.gate is not None:
@@ -97,10 +94,7 @@ def forward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
 
 
 def backward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
-    """Return a function that runs a module forward and backward, and returns the input's gradient.
-
-    Backward starts from a random gradient of the output.
-    """
+    """Return a function that runs forward and backward, and returns the gradient of ``values``."""
     leaf = values.clone().requires_grad_()
     gradient = torch.randn_like(values)
 
@@ -116,8 +110,8 @@ def backward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
 def check(options: Namespace) -> None:
     """Check that our convolution and fairseq's compute equal outputs and gradients.
 
-    Our convolution has two methods, and the sentence lengths are such that it uses both. Raise
-    AssertionError if a result differs.
+    The sentence lengths cover both methods of our convolution. Raise AssertionError if a result
+    differs.
     """
     for sizes, length in product(KERNELS.values(), (5, 33, 100)):
         values = torch.randn(length, 2, options.embed_dim, device=options.device)
@@ -134,11 +128,7 @@ def check(options: Namespace) -> None:
 
 
 def convolution(options: Namespace) -> Cells:
-    """Time the convolution at each number T of tokens in a sentence.
-
-    Two things are timed: forward alone, and forward plus backward. Batches have about the same
-    number of tokens at every T.
-    """
+    """Time the convolution at each sentence length T: forward alone, and forward plus backward."""
     check(options)
     cells = Cells(
         f"Dynamic convolution over T, C = {options.embed_dim}, H = {options.heads}, "
@@ -181,10 +171,7 @@ BASE = Size(384, 768, 4, 12, 12)  # the paper's MUSE-base
 
 
 def muse(*, kernels: bool, fused: bool = False) -> list[str]:
-    """Return fairseq-train's options for MUSE if ``kernels`` is true, else for MUSE-simple.
-
-    They do not set the sizes of the model.
-    """
+    """Return fairseq-train's flags for MUSE if ``kernels``, else for MUSE-simple, without sizes."""
     flags = ["--arch", "muse" if kernels else "muse_simple_base"]
     return [*flags, *["--muse-fused"] * fused]
 
@@ -192,8 +179,8 @@ def muse(*, kernels: bool, fused: bool = False) -> list[str]:
 def translators(size: Size, *, device: str, dtype: torch.dtype = torch.float32) -> dict[str, Side]:
     """Build the models for generation, by name.
 
-    A fused MUSE model (``--muse-fused``) has the weights of the MUSE model that is not fused. The
-    packed Transformer has the Transformer's weights, in oneDNN's packed format.
+    A fused model (``--muse-fused``) has the weights of the same model without this flag. The packed
+    Transformer has the Transformer's weights, in oneDNN's packed format.
     """
     flags = {
         TRANSFORMER: ["--arch", "transformer"],
@@ -220,10 +207,10 @@ def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
 
 
 def source_batches(options: Namespace, sentences: int) -> list[dict]:
-    """Return a batch of random sentences for each round, in random order.
+    """Return a batch of random sentences for each round, short and long ones in random order.
 
-    Many lengths are drawn, sorted, and cut into batches, as fairseq does. From these batches, the
-    rounds get some at equal distances, so that short and long sources are included.
+    Many sentences are drawn, sorted by length, and cut into batches, as in fairseq. Batches at
+    equal distances are returned.
     """
     count = options.repeats
     means = (options.source_words + 1.0, options.words + 1.0)
@@ -312,10 +299,10 @@ def training(options: Namespace) -> Cells:
 
 
 def learners(options: Namespace) -> dict[str, Side]:
-    """Build the models for training, by name: three architectures, and MUSE-simple.
+    """Build the models for training, by name.
 
-    The Transformer and the last MUSE-simple have the sizes in the options. The other two have the
-    sizes of the paper's MUSE-base.
+    The Transformer and the last MUSE-simple have the sizes in the options. The two other models
+    have the sizes of the paper's MUSE-base.
     """
     shape = Size.of(options)
     base = Size(*(*vars(BASE).values(),)[:-1], options.vocabulary)
@@ -387,10 +374,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def draw(question: str, cells: Cells, options: Namespace) -> None:
-    """Draw the convolutions' time per token over T, for two gated kernels.
-
-    Do nothing for other questions.
-    """
+    """Draw the time per token of the convolutions over T; do nothing for other questions."""
     if question != "convolution":
         return
     import pictures

@@ -68,7 +68,7 @@ def transformer() -> list[str]:
 
 
 def linformer(k: int, max_len: int) -> list[str]:
-    """Return fairseq-train's flags of a Linformer with projected length ``k``.
+    """Return fairseq-train's flags for a Linformer with projected length ``k``.
 
     Its projections E and F are made for ``max_len`` tokens, or for ``k`` if ``k`` is larger.
     """
@@ -144,10 +144,9 @@ class Side:
 class FusedAttention(nn.Module):
     """An attention with the weights of fairseq's, computed by ``scaled_dot_product_attention``.
 
-    It can encode and score references (teacher forcing), but not generate word by word. If there
-    is an ``attn_mask``, the attention is causal, whatever values the mask has, and
-    ``key_padding_mask`` is ignored. So targets must be padded on the right: there, no token of the
-    sentence attends to pads.
+    It can encode and score references (teacher forcing), but not generate word by word. With an
+    ``attn_mask`` of any values, the attention is causal, and ``key_padding_mask`` is ignored. So
+    targets must be padded on the right: causal attention from a word never reaches these pads.
     """
 
     def __init__(self, stock: MultiheadAttention) -> None:
@@ -224,8 +223,8 @@ def attentions(
 ) -> dict[str, nn.Module]:
     """Build attentions for ``n`` tokens, by name.
 
-    ``k=32`` is a Linformer attention with projected length 32, and there is such an attention for
-    each number in ``slots``. ``sdpa`` is torch's fused attention.
+    There is a Linformer attention for each projected length in ``slots``, such as ``k=32``, and
+    torch's fused attention, ``sdpa``.
     """
     torch.manual_seed(1)
     modules: dict[str, nn.Module] = {
@@ -252,8 +251,7 @@ def core(module: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> nn.Module:
 def source_batch(sentences: int, n: int, vocabulary: int, *, padded: bool = False) -> Tensor:
     """Return a batch of random source sentences of ``n`` tokens, ``[sentences, n]``.
 
-    If ``padded``, the sentences have ``n - 1`` down to about 3/4 of ``n`` tokens, and pads on the
-    left.
+    If ``padded``, lengths go from ``n - 1`` down to about 3/4 of ``n``, with pads on the left.
     """
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(FIRST_WORD, vocabulary, (sentences, n), generator=generator)
@@ -273,9 +271,7 @@ def pair_lengths(
     longest: int,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
-    """Draw the lengths of sources and of targets in tokens, ``[sentences]`` each.
-
-    The lengths follow a log-normal distribution.
+    """Draw log-normal lengths of sources and of targets in tokens, ``[sentences]`` each.
 
     Args:
         sentences: number of pairs.

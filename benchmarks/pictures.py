@@ -74,7 +74,7 @@ def bars(panels: dict[str, dict[str, Sequence[float]]], xlabel: str, output: Pat
     """Draw a bar for each figure, with its quartiles if there are any.
 
     Args:
-        panels: map from each panel's title to its figures. These are a map from the name of a bar
+        panels: map from each panel's title to its bars, which are a map from the name of a bar
             to ``(value,)`` or to ``(value, lower quartile, upper quartile)``.
         xlabel: label of the axis of the figures.
         output: path of the JSON; the picture is written beside it as ``.png``.

@@ -166,7 +166,7 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
 
 
 def ways(work: Path, name: str) -> dict[tuple[str, int], list[list[str]]]:
-    """Map the name and the number of cores of each way to prepare the text ``name`` to its jobs.
+    """Return the jobs of each way to prepare a text, by the way's name and number of cores.
 
     The jobs are the argument of :func:`watched`.
     """
@@ -204,10 +204,7 @@ def require_equal(work: Path, name: str) -> None:
 
 
 def measure(options: Namespace, work: Path) -> list[dict[str, Any]]:
-    """Time all ways of preparing the smaller corpus in turn, then only ours with the larger corpus.
-
-    Return a row of figures for each.
-    """
+    """Time all ways to prepare the smaller corpus, then ours with the larger; return a row each."""
     rows = {method: {"name": method[0], "cores": method[1]} for method in ways(work, "small")}
     trials = {method: [] for method in rows}
     for _ in range(options.rounds):
@@ -231,10 +228,7 @@ def measure(options: Namespace, work: Path) -> list[dict[str, Any]]:
 
 
 def figures(pairs: int, cores: int, trials: list[tuple[float, float]]) -> dict[str, Any]:
-    """Summarize ``trials``, each the seconds and the MiB of one run, in a row of figures.
-
-    Pairs per second are those of the median run, and memory is the largest.
-    """
+    """Summarize ``trials`` (seconds, MiB) in a row: speed of the median run, and largest memory."""
     seconds, peaks = map(list, zip(*trials, strict=True))
     speed = pairs / statistics.median(seconds)
     return {

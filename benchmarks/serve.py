@@ -77,10 +77,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def write(options: Namespace, folder: Path) -> list[str]:
-    """Write the model in each system's format to ``folder``; return the sentences to translate.
-
-    Without ``--checkpoint``, model and sentences are random.
-    """
+    """Write the model in each system's format to ``folder``; return the sentences to translate."""
     if options.checkpoint is not None:
         serve_systems.write(folder, options.checkpoint, options.data)
         lines = options.text.read_text("utf-8").splitlines()
@@ -120,9 +117,9 @@ def serving(system: str, folder: Path, options: Namespace) -> Iterator[str]:
 
 
 async def asked(address: str, bodies: Sequence[bytes], clients: int) -> Round:
-    """Let ``clients`` clients share the requests, and send one each at a time; return the times.
+    """Send all ``bodies``, which are complete HTTP requests, over ``clients`` connections.
 
-    ``bodies`` are complete HTTP requests. Raise AssertionError if an answer is no success (200).
+    A connection waits for each answer. Raise AssertionError if an answer's status is not 200.
     """
     waiting, latencies = iter(bodies), []
     host, port = urlsplit(address).hostname, urlsplit(address).port
@@ -146,7 +143,6 @@ async def asked(address: str, bodies: Sequence[bytes], clients: int) -> Round:
 
 
 def request(sentence: str, src: str, tgt: str) -> bytes:
-    """Return the bytes of an HTTP request that translates a sentence."""
     body = json.dumps({"q": sentence, "source": src, "target": tgt}).encode()
     head = (
         "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -156,7 +152,6 @@ def request(sentence: str, src: str, tgt: str) -> bytes:
 
 
 def translated(address: str, sentences: Sequence[str], src: str, tgt: str) -> list[str]:
-    """Let the server at ``address`` translate sentences; return the translations."""
     translations: list[str] = []
     for first in range(0, len(sentences), 50):
         fields = {"q": sentences[first : first + 50], "source": src, "target": tgt}
@@ -171,7 +166,7 @@ def translated(address: str, sentences: Sequence[str], src: str, tgt: str) -> li
 def load(
     addresses: dict[str, str], requests: Sequence[bytes], clients: int, options: Namespace
 ) -> dict[str, list[Round]]:
-    """Time all servers in turn in every round; map each system to its rounds after the warm-up.
+    """Time the servers of all systems in turn; return each system's rounds after the warm-up.
 
     ``addresses`` maps each system to its server's address.
     """
@@ -192,10 +187,7 @@ def load(
 
 
 def add_cell(cells: Cells, clients: int, rounds: dict[str, list[Round]], count: int) -> None:
-    """Add a cell with the figures of all servers for ``clients`` clients.
-
-    ``count`` is the number of requests in a round.
-    """
+    """Add a cell with the figures of all servers; each round has ``count`` requests."""
     seconds = {name: [trial.seconds for trial in trials] for name, trials in rounds.items()}
     pairs = [(f"{ENGINE} {numbers}", f"{CTRANSLATE2} {numbers}") for numbers in NUMBERS]
     cells.add(WHAT, clients, seconds, pairs, tokens=count)

@@ -25,9 +25,8 @@ SYSTEMS = [f"{name} {numbers}" for numbers in NUMBERS for name in (ENGINE, CTRAN
 
 
 def write(folder: Path, checkpoint: Path, data: Path) -> None:
-    """Write a checkpoint's model to ``folder`` in the format of each system.
+    """Write a checkpoint's model for the engine and for CTranslate2, in fp32 and in int8.
 
-    These are bundles for the engine and converted models for CTranslate2, in fp32 and int8.
     ``data`` is the folder with the checkpoint's dictionaries.
     """
     from ctranslate2_models import convert
@@ -81,7 +80,6 @@ class Peer:
 
 
 def main() -> None:
-    """Serve one system until a signal comes."""
     system, folder, settings = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
     logging.basicConfig(level=logging.WARNING)
     from fairseq_ext.decoding.search import Search

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Measure how often `fairseq-ext compare` finds a difference, if there is none and if there is one.
+"""Measure how often `fairseq-ext compare` finds a true difference, and how often a false one.
 
     python benchmarks/significance.py --experiments 10000 --json docs/results/significance.json
     python benchmarks/significance.py --pseudo docs/results/multi30k_all/translations.tsv.xz \\
@@ -108,7 +108,7 @@ def _share(cases: np.ndarray) -> float:
 def model_rows(count: int) -> Iterator[dict]:
     """Simulate ``count`` experiments for each metric, standard deviation and number of runs.
 
-    Yield a row for each, with these percentages:
+    Yield a row for each combination, with these percentages:
 
     - ``errors``: experiments with p < 0.05 although there is no true difference;
     - ``covered``: experiments without true difference whose confidence interval contains 0;
@@ -133,9 +133,9 @@ def model_rows(count: int) -> Iterator[dict]:
 
 
 def pseudo_rows(table: Path, reference: Path, spread: str, count: int) -> Iterator[dict]:
-    """Make ``count`` experiments for each metric, effect of seeds and numbers of pseudo-runs.
+    """Make ``count`` experiments for each metric, effect of seeds and number of pseudo-runs.
 
-    Yield a row for each, with the percentage of experiments with p < 0.05 as ``errors``.
+    Yield a row for each combination. Its ``errors`` say how many percent had p < 0.05.
 
     Args:
         table: file of translations of several systems.
@@ -242,10 +242,7 @@ def main() -> None:
 
 
 def markdown(rows: Sequence[dict]) -> str:
-    """Format a Markdown table each for errors, coverage and power.
-
-    There is a column for each pair of numbers of runs, such as "3 v 2".
-    """
+    """Format Markdown tables of errors, coverage and power, with columns such as "3 v 2" runs."""
     names = [f"{left} v {right}" for left, right in dict.fromkeys(tuple(r["runs"]) for r in rows)]
     parts = []
     for rate_name in ("errors", "covered", "power"):

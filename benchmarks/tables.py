@@ -22,10 +22,7 @@ VALUES = {
 
 
 def rows_of(report: dict, measurement: str) -> list[list[str]]:
-    """Return the rows of one measurement's table as texts of cells; the first row is the heading.
-
-    ``report`` is the content of a JSON file.
-    """
+    """Return a measurement's table as texts of cells; the first row is the heading."""
     figures = [row for row in report["figures"] if row["what"] == measurement]
     ratios = [row for row in report["ratios"] if row["what"] == measurement]
     value = report.get("unit") or next(name for name in VALUES if name in figures[0])
@@ -51,7 +48,7 @@ def rows_of(report: dict, measurement: str) -> list[list[str]]:
 
 
 def number(value: float | None) -> str:
-    """Format a value: whole numbers from 100 on, else three significant digits, a dash for None."""
+    """Format a value: three significant digits, or a whole number from 100 on; None as a dash."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
@@ -65,9 +62,9 @@ def ratio(row: dict | None) -> str:
 
 
 def rows_of_systems(figures: list[dict]) -> list[list[str]]:
-    """Return the rows of the table of a report of engine_peers.py; the first row is the heading.
+    """Return the table of a report of engine_peers.py: a heading, then a row for each system.
 
-    There is a row for each system. Latencies are those of batches of 1 sentence, if there are any.
+    Latencies are those of batches of 1 sentence, if there are any.
     """
     sizes = list(dict.fromkeys(row["batch"] for row in figures))
     batches = ", ".join(map(str, sizes))

@@ -136,10 +136,7 @@ def started(name: str, options: Namespace, before: Path) -> dict[str, bench.Work
 
 
 def worker(command: list[str], options: Namespace, path: str = "") -> bench.Worker:
-    """Start a process that makes as many updates as it is asked for, and answers with figures.
-
-    ``path`` is a folder in which the process also looks for Python modules.
-    """
+    """Start a process that makes updates; it also looks for Python modules in ``path``."""
     return bench.Worker(command, threads=options.threads, path=path, quiet=not options.verbose)
 
 
@@ -157,10 +154,7 @@ def training(options: Namespace) -> list[str]:
 
 
 def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
-    """Time updates of the model ``name`` by all sides, and add the figures to ``cells``.
-
-    ``before`` is the folder that the side `before` gets as ``--user-dir``.
-    """
+    """Time updates of the model ``name`` by all sides, and add the figures to ``cells``."""
     sides = started(name, options, before)
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     losses = {name: [] for name in sides}
@@ -200,10 +194,7 @@ def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
 
 
 def made_up(folder: Path, vocabulary: int) -> str:
-    """Write a corpus of random words and binarize it; return the folder of the binarized data.
-
-    Every word of the vocabulary occurs at least once.
-    """
+    """Binarize a corpus of random words, each at least once; return the folder of the data."""
     folder.mkdir(exist_ok=True)
     words = [f"w{number}" for number in range(vocabulary - 4)]  # fairseq adds four
     draw = random.Random(1)
@@ -221,10 +212,9 @@ def made_up(folder: Path, vocabulary: int) -> str:
 
 
 def memory(options: Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Measure the memory of training for each vocabulary, model and batch size.
+    """Measure the memory of training; return a row for each vocabulary, model, batch size and side.
 
-    Return a row for each, and for each side: stock fairseq, the plugin, and the plugin with
-    ``--checkpoint-activations``.
+    Sides are stock fairseq, the plugin, and the plugin with ``--checkpoint-activations``.
     """
     sides = {STOCK: [], OURS: ["--user-dir", str(USER_DIR)]}
     sides[f"{OURS}, {RECOMPUTED}"] = [*sides[OURS], RECOMPUTED]
@@ -248,10 +238,9 @@ def memory(options: Namespace, folder: Path) -> list[dict[str, Any]]:
 
 
 def draw(ratios: list[dict[str, Any]], output: Path) -> None:
-    """Draw the time of each side divided by the plugin's.
+    """Draw the time of each side divided by the plugin's, beside the JSON file ``output``.
 
-    There is a panel for each side, with a bar for each model. ``ratios`` are those of
-    :class:`bench.Cells`. The picture is written beside the JSON ``output``.
+    There is a panel for each side, with a bar for each model.
     """
     panels: dict[str, dict[str, tuple[float, float, float]]] = {}
     for row in ratios:

@@ -3,8 +3,8 @@
 ``python benchmarks/updates_toolkits.py joeynmt|sockeye|eole DATA FAIRSEQ_TRAIN_FLAG...`` reads and
 answers lines as updates_worker.py does. The flags set the sizes of the model. An update is the
 toolkit's own loss, gradients, clipping and Adam, as its trainer runs them, without data loading and
-logging. Not all requirements of the toolkits are needed, so install with ``pip install --no-deps``
-one of these:
+logging. Install one of these with ``pip install --no-deps``, which leaves out packages that are not
+needed here:
 
 - ``joeynmt absl-py importlib_metadata lazy_importer tensorboard zipp``
 - ``sockeye``

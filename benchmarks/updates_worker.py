@@ -73,7 +73,7 @@ def serve(
     model: torch.nn.Module,
     answers: IO[str],
 ) -> None:
-    """Make as many updates as each line of standard input says, until the input ends.
+    """Read numbers of updates from standard input, one per line, and make these updates.
 
     Each line is answered by a JSON object on a line of ``answers``:
 
