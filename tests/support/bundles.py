@@ -1,4 +1,4 @@
-"""Make runs, bundles and engine models from small models in memory."""
+"""Make folders of trainings ("runs"), bundles and engine models from small models in memory."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def save_run(
     task: TranslationTask,
     text: Pipeline | None = None,
 ) -> Path:
-    """Write a run's folder: a checkpoint, dictionaries, and a text.json that lower-cases."""
+    """Write a run's folder: checkpoint, dictionaries, and text.json (default: lower-casing)."""
     cfg = models.configuration([*flags, "--source-lang", "de", "--target-lang", "en"])
     folder.mkdir()
     for language, words in (("de", task.source_dictionary), ("en", task.target_dictionary)):
@@ -53,7 +53,7 @@ def bundled(folder: Path, name: str, numbers: str = "fp32") -> Path:
 def engine_model(
     model: BaseFairseqModel, task: TranslationTask, numbers: str, name: str
 ) -> EngineModel:
-    """Compile a model for the engine, without text steps and default options."""
+    """Compile a model for the engine, with the engine's defaults for all options of search."""
     program, begins, cut = write.compiled(model, task)
     return EngineModel(
         program,
@@ -72,7 +72,7 @@ def sign_again(folder: Path) -> None:
 
 
 def edit(folder: Path, name: str, change: Callable[[Any], object]) -> None:
-    """Change the JSON of a bundle's file in place; update its checksum in the manifest."""
+    """Change a JSON file of a bundle in place, and update the checksums in the manifest."""
     content = json.loads((folder / name).read_text())
     change(content)
     (folder / name).write_text(json.dumps(content))

@@ -1,4 +1,4 @@
-"""Split a safetensors file, and damage files like disks, networks and people do."""
+"""Damage files like disks, networks and people do; split safetensors files, and join them."""
 
 import random
 from collections.abc import Callable
@@ -7,13 +7,12 @@ Damage = Callable[[bytearray, random.Random], bytes]
 
 
 def parts(data: bytes) -> tuple[bytes, bytes]:
-    """Split a file into its header and its numbers."""
+    """Split a safetensors file into its header and its numbers."""
     end = 8 + int.from_bytes(data[:8], "little")
     return data[8:end], data[end:]
 
 
 def joined(header: bytes, numbers: bytes) -> bytes:
-    """Build a file from a header and numbers."""
     return len(header).to_bytes(8, "little") + header + numbers
 
 

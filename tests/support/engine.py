@@ -1,4 +1,4 @@
-"""Build models for the engine's tests, and translate with other searches, as a comparison."""
+"""Build models for the engine's tests, and translate with them in other ways than the engine."""
 
 import itertools
 import math
@@ -94,7 +94,7 @@ def together(names: str) -> tuple[list[BaseFairseqModel], object]:
 
 
 def program_of(voters: BaseFairseqModel | list[BaseFairseqModel], task: object) -> Program:
-    """Compile a model, or several that vote, into one program."""
+    """Compile a model or an ensemble into one program of the engine."""
     voters = voters if isinstance(voters, list) else [voters]
     return merged([compile_model(model, task.target_dictionary) for model in voters])
 
@@ -102,7 +102,7 @@ def program_of(voters: BaseFairseqModel | list[BaseFairseqModel], task: object) 
 def worker_of(
     voters: BaseFairseqModel | list[BaseFairseqModel], task: object, *how: object, **options: object
 ) -> Worker:
-    """Make a worker of the engine; ``how`` and ``options`` are for its :class:`Machine`."""
+    """Make a worker of the engine; the further arguments are those of :class:`Machine`."""
     return Machine(program_of(voters, task), *how, **options).worker()
 
 
@@ -174,7 +174,7 @@ def next_token(
     temperature: float = 1.0,
     tokens: Sequence[int] = range(SIZE),
 ) -> Tensor:
-    """Compute exactly the log of the voters' mean probability of each token after ``before``."""
+    """Return the log of the models' mean probability of each token after ``before``, in float64."""
     inputs = [torch.tensor(row) for row in ([sentence], [len(sentence)], [before])]
     voters = voters if isinstance(voters, list) else [voters]
     with torch.no_grad():

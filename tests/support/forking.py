@@ -1,17 +1,14 @@
-"""Run console scripts as forks of one process that has imported fairseq and changed nothing.
+"""Run commands as forks of a process that has imported fairseq, which saves seconds for each.
 
-Imports take seconds, most of a tiny command's time, and a fork has them already. The fork then runs
-the script itself, with its own arguments, folder, environment, streams, plugin import and exit. The
-test of the quickstart starts every command in a *fresh* interpreter.
+The fork runs the script itself, with its own arguments, folder, environment, streams, plugin import
+and exit. The test of the quickstart starts every command in a *fresh* interpreter instead.
 
-fairseq's commands with ``--user-dir user_dir`` are forks of a second process, which has also
-imported these commands and then the plugin, in the same order as each command. When such a fork
-imports the plugin, nothing more changes. Tests of the plugin's import are forks of the first
-process.
+There are two processes to fork. The first has imported fairseq and changed nothing in it. The
+second has also imported fairseq's commands and then the plugin. It is forked for fairseq's commands
+with ``--user-dir user_dir``, in which a further import of the plugin changes nothing.
 
-`call` asks one of the processes for a fork, with a packet of JSON and standard streams. `programs`
-returns a folder for PATH; a program in it asks for a fork with its own streams, and then exits like
-the fork.
+`call` sends JSON and standard streams to one of these processes, which forks. `programs` makes a
+folder for PATH. A program in it sends its own streams, and exits like the fork.
 """
 
 import contextlib
@@ -38,7 +35,7 @@ WITH_PLUGIN = ("train", "generate", "interactive", "validate", "preprocess")
 
 @functools.cache
 def programs(owner: int) -> Path:
-    """Make a folder with fairseq's commands, ours, torchrun and python, until ``owner`` ends."""
+    """Make a folder of programs that run in forks; it exists until the process ``owner`` ends."""
     import subprocess
     import tempfile
 
@@ -77,7 +74,7 @@ def send(
     cwd: str,
     environment: Mapping[str, str],
 ) -> int:
-    """Ask for a fork that runs a script, or Python's module or code; return its process id."""
+    """Ask for a fork that runs a script, ``-m`` a module or ``-c`` code; return its process id."""
     if words[0].endswith("/python"):
         words = words[1:]
     elif USER_DIR in words and Path(words[0]).name.removeprefix("fairseq-") in WITH_PLUGIN:
@@ -112,10 +109,7 @@ def ask(address: str, *words: str) -> None:
 
 
 def call(words: list[str], stdin: str, timeout: float, cwd: Path, environment: dict) -> tuple:
-    """Let a fork run a program that reads ``stdin``; return its status, output and errors.
-
-    The program's standard streams are temporary files.
-    """
+    """Let a fork run a program that reads ``stdin``; return its status, output and errors."""
     import tempfile
 
     address = str(programs(os.getpid()).with_name("socket"))
@@ -211,9 +205,9 @@ def run_program() -> None:
 def leave(status: object) -> None:
     """Exit like Python, but leave the modules as they are.
 
-    Python clears the modules at its end, which in a fork copies all of their memory: most of the
-    time of a small command. Code of ``-c`` ends as Python does. So a crash at Python's very end
-    shows only with ``-c``, or if ``FRESH_COMMANDS`` is set.
+    Python clears the modules at its end. In a fork, this copies all their memory, which takes most
+    of the time of a small command. Code of ``-c`` ends as Python does. So a crash at Python's very
+    end shows only with ``-c``, or if ``FRESH_COMMANDS`` is set.
     """
     import atexit
     import gc
@@ -256,7 +250,7 @@ def preload() -> None:
 def register() -> dict[str, dict]:
     """Import fairseq's commands and register the plugin; return how each command sets up logging.
 
-    A command sets up logging while it is imported. That is prevented here, so each fork has to.
+    The imports would set up logging here. This is prevented, because each fork must do it.
     """
     import gc
     from unittest import mock

@@ -159,7 +159,7 @@ def _bundle() -> Path:
 
 
 def damaged_bundle(draw: Random) -> dict[str, bytes]:
-    """A bundle with a file damaged by one of :mod:`damages`, whose old checksum stays recorded."""
+    """A bundle, mostly with a file damaged after its checksum was recorded."""
     files = {path.name: path.read_bytes() for path in _bundle().iterdir()}
     if draw.random() < 0.05:  # else no input would be accepted, and no reader run to its end
         return files
@@ -174,7 +174,7 @@ def read_checkpoint(folder: Path) -> None:
 
 
 def read_flipped(folder: Path) -> None:
-    """Load a checkpoint with a flipped bit; if it is accepted, it must load as without the flip."""
+    """Load a checkpoint with a flipped bit; unless this fails, the content must be right."""
     healthy = torch.load(io.BytesIO(_checkpoint()), weights_only=True)
     assert same_state(load_checkpoint(folder / "a.pt"), healthy)
 
@@ -197,7 +197,6 @@ def read_bundle(folder: Path) -> None:
 
 
 def readers() -> list[Reader]:
-    """All readers of binary files, with generators of their inputs."""
     healthy, pairs = _checkpoint(), b"one\teins\ntwo\tzwei\n" * 30
     flipped = files(a_pt=lambda draw: damages.flip_bit(bytearray(healthy), draw))
     tar, zips = files(a_tar=compressed(archive)), files(a_zip=damaged(zipped, 1))

@@ -1,4 +1,4 @@
-"""Change numbers in programs and weights of bundles: each is refused, or runs without a crash.
+"""Change numbers in copies of a bundle: the engine must refuse a copy, or run it without a crash.
 
 ``python -m tests.support.fuzz_engine BUNDLE --files 10000`` tries 10000 changed copies.
 """
@@ -89,7 +89,7 @@ def _spots(tree: Any) -> list[tuple[Any, Any]]:
 
 
 def run(model: EngineModel) -> None:
-    """Translate a few sentences in a process of its own."""
+    """Translate a few sentences in a child process, which must not crash."""
     status = fork_status(lambda: _translate(model))
     assert status == 0, f"a model that was read ended with status {status}"
 
@@ -106,7 +106,7 @@ def _translate(model: EngineModel) -> None:
 
 
 def fuzz(bundle: Path, count: int, folder: Path, seed: int = 1) -> Counter[str]:
-    """Read ``count`` mutated copies of a bundle; run the valid ones; count run and refused ones."""
+    """Change ``count`` copies of a bundle, run the valid ones, and count run and refused copies."""
     draw, outcomes = Random(seed), Counter()
     path = folder / "mutated"
     for _ in range(count):

@@ -93,7 +93,7 @@ def read_pairs(folder: Path) -> None:
 
 
 def pairs_of(folder: Path, *files: Path, **how: Any) -> list[tuple[str, str]]:
-    """Read the pairs of a text, or of two aligned ones, in parts of two lines."""
+    """Read the sentence pairs of a file, or of two aligned files, in parts of two lines."""
     text = pair_texts.Text("pairs", files, **how)
     for place, path in enumerate(files):
         if pair_texts.is_packed(text, path):
@@ -119,13 +119,12 @@ def read_records(folder: Path) -> None:
 
 
 def table(mark: str) -> str:
-    """Rows of models below a heading, with ``mark`` between cells."""
+    """A table of models as text, with ``mark`` between cells."""
     rows = (f"a{mark}{e}{mark}{d}{mark}{loss}{mark}\n" for e, d, loss in MODELS)
     return HEADING.replace(" ", mark) + "".join(rows)
 
 
 def readers() -> list[Reader]:
-    """All readers of texts, with generators of their inputs."""
     names = HEADING.split()
     objects = json.dumps([dict(zip(names, ("a", *row), strict=False)) for row in MODELS])
     alphabet = sorted(byte_level.pre_tokenizers.ByteLevel.alphabet())

@@ -94,7 +94,7 @@ def damaged(source: bytes | Data, limit: int = 3) -> Data:
 
 
 def files(**contents: Data) -> Files:
-    """Generate files by name; ``_`` in a keyword stands for the dot of a name."""
+    """Generate files by name; a keyword such as ``a_json`` stands for the name ``a.json``."""
     named = {name.replace("_", "."): make for name, make in contents.items()}
     return lambda draw: {name: make(draw) for name, make in named.items()}
 
@@ -163,7 +163,7 @@ def watched(folder: Path) -> Iterator[None]:
 
 
 def outcome(reader: Reader, files: dict[str, bytes], folder: Path) -> str:
-    """Let a reader read the files: it may accept or refuse them, and do nothing else."""
+    """Return whether a reader has accepted or refused the files; it may do nothing else."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for name, data in files.items():

@@ -37,11 +37,9 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command (a console script's name or a path, then arguments) with one thread.
 
-    To save seconds, a script of fairseq, of this package or in ``recipes/`` is forked from a
-    process that has imported fairseq, unless the test sets ``environment`` variables or
-    ``FRESH_COMMANDS`` is set.
-
-    With ``ok`` the exit status must be 0. Without, it must be above 0, so no signal ended it.
+    Scripts of fairseq, of this package and in ``recipes/`` run in forks (forking.py). With
+    ``environment`` variables or ``FRESH_COMMANDS``, they run in a new interpreter. If ``ok``, the
+    exit status must be 0, otherwise above 0, so that no signal has ended the command.
     """
     words = [str(word) for word in command]
     interpreted = words[0] in ("python", sys.executable)
@@ -67,17 +65,17 @@ def run(
 
 
 def forked(name: str) -> str:
-    """Return the path of a program that runs in a fork of a process with fairseq."""
+    """Return the path of a program that runs in a fork, or with ``FRESH`` in a new interpreter."""
     return str(BIN / name if FRESH else forking.programs(os.getpid()) / name)
 
 
 def python(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run a Python script, ``-m`` a module or ``-c`` code where fairseq is imported already."""
+    """Run a Python script, ``-m`` a module or ``-c`` code, in a fork that has imported fairseq."""
     return run(forked("python"), *words, **how)
 
 
 def after(code: str, *words: object) -> list[str]:
-    """Return a command that first runs Python code with the functions of `killed.py`, as a fork."""
+    """Return a command that runs ``code`` (as in `killed.py`) and then ``words`` in a fork."""
     script = Path(__file__).with_name("killed.py")
     return [forked("python"), str(script), code, str(BIN / str(words[0])), *map(str, words[1:])]
 
@@ -113,9 +111,9 @@ def wait_for(
 def interrupted(
     words: Sequence[object], folder: Path, where: str, number: signal.Signals, *, group: bool
 ) -> tuple[int, str, int]:
-    """Interrupt a command in a pause of the plugin `faulty`; return its status, output and group.
+    """Send a signal to a command paused by `faulty`; return its status, output and process group.
 
-    With ``group`` every process gets the signal, as from a terminal on Ctrl-C.
+    If ``group``, all processes of the command get the signal, as on Ctrl-C in a terminal.
     """
     # These tests may run in the background or under nohup, where the signal is ignored.
     # Processes of a job are really spawned: forks would have the first one's handlers of signals.
@@ -133,10 +131,8 @@ def interrupted(
 
 
 def spawned(parent: int) -> list[int]:
-    """List the processes that ``multiprocessing`` has spawned below ``parent``, oldest first.
-
-    They are not sorted by id, because ids begin again at a limit. The resource tracker is left out.
-    """
+    """List the processes that ``multiprocessing`` has spawned from ``parent``, oldest first."""
+    # Linux lists them in this order. Process ids would not do: they begin again at a limit.
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     commands = {}
     for pid in children:
@@ -153,7 +149,7 @@ def fairseq(name: str, *arguments: object, **options: object) -> subprocess.Comp
 
 
 def ended(*words: object, stdin: bytes = b"") -> tuple[object, str, str]:
-    """Run a command of ours in this process; return exit status, output and errors."""
+    """Run fairseq-ext in this process; return exit status, output and errors."""
     import pytest
 
     from fairseq_ext import cli
@@ -171,14 +167,14 @@ def ended(*words: object, stdin: bytes = b"") -> tuple[object, str, str]:
 
 
 def command(*words: object, stdin: bytes = b"") -> str:
-    """Run a command of ours in this process; it must succeed; return its output."""
+    """Run fairseq-ext in this process; it must succeed; return its output."""
     status, output, errors = ended(*words, stdin=stdin)
     assert status == 0, errors
     return output
 
 
 def error_line(*words: object, stdin: bytes = b"") -> str:
-    """Run a command of ours in this process; it must fail without output; return its error."""
+    """Run fairseq-ext in this process; it must fail without output; return its error."""
     status, output, errors = ended(*words, stdin=stdin)
     assert status in (1, 2)
     assert output == ""
@@ -190,7 +186,7 @@ def error_line(*words: object, stdin: bytes = b"") -> str:
 
 
 def leaves_no_trace(folder: Path, message: str, *words: object, stdin: bytes = b"") -> None:
-    """Run a command of ours in a folder; it must fail with the message, and change no file."""
+    """Run fairseq-ext in a folder; it must fail with the message, and change no file."""
     import pytest
 
     before = contents_below(folder)
@@ -201,7 +197,7 @@ def leaves_no_trace(folder: Path, message: str, *words: object, stdin: bytes = b
 
 
 def contents_below(folder: Path) -> dict[Path, bytes | None]:
-    """The contents of all files below a folder, and None for what is no file, such as a folder."""
+    """Map each path below a folder to the file's content, or to None if it is no file."""
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
@@ -297,7 +293,7 @@ def refused(done: subprocess.CompletedProcess[str], *parts: object) -> None:
 
 
 def fork_status(work: Callable[[], object]) -> int:
-    """Do ``work`` in a fork that leads a group; return its status, negative for a signal."""
+    """Do ``work`` in a child with its own process group; return its status (signals negative)."""
     child = os.fork()
     if child == 0:
         try:
@@ -310,7 +306,7 @@ def fork_status(work: Callable[[], object]) -> int:
 
 
 def in_a_fork(work: Callable[[], Any], at_the_fork: AbstractContextManager | None = None) -> Any:
-    """Return the result of ``work`` in a child forked within ``at_the_fork``, within a minute."""
+    """Return what ``work`` returns in a child that is forked in the context ``at_the_fork``."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     forks = multiprocessing.get_context("fork")
     child = forks.Process(target=lambda: sender.send(work()))

@@ -1,10 +1,9 @@
 """Let Hydra parse each option of fairseq only once, and compose each choice of groups only once.
 
-fairseq asks Hydra for a configuration by some 270 texts such as ``common.seed=1``, in every command
-and for every checkpoint. Hydra reads these texts with a parser in pure Python, which takes half
-of the time of a configuration. Most of the other half goes into composing the groups, such as
-``model=bmt``, with the same result whatever the options are. In the remaining time Hydra finds out
-who called it, for which it reads the source of each function that is running.
+In every command and for every checkpoint, Hydra makes a configuration from some 270 texts such as
+``common.seed=1``. Half of the time goes into parsing these texts in pure Python. Most of the other
+half goes into composing groups such as ``model=bmt``, which does not depend on the options. In the
+rest, Hydra looks for its caller, and reads the source of each running function.
 """
 
 import copy
@@ -47,12 +46,12 @@ def parse_rule(parser: OverridesParser, text: str, rule: str) -> Any:
 
 
 def copy_sources(repository: Any, delegate: Any) -> None:
-    """Initialize a copy of ``delegate`` that shares its files and classes: nothing changes them."""
+    """Initialize a repository with a shallow copy of ``delegate``, whose content never changes."""
     repository.delegate, repository.cache = copy.copy(delegate), {}
 
 
 def schemas(store: dict[str, Any]) -> list[Any]:
-    """List what the plugin and fairseq have stored as the defaults of each group."""
+    """List the defaults of all groups that fairseq and the plugin have stored."""
     return [
         leaf
         for value in store.values()
@@ -68,9 +67,9 @@ def compose(
     at_once: bool,
     **how: Any,
 ) -> Any:
-    """Compose a configuration: set the options in a copy of one that is stored for its groups.
+    """Compose a configuration: set the options in a copy of the configuration of its groups.
 
-    A configuration is stored when its groups come a second time or, with ``at_once``, the first.
+    That configuration is stored at the second use of the groups, or with ``at_once`` at the first.
     """
     if how["from_shell"]:
         return COMPOSE(loader, config_name, overrides, **how)
@@ -92,10 +91,10 @@ def compose(
 
 
 def remember(of_defaults: bool = False) -> None:
-    """Let Hydra store its results; with ``of_defaults``, parse fairseq's default options first.
+    """Let Hydra store its results; with ``of_defaults``, parse fairseq's default options now.
 
-    ``of_defaults`` is for processes of commands. Most commands compose a single configuration,
-    which is therefore not stored at once.
+    Processes that run commands set ``of_defaults``. Most commands compose a single configuration,
+    so it is not stored at its first use.
     """
     if initialize is None:
         return

@@ -36,9 +36,9 @@ def _writes(event: str, arguments: tuple[Any, ...]) -> bool:
 
 
 def at_operation(number: int, folder: str, count_to: str = "") -> None:
-    """Die right before operation ``number`` (from 1) that changes something in ``folder``.
+    """Die right before operation ``number`` (from 1) of those that change ``folder``.
 
-    The number of operations so far is kept in the file ``count_to``, if given.
+    The file ``count_to``, if any, always has the number of operations so far.
     """
     done = 0
 
@@ -60,7 +60,7 @@ def at_operation(number: int, folder: str, count_to: str = "") -> None:
 
 
 class _Dying(io.BufferedWriter):
-    """A file whose process dies when ``left`` more bytes have been written to all such files."""
+    """A file that kills its process after ``left`` more bytes, counted over all these files."""
 
     left = 0
 
@@ -89,7 +89,7 @@ def at_byte(number: int, folder: str) -> None:
 
 
 def die_in_command(number: int, folder: Path, *words: str) -> None:
-    """Run a command of ours, which must die at operation ``number`` in the folder."""
+    """Run fairseq-ext, which must die at operation ``number`` in the folder."""
     from tests.support.harness import after, forked
 
     code = f"sys.executable = {forked('python')!r}; at_operation({number}, {str(folder)!r})"

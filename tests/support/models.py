@@ -194,7 +194,7 @@ def build(
     seed: int = 0,
     **changes: Any,
 ) -> tuple[BaseFairseqModel, TranslationTask]:
-    """Build a model in eval mode, and its task, with ``changes`` of the model's options."""
+    """Build a model in eval mode, and its task; ``changes`` replace options of the model."""
     torch.manual_seed(seed)
     cfg = configuration(flags)
     for name, value in changes.items():  # a Namespace in an architecture without a dataclass
@@ -210,7 +210,7 @@ def count(module: torch.nn.Module) -> int:
 
 
 def padded(sentences: list[list[int]], *, left: bool, extra: int = 0) -> Tensor:
-    """Pad sentences to ``[B, S]``, with ``extra`` more columns of padding."""
+    """Pad sentences to one length, which is the longest plus ``extra``."""
     width = max(map(len, sentences)) + extra
     rows = []
     for sentence in sentences:
@@ -229,7 +229,7 @@ def random_sentences(lengths: list[int], size: int = 30, seed: int = 3) -> list[
 
 
 def previous(target: Tensor) -> Tensor:
-    """Shift right-padded targets ``[B, T]`` into a decoder's input, which starts with ``</s>``."""
+    """Shift right-padded targets into a decoder's input, which starts with ``</s>``."""
     shifted = torch.full_like(target, 2)
     shifted[:, 1:] = target[:, :-1]
     return shifted.masked_fill(target.eq(1), 1)

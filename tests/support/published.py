@@ -117,7 +117,7 @@ def state_of(args: Namespace, weights: dict[str, Any], cfg: bool = False) -> dic
 
 
 def fill(words: Dictionary, vocabulary: int) -> None:
-    """Fill a dictionary with symbols that no text has, as the models' authors did."""
+    """Add symbols that no text has, up to ``vocabulary`` symbols, as in published models."""
     for number in range(vocabulary - len(words)):
         words.add_symbol(f"madeupword{number:04}")
 
@@ -135,11 +135,9 @@ def publish(
     options: dict[str, Any] | None = None,
     **sizes: Any,
 ) -> Path:
-    """Write a small random model of two languages in the form in which fairseq's are published.
+    """Write a small random model of two languages in the form of fairseq's published models.
 
     Args:
-        folder: folder of the model.
-        arch: architecture.
         kind: kind of subwords.
         languages: source and target.
         models: number of models in the ensemble.
@@ -205,7 +203,7 @@ def publish_many(
     sizes: dict[str, Any] | None = None,
     **options: Any,
 ) -> tuple[Path, Dictionary, torch.nn.Module]:
-    """Write a model of all languages of :data:`CODES` in the form in which fairseq's are published.
+    """Write a small random model of many languages in the form of fairseq's published models.
 
     Return folder, dictionary and model.
     """

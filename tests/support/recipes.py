@@ -82,7 +82,7 @@ def settings(words: list[str]) -> Any:
 
 
 def learning_rates(words: list[str], updates: Iterable[int]) -> dict[int, float]:
-    """Return the rates of fairseq's scheduler, built from flags, by update."""
+    """Return the learning rates that a command's flags give, by number of updates."""
     cfg = settings(words)
     optimizer = FairseqAdam(cfg.optimizer, [torch.nn.Parameter(torch.zeros(1))])
     scheduler = build_lr_scheduler(cfg.lr_scheduler, optimizer)

@@ -73,7 +73,7 @@ def sbatch(words: list[str]) -> int:
 
 
 def _end(signals: Iterable[signal.Signals], marks: set[str]) -> None:
-    """End every process with these variables, in any session: torchrun's workers have their own."""
+    """End all processes with the variables ``marks``; torchrun's workers have other sessions."""
     for number in signals:
         deadline = time.monotonic() + 10
         sent: set[int] = set()
@@ -86,7 +86,7 @@ def _end(signals: Iterable[signal.Signals], marks: set[str]) -> None:
 
 
 def _marked(marks: set[str]) -> set[int]:
-    """Return the ids of the processes with these variables in their environment."""
+    """Return the ids of the processes with all variables ``marks`` in their environment."""
     processes = set()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has ended, or is somebody else's

@@ -1,4 +1,4 @@
-"""Helpers for the tests of the patches: tiny models, and the plugin without some patches."""
+"""Helpers for the tests of patches: tiny models, training states, plugins without a patch."""
 
 import argparse
 from pathlib import Path
@@ -49,7 +49,7 @@ fairseq_ext.register()
 
 
 def plugin_without(folder: Path, *names: str) -> Path:
-    """Write a ``--user-dir`` that applies every patch except ``names``, to see a check fail."""
+    """Write a ``--user-dir`` that applies all patches except ``names``; return its folder."""
     from fairseq_ext.plugin import patches
 
     unknown = set(names) - {patch.name for patch in patches.PATCHES}
@@ -65,7 +65,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def training_state(path: Path) -> dict[str, Any]:
-    """Return what in a checkpoint decides how training continues, without times and paths."""
+    """Return the content of a checkpoint that decides how training continues."""
     checkpoint = load(path)
     extra = checkpoint["extra_state"]
     history = checkpoint["optimizer_history"][-1]

@@ -19,7 +19,7 @@ def sha256(data: bytes) -> str:
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """A server of ``files``; each entry of ``troubles`` spoils one of its next answers."""
+    """A server of ``files``; each of ``troubles``, such as "stall", spoils one answer, in order."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

@@ -1,4 +1,4 @@
-"""A plugin for tests of failures: a criterion that goes wrong, and pauses in which to kill it.
+"""A plugin for tests: a criterion that makes failures, and pauses in which tests kill training.
 
 ``--criterion faulty --fault gradient --fault-factor inf --fault-at 5`` multiplies the gradients of
 the fifth and all later batches by infinity. If the environment variable ``PAUSE`` is ``training``,
