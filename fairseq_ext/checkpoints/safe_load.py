@@ -527,7 +527,7 @@ def require_inert(settings: Any) -> None:
 
 
 def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any]]) -> bool:
-    """Return whether ``text`` refers to a single option of ``settings``, or to a missing one.
+    """Return whether ``text`` refers to a single option of ``settings``, or to nothing there.
 
     The result is False for a section, a list, or anything outside ``settings``. ``sections`` is a
     cache that all calls for one configuration share.

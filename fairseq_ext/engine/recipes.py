@@ -65,7 +65,7 @@ def taps(kernel: np.ndarray) -> np.ndarray:
 
 
 def sinusoids(frequencies: np.ndarray, count: int, width: int, padding: int) -> np.ndarray:
-    """Compute fairseq's sinusoidal positions, ``[count, width]``, to the last bit.
+    """Compute sinusoidal positions, ``[count, width]``, with exactly fairseq's numbers.
 
     ``frequencies`` are in radians per position. The row with the index ``padding`` is 0.
     """

@@ -15,9 +15,9 @@ Rows = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Rules:
-    """The options of a search, with the names and defaults of fairseq-generate's options.
+    """The options of a search, named as in fairseq-generate and with its defaults.
 
-    fairseq-generate lacks ``length_offset``, ``epsilon``, ``unordered`` and ``listed``.
+    Only ``length_offset``, ``epsilon``, ``unordered`` and ``listed`` are not fairseq's.
 
     If ``sampling``, tokens are drawn with random numbers that depend only on the seed, the
     sentence's number, the step, and the index of the hypothesis within its sentence.
@@ -58,7 +58,7 @@ class Rules:
         return 1 if self.sampling else 2 * self.beam
 
     def longest(self, source: int, program: Program) -> int:
-        """Return the greatest length of a translation, in tokens without ``</s>``.
+        """Return the largest number of tokens that a translation may have, without ``</s>``.
 
         ``source`` is the number of source tokens, with ``</s>``.
         """

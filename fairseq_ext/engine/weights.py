@@ -79,7 +79,7 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None
     - Other float weights are packed in the format ``numbers``. In int8, the unit of an output is
       the largest magnitude of its weights, divided by 127.
     - Binary weights become SIGNS, ternary weights TERNARY. But if ``numbers`` is int8 and their
-      inputs are floats, they become BITS8 and int8 instead: the machine then rounds the inputs.
+      inputs are floats, they become BITS8 or, if ternary, int8. Then the machine rounds the inputs.
 
     The arrays are in the memory of ``pool``; None for new memory.
     """

@@ -57,7 +57,8 @@ class Card:
     def read(cls, text: str) -> "Card":
         """Parse a model card.
 
-        If :meth:`render` did not write it, its whole text becomes ``about``, and ``table`` is "".
+        If :meth:`render` did not write the card, ``about`` is all text after the card's YAML, and
+        ``table`` is "".
         """
         licence, body = _LICENCE.search(text), _BODY.search(text)
         about = body[1] if body else text.rpartition("\n---\n")[2].strip()

@@ -3,7 +3,7 @@
 Bundles that come with the plugin (*shipped* bundles) are in ``fairseq_ext/shipped``. In the
 repository this folder is a link to ``models``; an installation has copies. A name on the Hub, such
 as ``org/name@revision``, is looked up once in a process, and stands for the same commit from then
-on. Downloads stay in the Hub's own cache. ``HF_ENDPOINT`` can name another server.
+on. Downloads stay in huggingface_hub's cache. ``HF_ENDPOINT`` can name another server.
 """
 
 import functools
