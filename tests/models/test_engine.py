@@ -20,7 +20,7 @@ from torch import Tensor
 from fairseq_ext.engine import shortlist
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor
-from fairseq_ext.engine.library import Machine, Team, Worker, available_paths
+from fairseq_ext.engine.library import Hypothesis, Machine, Team, Worker, available_paths
 from fairseq_ext.engine.program import merged
 from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.generation.generators import EpsilonSampling, penalty, truncate
@@ -87,6 +87,39 @@ def test_long_sources(name: str, path: str):
     ours = worker_of(model, task, path=path).translate(sentences, rules)
     theirs = fairseqs(model, task, sentences, beam_size=7, max_len_b=4)
     assert_same(ours, theirs, attention=True)
+
+
+@pytest.mark.parametrize("path", [path for path in available_paths() if "avx512-" not in path])
+def test_rounded_keys_and_values(path: str):
+    """With weights in bf16 the decoder keeps keys and values in bf16; other paths round inputs."""
+
+    def rounded(x: Tensor) -> Tensor:
+        return x.bfloat16().float()
+
+    model, task = models.build(LONG["transformer"], size=SIZE)
+    for weight in model.parameters():
+        if weight.dim() == 2:
+            weight.data = rounded(4 * weight.data)
+    sentences = models.random_sentences([129, 40, 7, 1], size=SIZE)
+    rules = Rules(beam=7, max_len_b=8)
+    ours = worker_of(model, task, "bf16", path).translate(sentences, rules)
+    unrounded = fairseqs(model, task, sentences, beam_size=7, max_len_b=8)
+    for layer in model.decoder.layers:
+        for attention in (layer.self_attn, layer.encoder_attn):
+            for projection in (attention.k_proj, attention.v_proj):
+                projection.register_forward_hook(lambda module, inputs, y: rounded(y))
+    theirs = fairseqs(model, task, sentences, beam_size=7, max_len_b=8)
+    assert_same(ours, theirs, atol=0.02)  # sums in another order are rounded to other numbers
+    assert _distance(ours, theirs) < 0.25 * _distance(ours, unrounded)
+
+
+def _distance(ours: list[list[Hypothesis]], theirs: list[list[Hypothesis] | None]) -> float:
+    """Add up how much the scores of hypotheses differ, without those of tied sentences."""
+    return sum(
+        abs(our.score - their.score)
+        for our_hypotheses, their_hypotheses in zip(ours, theirs, strict=True)
+        for our, their in zip(our_hypotheses, their_hypotheses or our_hypotheses, strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", WITHOUT_CACHES)

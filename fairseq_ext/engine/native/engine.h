@@ -48,6 +48,11 @@ typedef struct {
     int32_t token;
 } best;
 
+/* Returns the address of the n-th number of an array of fp32, or of bf16 if `bf16`. */
+static inline const float *nth(int bf16, const float *numbers, int64_t n) {
+    return (const float *)((const char *)numbers + n * (bf16 ? 2 : 4));
+}
+
 /* The functions that depend on the instruction set. Counts are in floats unless said otherwise. */
 typedef struct {
     /* y[rows, N] = f(x[rows, K] W^T + bias) + added; rows of y are y_stride apart. `added` must be
@@ -61,16 +66,21 @@ typedef struct {
     void (*activate)(int act, const float *x, int64_t n, float *y);
     /* y = a x + b z */
     void (*add)(float a, const float *x, float b, const float *z, int64_t n, float *y);
-    /* out[i] = scale q . rows[i] for n rows; `out` has room for n rounded up to a multiple of 16 */
-    void (*dots)(const float *q, const float *const *rows, int64_t n, int64_t dim, float scale,
-                 float *out);
+    /* y = x in bf16; y may begin where x does. */
+    void (*to_bf16)(const float *x, int64_t n, uint16_t *y);
+    /* The next four functions read rows of fp32, or of bf16 if `bf16`.
+     * out[i] = scale q . rows[i] for n rows; `out` has room for n rounded up to a multiple of 16 */
+    void (*dots)(int bf16, const float *q, const float *const *rows, int64_t n, int64_t dim,
+                 float scale, float *out);
     /* `dots` of several queries with keys in blocks of 16 rows, [block][dim][16]. */
-    void (*block_dots)(int64_t queries, const float *q, int64_t q_stride, const float *blocks,
-                       int64_t n, int64_t dim, float scale, float *out, int64_t out_stride);
+    void (*block_dots)(int bf16, int64_t queries, const float *q, int64_t q_stride,
+                       const float *blocks, int64_t n, int64_t dim, float scale, float *out,
+                       int64_t out_stride);
     /* y = sum of weights[i] rows[i] over n rows */
-    void (*mix)(const float *weights, const float *const *rows, int64_t n, int64_t dim, float *y);
-    /* `mix` with the weights of several queries, over rows that are v_stride apart. */
-    void (*mix_together)(int64_t queries, const float *weights, int64_t w_stride,
+    void (*mix)(int bf16, const float *weights, const float *const *rows, int64_t n,
+                int64_t dim, float *y);
+    /* `mix` with the weights of several queries, over rows that are v_stride numbers apart. */
+    void (*mix_together)(int bf16, int64_t queries, const float *weights, int64_t w_stride,
                          const float *values, int64_t v_stride, int64_t n, int64_t dim, float *y,
                          int64_t y_stride);
     /* The softmax of x, in place. */

@@ -239,6 +239,12 @@ static void row_wise(workspace *space, const operation *op, int64_t rows) {
         }
 }
 
+/* Whether an operation writes all of some columns. */
+static int makes(const operation *op, columns place) {
+    return op->out.index == place.index && op->out.offset <= place.offset &&
+           op->out.offset + op->out.width >= place.offset + place.width;
+}
+
 /* Reorders each sentence's keys into blocks of 16 tokens, [head][block][dim][16]; the last block is
  * filled up with zeros. */
 static void transpose(workspace *space, const operation *op) {
@@ -261,28 +267,45 @@ static void transpose(workspace *space, const operation *op) {
     }
 }
 
+/* Returns whether the decoder's attention `op` keeps its keys and values in bf16, to read them in less
+ * time. It does if they come from a product with INT8 or BF16 weights, which rounds more than that. */
+static int keeps_bf16(const program *what, const operation *op) {
+    if ((op->code != ATTEND_PAST && op->code != ATTEND_SOURCE) || op->ints[2]) return 0;
+    const int past = op->code == ATTEND_PAST;
+    const operation *list = past ? what->decoder : what->encoder;
+    const int32_t count = past ? what->decoder_count : what->encoder_count;
+    for (int32_t i = 0; i < count; i++)
+        if (makes(&list[i], op->in[2]))
+            return list[i].code == LINEAR && (what->weights[list[i].weights[0]].kind == INT8 ||
+                                              what->weights[list[i].weights[0]].kind == BF16);
+    return 0;
+}
+
 /* Where a sentence's keys and values are. */
 typedef struct {
     const float *keys, *values;
-    int64_t count, blocks, values_stride;
+    int64_t count, blocks, values_stride; /* in numbers */
+    int bf16;
 } memory;
 
 static memory memory_of(workspace *space, const operation *op, int64_t sentence) {
     const shape *what = &space->what->shapes[op->in[2].index];
     const int64_t width = op->in[1].width;
-    memory found;
-    found.values_stride = what->width;
+    memory found = {.values_stride = what->width, .bf16 = keeps_bf16(space->what, op)};
+    int64_t before; /* blocks of keys of the sentences before */
     if (what->phase == SLOTS) {
         found.count = what->rows;
         found.blocks = (found.count + BLOCK - 1) / BLOCK;
-        found.keys = space->registers[op->in[1].index] + sentence * found.blocks * BLOCK * width;
+        before = sentence * found.blocks;
         found.values = rows_of(space, op->in[2]) + sentence * found.count * found.values_stride;
     } else {
         found.count = space->begins[sentence + 1] - space->begins[sentence];
         found.blocks = (found.count + BLOCK - 1) / BLOCK;
-        found.keys = space->registers[op->in[1].index] + space->block_begins[sentence] * BLOCK * width;
+        before = space->block_begins[sentence];
         found.values = rows_of(space, op->in[2]) + space->begins[sentence] * found.values_stride;
     }
+    found.keys = nth(found.bf16, space->registers[op->in[1].index], before * BLOCK * width);
+    if (found.bf16) found.values_stride *= 2;
     return found;
 }
 
@@ -290,11 +313,12 @@ static memory memory_of(workspace *space, const operation *op, int64_t sentence)
  * values[j] is signs times half of a bound B_j. SIGNED adds the signs of all rows; UNSIGNED adds
  * those of rows whose weights[j] B_j is at least half of the largest such product. Sums of signs
  * are exact: a sum of 0 is 0 for the next binarization. */
-static void mix(workspace *space, float *weights, int64_t n, int64_t dim, int how, float *y) {
+static void mix(workspace *space, int bf16, float *weights, int64_t n, int64_t dim, int how,
+                float *y) {
     const float *const *values = space->pointers;
     float most = 0;
     if (!how) {
-        space->math->mix(weights, values, n, dim, y);
+        space->math->mix(bf16, weights, values, n, dim, y);
         return;
     }
     for (int64_t j = 0; j < n; j++)
@@ -313,13 +337,16 @@ static void show(const workspace *space, int64_t heads, const float *weights, in
     space->math->add(1, seen, share, weights, n, seen);
 }
 
-/* Tokens whose keys and values are fetched into the cache while the head before is computed. The
- * processor itself fetches ahead only within a page of memory. */
+/* Tokens whose keys and values are fetched into the second-level cache while the head before is
+ * computed: the first-level cache is too small for those of all heads. The processor itself fetches
+ * ahead only within a page of memory. */
 enum { SOON = 64 };
 
-static inline void fetch_rows(const float *rows, int64_t stride, int64_t count, int64_t width) {
+static inline void fetch_rows(int bf16, const float *rows, int64_t stride, int64_t count,
+                              int64_t width) {
     for (int64_t j = 0; j < count; j++)
-        for (int64_t i = 0; i < width; i += CACHE_LINE / 4) __builtin_prefetch(rows + j * stride + i);
+        for (int64_t i = 0; i < width; i += CACHE_LINE / (bf16 ? 2 : 4))
+            __builtin_prefetch(nth(bf16, rows, j * stride + i), 0, 2);
 }
 
 /* Queries that are computed together, while the keys and values that they share are in the cache. */
@@ -335,25 +362,26 @@ static void attend(workspace *space, const operation *op, const memory *from, in
     const int64_t n = from->count, room = from->blocks * BLOCK, soon = n < SOON ? n : SOON;
     const float *query = rows_of(space, op->in[0]) + row * q_stride;
     float *y = rows_of(space, op->out) + row * y_stride, *scores = space->scores;
+    const int bf16 = from->bf16;
     for (int64_t h = 0; h < heads; h++, query += dim, y += read) {
-        const float *values = from->values + h * read;
-        const float *keys = from->keys + h * room * dim;
-        fetch_rows(keys + room * dim, 0, 1, soon * dim);
-        fetch_rows(values + read, from->values_stride, soon, read);
-        space->math->block_dots(queries, query, q_stride, keys, n, dim,
+        const float *values = nth(bf16, from->values, h * read);
+        const float *keys = nth(bf16, from->keys, h * room * dim);
+        fetch_rows(bf16, nth(bf16, keys, room * dim), 0, 1, soon * dim);
+        fetch_rows(bf16, nth(bf16, values, read), from->values_stride, soon, read);
+        space->math->block_dots(bf16, queries, query, q_stride, keys, n, dim,
                                 op->reals[0], scores, room);
         for (int64_t i = 0; i < queries; i++) {
             space->math->softmax(scores + i * room, n);
             if (seen) show(space, heads, scores + i * room, n, seen + i * space->attention_stride);
         }
         if (!op->ints[2]) {
-            space->math->mix_together(queries, scores, room, values, from->values_stride, n, read, y,
-                                      y_stride);
+            space->math->mix_together(bf16, queries, scores, room, values, from->values_stride,
+                                      n, read, y, y_stride);
             continue;
         }
         for (int64_t j = 0; j < n; j++) space->pointers[j] = values + j * from->values_stride;
         for (int64_t i = 0; i < queries; i++)
-            mix(space, scores + i * room, n, read, op->ints[2], y + i * y_stride);
+            mix(space, 0, scores + i * room, n, read, op->ints[2], y + i * y_stride);
     }
 }
 
@@ -376,8 +404,8 @@ static void attend_source(workspace *space, const operation *op) {
     }
 }
 
-/* Allocates a cache's memory for this step: `width` floats for each hypothesis. */
-static float *remember(workspace *space, int32_t cache, int64_t width) {
+/* Allocates a cache's memory for this step: `bytes` for each hypothesis. */
+static float *remember(workspace *space, int32_t cache, int64_t bytes) {
     if (space->step >= space->cache_steps) {
         const int64_t steps = space->step * 2 + 32;
         for (int i = 0; i < space->what->cache_count; i++) {
@@ -390,37 +418,44 @@ static float *remember(workspace *space, int32_t cache, int64_t width) {
     }
     float **place = &space->caches[cache][space->step];
     free(*place);
-    *place = aligned_alloc(64, ((size_t)(space->hypotheses * width) * sizeof(float) + 127) / 64 * 64);
+    *place = aligned_alloc(64, (size_t)(space->hypotheses * bytes + 127) / 64 * 64);
     return *place;
 }
 
 static int attend_past(workspace *space, const operation *op) {
     const int64_t heads = op->ints[0], width = op->in[0].width, dim = width / heads;
     const int64_t steps = space->step + 1;
-    float *now = remember(space, op->ints[1], 2 * width);
+    const int bf16 = keeps_bf16(space->what, op);
+    float *now = remember(space, op->ints[1], 2 * width * (bf16 ? 2 : 4));
     if (!now || room_for_scores(space, steps + BLOCK)) return 1;
     for (int64_t r = 0; r < space->hypotheses; r++)
-        for (int part = 0; part < 2; part++)
-            memcpy(now + (2 * r + part) * width,
-                   rows_of(space, op->in[1 + part]) + r * stride_of(space, op->in[1 + part]),
-                   (size_t)width * sizeof *now);
+        for (int part = 0; part < 2; part++) {
+            const float *from =
+                rows_of(space, op->in[1 + part]) + r * stride_of(space, op->in[1 + part]);
+            float *kept = (float *)nth(bf16, now, (2 * r + part) * width);
+            if (bf16) space->math->to_bf16(from, width, (uint16_t *)kept);
+            else memcpy(kept, from, (size_t)width * sizeof *kept);
+        }
+    float *const *cache = space->caches[op->ints[1]];
+    const float **rows = space->pointers;
     for (int64_t r = 0; r < space->hypotheses; r++) {
         const int32_t *line = space->ancestors + r * space->ancestor_stride;
         const float *query = rows_of(space, op->in[0]) + r * stride_of(space, op->in[0]);
         float *y = rows_of(space, op->out) + r * stride_of(space, op->out);
         for (int64_t t = 0; t < steps; t++)
-            space->pointers[t] = space->caches[op->ints[1]][t] + 2 * width * (t < space->step ? line[t] : r);
+            rows[t] = nth(bf16, cache[t], 2 * width * (t < space->step ? line[t] : r));
         /* What the next hypothesis reads is fetched, unless this one reads it too. */
         const int32_t *next = r + 1 < space->hypotheses ? line + space->ancestor_stride : line;
         for (int64_t h = 0; h < heads; h++) {
             for (int64_t t = 0; t < space->step; t++)
                 if (next[t] != line[t])
-                    fetch_rows(space->caches[op->ints[1]][t] + 2 * width * next[t] + h * dim, width, 2, dim);
-            space->math->dots(query + h * dim, space->pointers, steps, dim, op->reals[0], space->scores);
+                    fetch_rows(bf16, nth(bf16, cache[t], 2 * width * next[t] + h * dim), width,
+                               2, dim);
+            space->math->dots(bf16, query + h * dim, rows, steps, dim, op->reals[0], space->scores);
             space->math->softmax(space->scores, steps);
-            for (int64_t t = 0; t < steps; t++) space->pointers[t] += width;
-            mix(space, space->scores, steps, dim, op->ints[2], y + h * dim);
-            for (int64_t t = 0; t < steps; t++) space->pointers[t] += dim - width;
+            for (int64_t t = 0; t < steps; t++) rows[t] = nth(bf16, rows[t], width);
+            mix(space, bf16, space->scores, steps, dim, op->ints[2], y + h * dim);
+            for (int64_t t = 0; t < steps; t++) rows[t] = nth(bf16, rows[t], dim - width);
         }
     }
     return 0;
@@ -434,7 +469,7 @@ static void mix_slots(workspace *space, const operation *op) {
     for (int64_t s = 0; s < space->sentences; s++) {
         const float *x = rows_of(space, op->in[0]) + space->begins[s] * stride;
         float *y = rows_of(space, op->out) + s * slots * y_stride;
-        space->math->mix_together(slots, (const float *)matrix->values, matrix->inputs, x, stride,
+        space->math->mix_together(0, slots, (const float *)matrix->values, matrix->inputs, x, stride,
                                   space->begins[s + 1] - space->begins[s], op->out.width, y, y_stride);
     }
 }
@@ -465,7 +500,7 @@ static int64_t window(workspace *space, const operation *op, columns from, int64
 
 static int keep_rows(workspace *space, const operation *op, columns from) {
     if (space->what->shapes[op->out.index].phase != HYPOTHESES) return 0;
-    float *now = remember(space, op->ints[1], from.width);
+    float *now = remember(space, op->ints[1], from.width * (int64_t)sizeof *now);
     if (!now) return 1;
     for (int64_t r = 0; r < space->hypotheses; r++)
         memcpy(now + r * from.width, rows_of(space, from) + r * stride_of(space, from),
@@ -507,7 +542,7 @@ static int convolve(workspace *space, const operation *op, int64_t rows) {
                 space->math->add(table[2 * i + 1], taps + first, 1, kernel + shift, size, kernel + shift);
                 first += size;
             }
-            space->math->mix(kernel + skipped, space->pointers, count, dim, y + h * dim);
+            space->math->mix(0, kernel + skipped, space->pointers, count, dim, y + h * dim);
             for (int64_t i = 0; i < count; i++) space->pointers[i] += dim;
         }
     }
@@ -529,7 +564,7 @@ static int filter(workspace *space, const operation *op, int64_t rows) {
         int64_t skipped;
         const int64_t count = window(space, op, op->in[0], r, left, taps, &skipped);
         for (int64_t h = 0; h < heads; h++) {
-            space->math->mix(kernels + h * taps + skipped, space->pointers, count, dim, y + h * dim);
+            space->math->mix(0, kernels + h * taps + skipped, space->pointers, count, dim, y + h * dim);
             for (int64_t i = 0; i < count; i++) space->pointers[i] += dim;
         }
     }
@@ -635,7 +670,7 @@ static void attend_additively(workspace *space, const operation *op) {
             space->pointers[i] = values + i * values_stride;
         }
         space->math->softmax(space->scores, n);
-        space->math->mix(space->scores, space->pointers, n, op->out.width,
+        space->math->mix(0, space->scores, space->pointers, n, op->out.width,
                          rows_of(space, op->out) + r * stride_of(space, op->out));
         if (space->attention && op->ints[1])
             show(space, 1, space->scores, n, space->attention + r * space->attention_stride);
@@ -670,6 +705,38 @@ static int run(workspace *space, const operation *op, int encoding) {
     }
 }
 
+/* Returns whether an operation before the i-th one of the decoder attends to the same keys (`part` 1) or
+ * values (2) of the source. */
+static int is_read_before(const program *what, int32_t i, int part) {
+    const columns place = what->decoder[i].in[part];
+    for (int32_t j = 0; j < i; j++) {
+        const operation *op = &what->decoder[j];
+        if (op->code == ATTEND_SOURCE && op->in[part].index == place.index &&
+            op->in[part].offset == place.offset)
+            return 1;
+    }
+    return 0;
+}
+
+/* Rounds the source's keys and values that the decoder reads in bf16. They are rounded in place: each
+ * row of values still begins where it did. */
+static void round_source(workspace *space, int64_t blocks) {
+    const program *what = space->what;
+    for (int32_t i = 0; i < what->decoder_count; i++) {
+        const operation *op = &what->decoder[i];
+        if (op->code != ATTEND_SOURCE || !keeps_bf16(what, op)) continue;
+        const shape *from = &what->shapes[op->in[2].index];
+        const int64_t slots = (from->rows + BLOCK - 1) / BLOCK;
+        const int64_t count = BLOCK * (from->phase == SLOTS ? space->sentences * slots : blocks);
+        float *keys = space->registers[op->in[1].index], *values = rows_of(space, op->in[2]);
+        if (!is_read_before(what, i, 1))
+            space->math->to_bf16(keys, count * op->in[1].width, (uint16_t *)keys);
+        for (int64_t r = 0; !is_read_before(what, i, 2) && r < rows_in(space, op->in[2].index); r++)
+            space->math->to_bf16(values + r * from->width, op->in[2].width,
+                                 (uint16_t *)(values + r * from->width));
+    }
+}
+
 int encode(workspace *space) {
     int64_t longest = 0, blocks = 0;
     free(space->block_begins);
@@ -699,6 +766,7 @@ int encode(workspace *space) {
         }
         if (reserve(space, op->out.index, rows) || run(space, op, 1)) return 1;
     }
+    round_source(space, blocks);
     return 0;
 }
 
