@@ -18,7 +18,7 @@ from tests.support.serving import Server, serving
 
 PAIRS = REPO / "tests" / "support" / "tatoeba_es_en.tsv"
 EVERYDAY = REPO / "tests" / "support" / "everyday.tsv"
-BLEU = {"tatoeba-en-es": 56.3, "tatoeba-es-en": 54.1, "tatoeba-es-en-bmt-1": 48.8}
+BLEU = {"tatoeba-en-es": 56.3, "tatoeba-es-en": 54.7, "tatoeba-es-en-bmt-1": 48.8}
 """On the pairs in that file. Two models may have seen some of them: this shows changes alone."""
 
 
