@@ -98,8 +98,8 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str
     Returns:
         A description that unpacking needs, and the packed weights. The description has
         ``binarizer``, ``granularity`` and ``inputs``, the number of columns of each weight by name.
-        The packed weights are ``{name: {ending: tensor}}``: packed signs and levels of each weight,
-        by the ending that the file adds to the weight's name.
+        The packed weights are ``{name: {ending: tensor}}``: two tensors for each weight, its packed
+        signs and its levels. In a file, the tensors are called by name and ending.
 
     Raises:
         CheckpointError: no weights are binary or ternary. The caller must put the checkpoint's name

@@ -145,7 +145,7 @@ class BinaryLinear(nn.Linear):
             self.binary_inputs = self.inputs and stage >= 2
 
     def forward(self, x: Tensor, dropout: nn.Module | None = None) -> Tensor:
-        """Map ``x`` ``[..., K]`` to ``[..., N]``; ``dropout`` follows the inputs' binarization."""
+        """Map ``x`` ``[..., K]`` to ``[..., N]``; apply ``dropout`` after any binarization."""
         if self.binary_weights and self.binary_inputs:
             return self._binary_forward(x, dropout)
         if self.binary_inputs:

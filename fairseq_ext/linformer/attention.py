@@ -160,15 +160,15 @@ class LengthProjection(nn.Module):
     - ``convolution``: each slot is the sum of such a window with ``w`` learned weights, which all
       slots share (a convolution over time with kernel and stride ``w``).
 
-    If ``K`` does not divide ``N``, fewer than ``K`` windows may cover a source of ``N`` tokens; the
-    last slots are then always empty.
+    If fewer than ``K`` windows cover ``N`` tokens, the last slots are always empty.
 
     Learned matrices have two initializations, which keep slots and scores bounded for every length:
 
     - ``identity``: ``E_ij = 1 / (1 + ⌊j / K⌋)`` where ``j mod K = i``, else 0. The first ``K``
       tokens fill one slot each, which is exact attention. The second ``K`` tokens are added to the
-      slots with weight 1/2, the third with 1/3, and so on. A slot's norm is at most ``√(π²/6)``
-      times a token's if tokens are independent, and ``ln(N / K) + 1`` times if they are equal.
+      slots with weight 1/2, the third with 1/3, and so on. Compared with a token, a slot's norm
+      is at most ``√(π²/6)`` times as large for independent tokens (on average), and at most
+      ``ln(N / K) + 1`` times for equal tokens.
     - ``normal``: entries are drawn with mean 0 and variance ``1 / N``, so on average a slot's norm
       is at most a token's. (Wang et al.'s analysis has variance ``1 / K``, with which scores grow
       with ``√S``.)

@@ -1,7 +1,7 @@
 """Encoder-only models that classify sentences, with Linformer attention or exact attention.
 
 Pampaloni (section 7) finds that Linformer speeds up an encoder alone much more than a translation
-model, and suggests sentence classification as the better benchmark. Both models consist of an
+model, and suggests sentence classification as the better benchmark. Both models below consist of an
 encoder, a pooling over the tokens and fairseq's classification head. They differ only in the
 encoder's attention:
 

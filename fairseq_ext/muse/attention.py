@@ -81,7 +81,7 @@ class MultiScaleAttention(nn.Module):
 
     @property
     def parts_in(self) -> int:
-        """The number of projections in the input: 3 (q, k, v), or 4 with separate values."""
+        """The number of projections in :meth:`forward`'s input: q, k, v and any separate values."""
         return 4 if self.separate else 3
 
     @property

@@ -60,8 +60,8 @@ def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
 def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: Writer) -> Columns:
     """Compile ``x + W_Dec parts``; return the columns of the sum.
 
-    ``W_Dec`` joins the last matrices of all branches (section 3.5). ``parts`` are their inputs, in
-    adjacent columns of a register.
+    ``W_Dec`` joins the last matrices of all branches (section 3.5). ``parts`` are the
+    matrices' inputs, in adjacent columns of a register.
     """
     projections = layer.projections
     if isinstance(projections, FusedProjections):

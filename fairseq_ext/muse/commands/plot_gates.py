@@ -56,7 +56,7 @@ def _plot_gates(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Gates:
-    """The shares of the kernel sizes in each layer, lowest first; {} if it has no convolution."""
+    """The shares of the kernel sizes in each layer, lowest first; {} without convolution."""
 
     encoder: tuple[Shares, ...]
     decoder: tuple[Shares, ...]
