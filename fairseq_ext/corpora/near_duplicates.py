@@ -91,8 +91,8 @@ def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
 
     The sentence has ``length`` words, and each column is for a skeleton. The first skeleton leaves
     out no word. From :data:`ONE_WORD` words on, each word is left out in turn. From
-    :data:`TWO_WORDS` words on, each pair of words is left out, too; above ``longest``, only each
-    pair of neighbours. A position of ``length`` or more stands for no word.
+    :data:`TWO_WORDS` words on, each pair of words is left out, too, or, in sentences of more than
+    ``longest`` words, each pair of neighbours. A position of ``length`` or more stands for no word.
     """
     places = [(length, length + 1)]
     if length >= ONE_WORD:

@@ -158,9 +158,12 @@ class SplitJob:
         report = {"read": kept + dropped.total(), "kept": kept, "dropped": dropped}
         self._finish(name, prints.astype(np.uint64), report)
 
-    def _fingerprints(self, clean: str) -> np.ndarray:
-        """Read the fingerprints ``[3, N]`` of the N sources, targets and pairs of a part."""
-        return np.load(self.beside(clean, "npy"), allow_pickle=False)
+    def _fingerprints(self, clean_name: str) -> np.ndarray:
+        """Read the fingerprints ``[3, N]`` of the N sources, targets and pairs of a part.
+
+        ``clean_name`` is the name of the part's report.
+        """
+        return np.load(self.beside(clean_name, "npy"), allow_pickle=False)
 
     def repeat(self, name: str) -> None:
         """Find the repeated pairs of all parts, and count the distinct sentences of each side.
@@ -170,8 +173,8 @@ class SplitJob:
         number = _number(name)
         places: list[np.ndarray] = []  # part and line of each pair in the range
         rows: tuple[list[np.ndarray], ...] = ([], [], [])
-        for part, clean in enumerate(self.clean_names):
-            hashes = self._fingerprints(clean)
+        for part, clean_name in enumerate(self.clean_names):
+            hashes = self._fingerprints(clean_name)
             inside = near_duplicates.in_range(hashes, number, self.partitions)
             lines = np.flatnonzero(inside[PAIR])
             places.append(np.stack([np.full_like(lines, part), lines]))
@@ -205,8 +208,8 @@ class SplitJob:
         options, key = self.options, self.key
         held_count = options.valid + options.test
         smallest = np.empty(0, np.uint64)
-        for clean in self.clean_names:
-            keys = self._fingerprints(clean)[key]
+        for clean_name in self.clean_names:
+            keys = self._fingerprints(clean_name)[key]
             smallest = np.unique(np.concatenate([smallest, keys]))[: held_count + 1]
         if len(smallest) <= held_count:
             raise DataError(
@@ -215,8 +218,8 @@ class SplitJob:
                 "for fewer."
             )
         candidates = []
-        for number, clean in enumerate(self.clean_names):
-            hashes = self._fingerprints(clean)
+        for number, clean_name in enumerate(self.clean_names):
+            hashes = self._fingerprints(clean_name)
             lines = np.flatnonzero(np.isin(hashes[key], smallest[:held_count]))
             rows = np.zeros(len(lines), HELD)
             rows["part"], rows["line"] = number, lines
@@ -237,12 +240,12 @@ class SplitJob:
         Repeated pairs are left out. A corpus with too few pairs is refused.
         """
         options = self.options
-        kept = [self.load(clean)["kept"] for clean in self.clean_names]
+        kept = [self.load(clean_name)["kept"] for clean_name in self.clean_names]
         first = [~self._repeated(number, count) for number, count in enumerate(kept)]
 
         def sentences(side: int) -> Iterator[str]:
-            for clean, mask in zip(self.clean_names, first, strict=True):
-                with self.beside(clean, "tsv").open(encoding="utf-8", newline="\n") as file:
+            for clean_name, mask in zip(self.clean_names, first, strict=True):
+                with self.beside(clean_name, "tsv").open(encoding="utf-8", newline="\n") as file:
                     for pair in itertools.compress(file, mask):
                         yield pair.split("\t")[side]
 
@@ -297,15 +300,15 @@ class SplitJob:
         dropped, fate_counts = Counter[str](), Counter[int]()
         pairs, words = [0] * len(SPLITS), [[0, 0] for _ in SPLITS]
         texts = [{"read": 0, "train": 0} for _ in self.texts]
-        for number, (part, clean) in enumerate(zip(self.parts, self.clean_names, strict=True)):
-            report, before = self.load(clean), pairs[0]
+        for number, (part, clean_name) in enumerate(zip(self.parts, self.clean_names, strict=True)):
+            report, before = self.load(clean_name), pairs[0]
             dropped.update(report["dropped"])
-            fates, leak_count = self._fates(number, clean, report["kept"])
+            fates, leak_count = self._fates(number, clean_name, report["kept"])
             if "train" in leaks:
                 leaks["train"] += leak_count
             fate_counts.update(fates.tolist())
-            copies = self._copies(part, clean, fates)
-            with self.beside(clean, "tsv").open(encoding="utf-8", newline="\n") as file:
+            copies = self._copies(part, clean_name, fates)
+            with self.beside(clean_name, "tsv").open(encoding="utf-8", newline="\n") as file:
                 for line, fate, times in zip(file, fates.tolist(), copies.tolist(), strict=True):
                     if fate >= len(SPLITS):
                         continue
@@ -326,11 +329,11 @@ class SplitJob:
             "texts": texts,
         }
 
-    def _fates(self, number: int, clean: str, pair_count: int) -> tuple[np.ndarray, int]:
+    def _fates(self, number: int, clean_name: str, pair_count: int) -> tuple[np.ndarray, int]:
         """Return the fate of each pair in part ``number``, and the number of leaks into train.
 
         A fate is the number of a split, or the reason to drop the pair, such as :data:`REPEATED`.
-        ``clean`` is the name of the part's report, and ``pair_count`` its number of pairs.
+        ``clean_name`` is the name of the part's report, and ``pair_count`` its number of pairs.
         """
         fates = np.zeros(pair_count, np.uint8)
         if self.options.as_split is not None:
@@ -340,7 +343,7 @@ class SplitJob:
         repeated = self._repeated(number, pair_count)
         leaked = np.zeros(pair_count, bool)
         if self.options.key != GROUPS:
-            hashes = self._fingerprints(clean)
+            hashes = self._fingerprints(clean_name)
             key = SIDES.index(self.load("held.json")["key"])
             fates[np.isin(hashes[key], held["key"])] = FURTHER
             leaked = np.isin(hashes[1 - key], held["other"]) & (fates != FURTHER) & ~repeated
@@ -352,7 +355,7 @@ class SplitJob:
         return fates, int(leaked.sum())
 
     def _repeated(self, number: int, pair_count: int) -> np.ndarray:
-        """Return a mask of the pairs in part ``number`` that repeat an earlier pair of any part."""
+        """Mark those of the ``pair_count`` pairs in part ``number`` that repeat an earlier pair."""
         repeated = np.zeros(pair_count, bool)
         for name in self.repeat_names:
             places = np.load(self.beside(name, "npy"), mmap_mode="r", allow_pickle=False)
@@ -360,15 +363,16 @@ class SplitJob:
             repeated[places[1, span]] = True
         return repeated
 
-    def _copies(self, part: PairPart, clean: str, fates: np.ndarray) -> np.ndarray:
-        """Return how often each pair is written: its text's weight, rounded up or down at random.
+    def _copies(self, part: PairPart, clean_name: str, fates: np.ndarray) -> np.ndarray:
+        """Return how often each pair of a part is written: once in valid and test.
 
-        The pair's fingerprint serves as random number. Pairs of valid and test are written once.
+        In train the number is the weight of the pair's text, rounded up or down at random; the
+        pair's fingerprint serves as random number. ``fates`` is a result of :meth:`_fates`.
         """
         weight = self.texts[part.text].weight
         if weight == 1:
             return np.ones(len(fates), np.uint8)
-        drawn = self._fingerprints(clean)[PAIR] < (weight - int(weight)) * 2.0**64
+        drawn = self._fingerprints(clean_name)[PAIR] < (weight - int(weight)) * 2.0**64
         return np.where(fates == 0, int(weight) + drawn, 1)
 
 
@@ -382,8 +386,8 @@ def prepare(
 ) -> SplitJob:
     """Unpack texts into an existing folder, cut them into parts, and return the job to split them.
 
-    If several workers share the folder, each file is unpacked by only one of them. The fingerprints
-    are divided into ranges of about ``range_size``.
+    If several workers share the folder, each file is unpacked by only one of them. The hashes of
+    pairs (their fingerprints) will be compared in ranges of about ``range_size`` hashes each.
     """
     packed = {
         pair_texts.unpacked_name(number, place): (text, place)
