@@ -151,7 +151,7 @@ class SpannedSentences:
     """Sentences in which masks replace spans that must stay unchanged, such as URLs.
 
     The caller translates ``texts``, the masked sentences, and gives the results to :meth:`restore`.
-    If the translation of a sentence has lost a mask, the caller translates the parts between the
+    If all translations of a sentence have lost a mask, the caller translates the texts between the
     spans one by one, and gives these results to :meth:`complete`.
     """
 
@@ -164,10 +164,11 @@ class SpannedSentences:
     def restore(
         self, ranked: Sequence[Ranked], most: int | None = None
     ) -> tuple[list[str], list[int]]:
-        """Put the spans back into ``ranked``, the translations of the masked sentences.
+        """Replace the masks in the translations of the masked sentences, ``ranked``, by the spans.
 
-        Keep at most ``most`` translations of a sentence (None: all). Return the parts that the
-        caller must still translate, and for each part the index of its sentence.
+        The object stores the results, at most ``most`` for each sentence (None: all). Return the
+        texts that the caller must still translate, those between the spans of sentences that have
+        no translation with all masks; and for each text the index of its sentence.
         """
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
             restored = zip(map(line.restored, row.texts), row.candidates, strict=True)
@@ -185,7 +186,7 @@ class SpannedSentences:
         return [part for part, _ in parts], [place for _, place in parts]
 
     def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
-        """Return all translations; ``ranked`` are those of the parts from :meth:`restore`."""
+        """Return all translations; ``ranked`` are those of the texts from :meth:`restore`."""
         translated, results = iter(ranked), list[Ranked]()
         for line, result in zip(self._masked, self._results, strict=True):
             if result is None:

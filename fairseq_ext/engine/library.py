@@ -140,8 +140,9 @@ class Machine:
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
         """Divide a batch into slices of sentences, which are translated one slice after another.
 
-        ``lists`` is the result of :meth:`lists`. The machine copies the output weights of the
-        listed tokens of a slice: at most :data:`COPIES` bytes, unless it has one sentence.
+        ``lists`` is the result of :meth:`lists`. For each slice, the machine copies the output
+        weights of the tokens listed for its sentences. A slice ends before these copies would take
+        more than :data:`COPIES` bytes, but has at least one sentence.
         """
         first = count = 0
         for place, tokens in enumerate(lists):

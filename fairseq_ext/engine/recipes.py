@@ -108,10 +108,10 @@ class Evaluator:
         self._weight, self._budget, self._compact = weight, budget, compact
 
     def compact(self, recipe: Recipe) -> Compact | None:
-        """Return the result of a recipe as an int8 matrix and the unit of each row.
+        """Return the result of a recipe as an int8 matrix, and the factor (unit) of each row.
 
-        This works if the recipe is a weight stored in int8, or the operation ``rows`` of such
-        weights with equally many columns. Otherwise, return None.
+        The recipe must be a weight stored in int8, or stack such weights with equally many columns
+        by the operation ``rows``. For other recipes, return None.
         """
         is_rows = isinstance(recipe, list) and recipe[:1] == ["rows"]
         names = recipe[1:] if is_rows else [recipe]

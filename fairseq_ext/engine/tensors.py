@@ -152,7 +152,10 @@ class Tensors:
         return Signs.packed(unpack_trits(packed, inputs), levels, ternary=True)
 
     def _pair(self, name: str, ending: str, partner: str) -> tuple[np.ndarray, np.ndarray]:
-        """Read both tensors of a compact weight: a matrix of bytes, and a factor for each row."""
+        """Read the weight ``name`` in a compact form: a matrix of bytes, and a factor for each row.
+
+        The tensors' names are ``name`` with ``ending``, and with ``partner`` (such as ``.scale``).
+        """
         matrix = self.stored(name + ending)
         factors = self.stored(name + partner) if name + partner in self else np.empty(())
         kind = np.int8 if ending == INT8 else np.uint8

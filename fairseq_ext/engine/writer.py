@@ -78,7 +78,11 @@ class Writer(Program):
         return self._recipes.setdefault(id(array), (array, array))[1]
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
-        """Return the index of a weight in the program, adding it if needed; return -1 for None."""
+        """Return the index of an array in the program, adding it if needed; return -1 for None.
+
+        ``plain`` is True for biases and other arrays that stay in fp32, and False for weights of
+        matrix products and embeddings.
+        """
         if values is None:
             return -1
         for number, matrix in enumerate(self.matrices):
