@@ -79,10 +79,10 @@ class StockConvolution(nn.Module):
         return sum(share * out for share, out in zip(self.gate.softmax(0), outputs, strict=True))
 
 
-def build(options: Namespace, sizes: tuple[int, ...]) -> dict[str, nn.Module]:
-    """Build our convolution and both of fairseq's by name, with the same parameters."""
+def build(options: Namespace, kernel_sizes: tuple[int, ...]) -> dict[str, nn.Module]:
+    """Build our convolution and both of fairseq's, by name, all with equal weights."""
     torch.manual_seed(1)
-    ours = DynamicConvolution(options.embed_dim, options.heads, sizes, causal=False)
+    ours = DynamicConvolution(options.embed_dim, options.heads, kernel_sizes, causal=False)
     if ours.gate is not None:
         nn.init.normal_(ours.gate)
     modules = {OURS: ours, **{name: StockConvolution(ours, path) for name, path in PATHS.items()}}
@@ -197,7 +197,10 @@ def translators(size: Size, *, device: str, dtype: torch.dtype = torch.float32) 
 
 
 def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
-    """Return a function that translates the next batch of ``samples`` like ``fairseq-generate``."""
+    """Return a function that translates the next batch of ``samples`` like ``fairseq-generate``.
+
+    Each translation has exactly ``words`` words.
+    """
     side.model.prepare_for_inference_(side.cfg)
     settings = GenerationConfig(beam=BEAM, max_len_a=0, max_len_b=words, min_len=words)
     settings.engine = "fairseq"
@@ -207,7 +210,7 @@ def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
 
 
 def source_batches(options: Namespace, sentences: int) -> list[dict]:
-    """Return a batch of random sentences for each round, short and long ones in random order.
+    """Return a batch of ``sentences`` random sentences for each round, in random order of length.
 
     Many sentences are drawn, sorted by length, and cut into batches, as in fairseq. Batches at
     equal distances are returned.

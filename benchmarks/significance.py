@@ -87,7 +87,8 @@ def half_widths(
 
     This computes :meth:`Variances.half_width` for many experiments at once. ``by_sentences`` is the
     bootstrap's variance of the difference of the systems, ``noise`` the bootstrap's variance of a
-    run's score, and ``seeds`` the variance between runs of a system, ``[E]`` each.
+    run's score, and ``seeds`` the variance between runs of a system, ``[E]`` each. ``weight`` is
+    1 / runs, summed over the systems; ``freedom`` are the degrees of freedom of ``seeds``.
     """
     normal, student = NormalDist().inv_cdf(1 - LEVEL / 2), student_quantile(freedom)
     shared = np.maximum(0, by_sentences - weight * noise)
@@ -177,8 +178,9 @@ def _pseudo_experiment(metric, pool, worse, weights, seeds, runs, spread, draw) 
     """Make the pseudo-runs of two systems from the same runs; return whether p < 0.05.
 
     ``pool`` has sacrebleu's statistics of the runs' sentences, and ``worse`` those of the worse
-    system. ``weights`` say how often each bootstrap sample has each sentence. ``runs`` are the two
-    systems' numbers of pseudo-runs.
+    system. ``weights`` say how often each bootstrap sample has each sentence. ``seeds`` is the
+    standard deviation of pseudo-runs' BLEU over seeds. ``spread`` is as in :func:`pseudo_rows`.
+    ``runs`` are the two systems' numbers of pseudo-runs.
     """
     total, sentences = sum(runs), len(worse)
     # Each run's share of the worse system; in BLEU, its standard deviation is ``seeds``.

@@ -154,7 +154,10 @@ def training(options: Namespace) -> list[str]:
 
 
 def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
-    """Time updates of the model ``name`` by all sides, and add the figures to ``cells``."""
+    """Time updates of the model ``name`` by all sides, and add the figures to ``cells``.
+
+    ``before`` is the folder that the side `before` gets as ``--user-dir``.
+    """
     sides = started(name, options, before)
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     losses = {name: [] for name in sides}
@@ -194,7 +197,10 @@ def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
 
 
 def made_up(folder: Path, vocabulary: int) -> str:
-    """Binarize a corpus of random words, each at least once; return the folder of the data."""
+    """Binarize a corpus of random words, each at least once; return the folder of the data.
+
+    ``vocabulary`` is the size of the dictionary.
+    """
     folder.mkdir(exist_ok=True)
     words = [f"w{number}" for number in range(vocabulary - 4)]  # fairseq adds four
     draw = random.Random(1)
@@ -238,9 +244,9 @@ def memory(options: Namespace, folder: Path) -> list[dict[str, Any]]:
 
 
 def draw(ratios: list[dict[str, Any]], output: Path) -> None:
-    """Draw the time of each side divided by the plugin's, beside the JSON file ``output``.
+    """Draw how many times as long as with the plugin an update takes, beside the JSON ``output``.
 
-    There is a panel for each side, with a bar for each model.
+    There is a panel for each other side (such as stock fairseq), with a bar for each model.
     """
     panels: dict[str, dict[str, tuple[float, float, float]]] = {}
     for row in ratios:

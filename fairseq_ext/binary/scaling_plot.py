@@ -34,7 +34,8 @@ def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model
 
     Models in the arm ``encoder-scaling`` have the baseline's decoder, models in the arm
     ``decoder-scaling`` have its encoder, and the baseline itself is in both. All other models are
-    in the arm ``other``. An arm without models is left out. ``base`` is (N̄e, N̄d).
+    in the arm ``other``. An arm without models is left out. ``base`` is (N̄e, N̄d), the
+    numbers of parameters of the baseline's encoder and decoder.
     """
     models = sorted(models, key=lambda model: model.parameters)
     encoders = [model for model in models if model.decoder_parameters == base[1]]
@@ -47,8 +48,8 @@ def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model
 def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> list[list[float]]:
     """Return pairs ``[parameters, loss]`` of a group's law, along one of its :func:`arms`.
 
-    ``points`` is the number of pairs. Parameters are those of encoder and decoder together, from
-    the arm's smallest model to its largest.
+    ``base`` is as in :func:`arms`. ``points`` is the number of pairs. Parameters are those of
+    encoder and decoder together, from the arm's smallest model to its largest.
     """
     members = arms(group.models, base)[arm]
     fixed = np.full(points, float(base[1] if arm == ENCODER else base[0]))
@@ -62,7 +63,8 @@ def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> li
 def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | Path) -> list[Path]:
     """Plot losses and fitted laws against the model size, in a panel for each dataset (Figure 2).
 
-    Return the paths of the picture and of the JSON of its numbers.
+    ``base`` has the baseline's parameters of encoder and decoder. Return the paths of the picture
+    and of the JSON of its numbers.
     """
     with _panels(groups) as (figure, panels):
         colours = _colours(groups)
@@ -131,7 +133,10 @@ def _colours(groups: Sequence[Group]) -> dict[str, str]:
 
 
 def _draw_group(axes: Axes, group: Group, base: tuple[int, int], colour: str) -> None:
-    """Draw a group's models as markers and its law as lines, with the exponents in the legend."""
+    """Draw a group's models as markers and its law as lines, with the exponents in the legend.
+
+    ``base`` has the baseline's parameters of encoder and decoder.
+    """
     law = group.fit.law
     for arm, members in arms(group.models, base).items():
         xs, ys = [m.parameters for m in members], [m.loss for m in members]
