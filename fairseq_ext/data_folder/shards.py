@@ -30,7 +30,11 @@ OURS = (
 
 @dataclass(frozen=True)
 class Shards:
-    """A text to binarize in ``count`` shards; each stage writes the file ``name`` at its end."""
+    """A text to binarize in ``count`` shards.
+
+    The methods ``deal``, ``dictionary`` and ``shard`` are its stages. Each ends by writing the file
+    ``name``, which tells other workers that the stage is done.
+    """
 
     text: Path  # folder with the tokens of `train`, and perhaps `valid` and `test`
     out: Path  # folder to write

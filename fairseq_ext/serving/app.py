@@ -53,7 +53,10 @@ TRANSLATE_PAGE = _fill("translate.html")
 
 
 def _interface_page(schema: dict[str, Any], address: str) -> str:
-    """Build the page at ``/docs`` from the JSON schema of a request to ``/translate``."""
+    """Build the page at ``/docs`` from the JSON schema of a request to ``/translate``.
+
+    ``address`` is the address of this server, for the examples.
+    """
     rows = "".join(
         f"<tr><td>`{html.escape(name)}`</td>"
         f"<td>{html.escape(field.get('description', ''))}</td></tr>"
@@ -270,7 +273,10 @@ async def _left(request: Request) -> None:
 
 
 def build(pairs: Pairs, settings: Settings) -> Measured:
-    """Build the web application that answers requests for translations by the models."""
+    """Build the web application that translates with the models in ``pairs``.
+
+    It is wrapped in the middleware :class:`Measured`, which counts and times the requests.
+    """
     metrics, limits, batches = Metrics(), settings.limits, settings.batches
     sizes = {"batch_size": batches.batch_size, "max_tokens": batches.max_tokens}
     batcher = Batcher(metrics, room=limits.max_queue, **sizes)

@@ -124,7 +124,7 @@ def _unpacked(path: Path, former: files.Version, kind: str, find: Callable[[Path
 
 @contextmanager
 def archive_errors(path: str | Path) -> Iterator[None]:
-    """Turn errors of the block about damaged or unsafe content into a DataError about ``path``."""
+    """Raise DataError if the block fails because the file ``path`` is damaged or unsafe."""
     try:
         yield
     except FairseqExtError:

@@ -72,7 +72,7 @@ def require_file(path: str | Path, description: str = "file") -> Path:
 
 
 def head(path: str | Path, size: int) -> bytes:
-    """Return the first bytes of a file, or b"" if it cannot be read or is not a regular file."""
+    """Return a file's first ``size`` bytes, or b"" if it is not regular or cannot be read."""
     try:
         if not Path(path).is_file():  # to open a pipe would wait for someone to write to it
             return b""
@@ -125,7 +125,7 @@ def twice(paths: Iterable[str | Path]) -> Path | None:
 
 
 def is_special(path: str | Path) -> bool:
-    """Return whether no file may replace ``path``: it is a folder, a pipe, or in ``/dev``."""
+    """Return whether ``path`` is in ``/dev``, or is a folder, a pipe or anything but a file."""
     is_no_file = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113  # any text
     return is_no_file or Path(path).is_relative_to("/dev")
 
