@@ -58,8 +58,9 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
     """A criterion that trains on a teacher's probabilities and validates on the references.
 
     The training loss is ``teacher_weight`` times :func:`distillation_loss`, plus
-    ``1 - teacher_weight`` times the references' cross-entropy. The teacher is in evaluation mode
-    and has no gradient. It is not a submodule, so neither checkpoints nor the optimizer contain it.
+    ``1 - teacher_weight`` times the references' cross-entropy. The teacher, from the checkpoint
+    ``teacher``, is in evaluation mode and has no gradient. It is not a submodule, so neither
+    checkpoints nor the optimizer contain it.
     """
 
     def __init__(

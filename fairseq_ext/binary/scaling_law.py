@@ -76,7 +76,7 @@ class Law:
     base: tuple[float, float]  # (N̄e, N̄d), parameters of the baseline without embeddings
 
     def __call__(self, encoder: Array | float, decoder: Array | float) -> Array:
-        """Return the loss predicted for numbers of parameters; arrays must have equal shapes."""
+        """Predict the loss from numbers of parameters of encoder and decoder, of equal shape."""
         x, y = _logs(encoder, decoder, self.base)
         return _predict(self.theta, x, y)
 
