@@ -55,13 +55,13 @@ def recorded(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, str] 
     return words
 
 
-def difference(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
+def difference(current: Sequence[str], earlier: Sequence[str]) -> str | None:
     """Say in which line two lists of symbols first differ, and how; None if they are equal."""
     special = len(SPECIAL)
-    for index, (our, their) in enumerate(zip_longest(ours, theirs)):
-        if our != their:
+    for index, (symbol, before) in enumerate(zip_longest(current, earlier)):
+        if symbol != before:
             line = f"line {index - special + 1}" if index >= special else f"symbol {index}"
-            return f"{line} is {_shown(our)}, but was {_shown(their)}"
+            return f"{line} is {_shown(symbol)}, but was {_shown(before)}"
     return None
 
 

@@ -427,7 +427,8 @@ def _tokens(
     The symbols must be added to the dictionaries. They are language tokens for all ``codes``;
     then, if the model has them, a mask and tags for the origin of training data. The options are
     ``source_prefix`` and ``target_prefix`` of ``translation_ext``. Each is the token of
-    ``pair["src"]`` or ``pair["tgt"]``, or "" for no prefix.
+    ``pair["src"]`` or ``pair["tgt"]``, or "" for no prefix. ``settings`` are those of
+    :func:`plan_pair`.
     """
     if settings.get("lang_tok_replacing_bos_eos"):
         raise CheckpointError(
