@@ -48,7 +48,7 @@ TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 
 
 def _number(default: float, text: str) -> Any:
-    """Declare an option that is None if absent, because a model may have a default of its own."""
+    """Declare an option that is None if absent; its help is ``text`` with the usual ``default``."""
     return option(None, f"{text} ({default})")
 
 

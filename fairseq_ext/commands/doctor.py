@@ -43,7 +43,7 @@ LOW_DISK, NO_DISK = 5e9, 0.5e9  # bytes for a run's checkpoints, and for a singl
 class Check:
     """The result of a check: the status, what was checked, what was found, and the cure."""
 
-    status: str
+    status: str  # OK, NOTE, WARNING or ERROR
     topic: str
     finding: str
     cure: str = ""
