@@ -89,6 +89,7 @@ def _source(
     """Build a source for the language pair ``pair``, such as ``de-en``.
 
     ``pattern`` names both files: {language} becomes ``de`` or ``en``, {side} ``src`` or ``ref``.
+    ``archive`` and ``form`` are fields of :class:`Source`.
     """
     src, tgt = pair.split("-")
     files = (pattern.format(side="src", language=src), pattern.format(side="ref", language=tgt))

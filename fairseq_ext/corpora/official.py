@@ -39,7 +39,7 @@ Report = dict[str, Any]
 def do_once(
     folder: Path, name: str, settings: Report, outputs: Iterable[Path], work: Callable[[], Report]
 ) -> Report:
-    """Return the recorded report of a step, or do the ``work`` and record its report.
+    """Return the recorded report of the step ``name``, or do the ``work`` and record its report.
 
     The record in ``folder/.steps`` counts only if it has the same ``settings`` (all values that the
     report depends on), and if all ``outputs`` (the files that ``work`` writes) still have their

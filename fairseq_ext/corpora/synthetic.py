@@ -80,7 +80,7 @@ def write_side(options: MonolingualOptions) -> str:
 
 
 def train_files(folder: Path, sides: Sequence[str]) -> list[Path]:
-    """Return the files of a corpus's training text, which must exist."""
+    """Return the training texts of a corpus in the languages ``sides``; the files must exist."""
     return [files.require_file(folder / f"train.{side}", "text file") for side in sides]
 
 
