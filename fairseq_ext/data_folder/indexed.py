@@ -165,7 +165,7 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
 
 def read_header(index: Path) -> tuple[int, str] | None:
-    """Return the number of sentences and the token type in an index, or None if not ``mmap``.
+    """Return the number of sentences and the tokens' numpy type, or None if not ``mmap``.
 
     Raise :class:`DataError` if the file is damaged, or is no index.
     """
@@ -194,9 +194,9 @@ def read_header(index: Path) -> tuple[int, str] | None:
 
 
 def read(prefix: str | Path) -> tuple[Any, Any]:
-    """Return all tokens of a dataset as a memory map, and the places where sentences start.
+    """Return all tokens of ``<prefix>.bin`` as a memory map, and the starts of sentences.
 
-    The places are int64 ``[sentences + 1]``; the last one is the number of all tokens. Raise
+    The starts are int64 ``[sentences + 1]``; the last one is the number of all tokens. Raise
     :class:`DataError` if the layout is not ``mmap``, or if :func:`check` finds a fault.
     """
     index = require_file(f"{prefix}.idx", "index")
@@ -213,7 +213,8 @@ def read(prefix: str | Path) -> tuple[Any, Any]:
 def bytes_of_data(index: Path, sentences: int, token_type: str) -> int:
     """Return the number of bytes that the ``.bin`` of an index must have.
 
-    Raise :class:`DataError` if a sentence does not start where the sentence before it ends.
+    :func:`read_header` returns ``sentences`` and ``token_type``. Raise :class:`DataError` if a
+    sentence does not start where the sentence before it ends.
     """
     itemsize, offset = np.dtype(token_type).itemsize, np.dtype(HEADER).itemsize
     sizes = np.memmap(index, "<i4", "r", offset, (sentences,))
