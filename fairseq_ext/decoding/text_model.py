@@ -204,21 +204,21 @@ class Model:
         return [float(sum(map(float, scores))) for scores in token_scores]
 
 
-def _listed(texts: Iterable[str], argument: str) -> list[str]:
-    _require_texts(texts, argument)
+def _listed(texts: Iterable[str], name: str) -> list[str]:
+    _require_texts(texts, name)
     return list(texts)
 
 
-def _require_count(number: int, argument: str) -> None:
+def _require_count(number: int, name: str) -> None:
     if not isinstance(number, Integral) or number < 1:
-        raise wrong_value(argument, "a whole number of at least 1", number)
+        raise wrong_value(name, "a whole number of at least 1", number)
 
 
-def _require_texts(texts: Iterable[str], argument: str) -> None:
+def _require_texts(texts: Iterable[str], name: str) -> None:
     """Raise ConfigError for a string, which is an iterable of letters, and for any non-iterable."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise ConfigError(
-            f"`{argument}` must be a list of strings, but is of the type {type(texts).__name__}."
+            f"`{name}` must be a list of strings, but is of the type {type(texts).__name__}."
         )
 
 
