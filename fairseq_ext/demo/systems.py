@@ -170,7 +170,8 @@ def example_sentences(data: Path, src: str, tgt: str, max_words: int) -> list[st
     """Return up to four source sentences of 4 to 12 words from the test or validation split.
 
     ``data`` is a folder from fairseq-preprocess, whose ``text.json`` says how tokens become text.
-    Return [] if the folder has neither split, as in a bundle.
+    Sentences of over ``max_words`` words are left out. Return [] if the folder has neither split,
+    as in a bundle.
     """
     if not any(data.glob("*.bin")):
         return []  # a bundle, for which fairseq may be missing
