@@ -51,14 +51,14 @@ class EpsilonSampling(Sampling):
 
 
 def penalty(length: int, alpha: float) -> float:
-    """Compute GNMT's ``lp(Y)``, the divisor of ``log P(Y)``, for a Y of ``length`` tokens."""
+    """Compute GNMT's penalty ``((5 + length) / 6)^alpha`` of a translation of ``length`` tokens."""
     return ((5 + length) / 6) ** alpha
 
 
 def with_gnmt_scores(
     sentences: Sequence[Sequence[dict[str, Tensor]]], alpha: float
 ) -> list[list[dict[str, Tensor]]]:
-    """Divide each hypothesis's log-probability by GNMT's penalty, and sort hypotheses, best first.
+    """Divide hypotheses' log-probabilities by GNMT's :func:`penalty`; sort hypotheses, best first.
 
     ``sentences`` has the finished hypotheses of each sentence, found by fairseq's search. The
     penalty only ranks these, and does not change the search. Scores of single tokens stay

@@ -92,7 +92,7 @@ def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) 
 
 
 def check_gnmt_lenpen(alpha: float, generation: Any) -> None:
-    """Raise ConfigError if ``--gnmt-lenpen`` does not go with the other generation options."""
+    """Raise ConfigError if ``--gnmt-lenpen alpha`` does not suit other ``generation`` options."""
     if not 0 <= alpha <= STEEPEST:
         raise ConfigError(
             f"`--gnmt-lenpen` must be a number from 0 to {STEEPEST}, but is {alpha} instead; 0 "
