@@ -93,7 +93,10 @@ class MLPAttention(nn.Module):
 
 
 class GeneralAttention(nn.Module):
-    """General attention (Luong et al. 2015): ``e_j = s^T W h_j``, with ``keys_j = W h_j``."""
+    """General attention (Luong et al. 2015): ``e_j = s^T W h_j``, with ``keys_j = W h_j``.
+
+    There is no hidden layer, so ``attention_dim`` has no effect.
+    """
 
     def __init__(self, query_dim: int, key_dim: int, attention_dim: int = 0) -> None:
         super().__init__()
