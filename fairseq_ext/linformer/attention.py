@@ -92,7 +92,7 @@ class LinformerAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Mix first, then project: ``E K = E (y W + 1 b^T) = (E y) W + (E 1) b^T``; F V likewise.
 
-        The vector ``1`` has a 1 for each token and a 0 for each pad.
+        The vector ``1`` has a 1 for each token, a 0 for each pad. ``matrices`` are E and F.
         """
         mixed = mix(matrices.flatten(0, 1), source).unflatten(0, matrices.shape[:2])  # [M, K, B, C]
         if padding_mask is None:
