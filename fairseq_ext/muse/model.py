@@ -82,7 +82,7 @@ class MuseConfig(configuration.TransformerModelConfig):
 
 
 def block_options(cfg: TransformerConfig, side: str) -> list[dict[str, Any]]:
-    """Return :class:`ParallelBlock`'s arguments for each layer of a side, lowest layer first."""
+    """Return the options of :class:`ParallelBlock` for each layer of ``encoder`` or ``decoder``."""
     sizes = getattr(cfg, side)
     ordinary = cfg.muse_convolution == "ordinary"
     kernels = kernels_of_layers(str(cfg.muse_kernels), sizes.layers, ordinary=ordinary)
