@@ -169,7 +169,8 @@ class Signs:
     def packed(cls, signs: np.ndarray, levels: np.ndarray, ternary: bool, **fields: Any) -> "Signs":
         """Pack signs ``[N, K]`` into bits; ``fields`` are further fields of :class:`Signs`.
 
-        The signs must be -1 and 1 or, if ``ternary``, -1, 0 and 1.
+        The signs must be -1 and 1 or, if ``ternary``, -1, 0 and 1. ``levels`` ``[N]`` are the
+        factors of the rows.
         """
         plus = pack_bits(signs - 1) if ternary else None
         return cls(pack_bits(signs), levels, signs.shape[1], plus=plus, **fields)

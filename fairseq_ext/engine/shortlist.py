@@ -68,7 +68,11 @@ class Shortlist:
 
 
 def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequence[str]]) -> None:
-    """Write a shortlist's file, atomically; ``lists`` has target symbols for each source symbol."""
+    """Write a shortlist's file, atomically.
+
+    ``frequent`` has the target symbols that every translation may have, and ``lists`` further
+    target symbols for each source symbol.
+    """
     with files.atomic_write(path) as file:
         file.write(f"{FORMAT}\t{len(lists)}\n{' '.join(frequent)}\n")
         for symbol, targets in lists.items():

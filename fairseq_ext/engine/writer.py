@@ -109,7 +109,10 @@ class Writer(Program):
         ints: tuple[int, ...] = (),
         reals: tuple[float, ...] = (),
     ) -> Columns:
-        """Add an operation to the program; return the columns that it writes, ``out``."""
+        """Add an operation to the program; return the columns that it writes, ``out``.
+
+        ``weights`` are results of :meth:`matrix`; ``ints`` and ``reals`` are further operands.
+        """
         operations = self.decoder if self.phase(out) is Phase.HYPOTHESES else self.encoder
         operations.append(Operation(code, out, inputs, weights, ints, reals))
         return out

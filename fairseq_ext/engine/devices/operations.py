@@ -284,7 +284,7 @@ class Frame:
         return self.weight(op.weights[0]).narrow(1, 0, x.size(1)) @ (x * self.real.unsqueeze(2))
 
     def window(self, place: Columns, cache: int, taps: int) -> Tensor:
-        """Return the rows that a convolution reads for each row of its result.
+        """Return the rows of ``place`` that a convolution reads for each row of its result.
 
         The tensor is ``[B, S, taps, width]`` in the encoder, ``[B, W, taps, width]`` in the
         decoder. ``taps`` is the length of the kernel. Rows outside the sentence are 0. ``cache`` is
