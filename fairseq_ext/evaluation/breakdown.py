@@ -53,7 +53,7 @@ def break_down(
     """Compute each system's chrF2 by kind of sentence, and its percentage of faulty translations.
 
     ``texts[system]`` has a list of translations for each run (training). :func:`kinds_of` lists the
-    kinds. Without ``sources``, copies of the source are not counted.
+    kinds, and explains ``training``. Without ``sources``, copies of the source are not counted.
     """
     from sacrebleu import CHRF
 
