@@ -94,7 +94,7 @@ class MaskedLine:
         return line.join(self.ends)
 
     def _is_glued(self, number: int) -> tuple[bool, bool]:
-        """Return two flags: whether a span touches the word before it, and the word after it."""
+        """Return whether span ``number`` touches the word before it, and whether the word after."""
         before, behind = self.parts[number][-1:], self.parts[number + 1][:1]
         return before.isalnum(), behind.isalnum()
 

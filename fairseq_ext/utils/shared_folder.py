@@ -117,10 +117,10 @@ class SharedFolder:
         return self.path / f".{Path(name).stem}.lock"
 
 
-def _flat(value: Any, name: str = "") -> dict[str, Any]:
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     """Return the leaves of nested dicts and lists by their paths, such as ``inputs 1 sha256``."""
     if isinstance(value, (dict, list)):
         items = value.items() if isinstance(value, dict) else enumerate(value, start=1)
-        pairs = [_flat(entry, f"{name} {key}".lstrip()) for key, entry in items]
+        pairs = [_flat(entry, f"{prefix} {key}".lstrip()) for key, entry in items]
         return {path: leaf for pair in pairs for path, leaf in pair.items()}
-    return {name: value}
+    return {prefix: value}

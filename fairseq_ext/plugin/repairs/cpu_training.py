@@ -40,8 +40,8 @@ def join_processes(training: Any) -> None:
 def require_one_job(training: Any) -> None:
     """Raise ConfigError if the processes of ``torchrun`` would train separate models in one folder.
 
-    With ``--distributed-world-size 1``, the default on a machine with one GPU, fairseq ignores
-    ``torchrun``.
+    ``training`` is ``cfg.distributed_training``. With ``--distributed-world-size 1``, the default
+    on a machine with one GPU, fairseq ignores ``torchrun``.
     """
     launched = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
     if launched > 1 and training.distributed_world_size == 1:

@@ -239,10 +239,10 @@ def _generate(original: Callable, cfg: Any) -> Any:
                 path.replace(path.with_name(f"{path.stem}.{shard}-of-{count}.txt"))
 
 
-def require_shard(count: int, shard: int) -> None:
+def require_shard(num_shards: int, shard_id: int) -> None:
     """Raise :class:`ConfigError` unless ``--shard-id`` is from 0 to ``--num-shards`` - 1."""
-    if count < 1:
-        raise wrong_value("--num-shards", "at least 1", count)
-    if not 0 <= shard < count:
-        wish = f"from 0 to {count - 1}, as `--num-shards` is {count}"
-        raise wrong_value("--shard-id", wish, shard)
+    if num_shards < 1:
+        raise wrong_value("--num-shards", "at least 1", num_shards)
+    if not 0 <= shard_id < num_shards:
+        wish = f"from 0 to {num_shards - 1}, as `--num-shards` is {num_shards}"
+        raise wrong_value("--shard-id", wish, shard_id)

@@ -184,10 +184,10 @@ def save_early_stopping(
     return original(self, filename, {**extra_state, EARLY_STOPPING: stopping})
 
 
-def aim(cfg: Any) -> str:
+def aim(checkpoint: Any) -> str:
     """Return the aim that the option group ``checkpoint`` sets, such as ``lowest loss``."""
-    extreme = "highest" if cfg.maximize_best_checkpoint_metric else "lowest"
-    return f"{extreme} {cfg.best_checkpoint_metric}"
+    extreme = "highest" if checkpoint.maximize_best_checkpoint_metric else "lowest"
+    return f"{extreme} {checkpoint.best_checkpoint_metric}"
 
 
 @around("fairseq.checkpoint_utils:load_checkpoint", patch="validation after resume")
