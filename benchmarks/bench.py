@@ -231,7 +231,7 @@ class Cells:
 
         Args:
             measurement: name of the series to which the cell belongs.
-            n: value of n; None if there is only one cell.
+            n: value on the :attr:`axis`; None if there is only one cell.
             seconds: map from each candidate's name to its times in all rounds.
             pairs: names ``(ours, peer)`` whose ratio is computed, if both have times.
             tokens: number of tokens in a run of a candidate.
@@ -346,7 +346,10 @@ class Stopwatch:
 
 
 class Worker:
-    """A process that answers each line on its standard input with a line of JSON."""
+    """A process that answers each line on its standard input with a line of JSON.
+
+    It also looks for Python modules in ``path``. If ``quiet``, its stderr is shown only if it dies.
+    """
 
     def __init__(
         self, command: list[str], *, threads: int, path: str = "", quiet: bool = False

@@ -51,7 +51,7 @@ def arguments() -> Namespace:
 
 
 def write(folder: Path, pairs: int, vocabulary: int) -> Path:
-    """Write random sentence pairs and dictionaries like fairseq-preprocess; return the folder."""
+    """Write ``pairs`` random pairs and dictionaries like fairseq-preprocess; return the folder."""
     folder.mkdir()
     generator = np.random.default_rng(1)
     for side in ("src", "tgt"):
@@ -70,7 +70,8 @@ def write(folder: Path, pairs: int, vocabulary: int) -> Path:
 def start(data: Path, side: str, tokens: int) -> dict[str, float]:
     """Run fairseq-train for one update; return its processor seconds, and MiB of memory.
 
-    ``side`` is ``plugin`` or ``stock``. If training fails, end this script.
+    ``side`` is ``plugin`` or ``stock``, and ``tokens`` is the value of ``--max-tokens``. If
+    training fails, end this script.
     """
     command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAIN.split(), *TINY.split()]
     command += ["--max-tokens", str(tokens), *SIDES[side]]

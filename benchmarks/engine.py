@@ -120,7 +120,10 @@ def engines(
 def ctranslate2_systems(
     model: BaseFairseqModel, task: TranslationTask, folder: Path
 ) -> Iterator[tuple[str, Translate]]:
-    """Yield CTranslate2's name and a function that translates token ids, for fp32 and for int8."""
+    """Yield CTranslate2's name and a function that translates token ids, for fp32 and for int8.
+
+    Its models are written to ``folder``.
+    """
     import ctranslate2
     from ctranslate2_models import convert
 

@@ -225,7 +225,10 @@ def refused() -> dict[str, str]:
 
 
 def choices(batches: list[list[str]], lists: dict[str, list[str]], symbols: list[str]) -> float:
-    """Return how many target words the shortlist ``lists`` allows for a batch, on average."""
+    """Return how many target words ``lists`` and the frequent ``symbols`` allow for a batch.
+
+    The number is the mean over all batches.
+    """
     counts = []
     for batch in batches:
         words = {word for line in batch for word in line.split()}

@@ -250,7 +250,10 @@ BEAM = 5
 
 
 def build_sides(options: Namespace, positions: int, dropout: float = 0.0) -> dict[str, Side]:
-    """Build all models by name; they share all weights except the Linformers' E and F."""
+    """Build all models for up to ``positions`` tokens, by name.
+
+    They share all weights except the Linformers' E and F.
+    """
     size = Size.of(options)
     where = {"device": options.device, "dtype": DTYPES[options.dtype]}
     flags = {f"k={k}": linformer(k, positions) for k in options.k} | {STOCK: transformer()}

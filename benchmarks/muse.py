@@ -171,7 +171,10 @@ BASE = Size(384, 768, 4, 12, 12)  # the paper's MUSE-base
 
 
 def muse(*, kernels: bool, fused: bool = False) -> list[str]:
-    """Return fairseq-train's flags for MUSE if ``kernels``, else for MUSE-simple, without sizes."""
+    """Return fairseq-train's flags for MUSE if ``kernels``, else for MUSE-simple, without sizes.
+
+    ``fused`` adds ``--muse-fused``.
+    """
     flags = ["--arch", "muse" if kernels else "muse_simple_base"]
     return [*flags, *["--muse-fused"] * fused]
 

@@ -46,7 +46,11 @@ def write(folder: Path, checkpoint: Path, data: Path) -> None:
 
 
 class Peer:
-    """CTranslate2 with the methods of our ``EngineTranslator``, so that the server can use it."""
+    """CTranslate2 with the methods of our ``EngineTranslator``, so that the server can use it.
+
+    ``kind`` is the type of the weights, ``ours`` the EngineTranslator that this object replaces,
+    and ``search`` the search options.
+    """
 
     def __init__(self, path: Path, kind: str, ours: Any, search: Any, threads: int) -> None:
         import ctranslate2

@@ -43,6 +43,8 @@ def joeynmt(size: Namespace, vocabulary: int, training: Any) -> Trained:
     """Return JoeyNMT's model, and a function that makes an update on a batch and returns the loss.
 
     The update is that of ``TrainManager._train_step`` and of the lines after its call in JoeyNMT.
+    ``size`` has the sizes and the dropout of the model; ``training`` has ``lr``, ``betas``,
+    ``clip`` and ``smoothing``.
     """
     from joeynmt.model import build_model
     from joeynmt.vocabulary import Vocabulary
@@ -98,7 +100,7 @@ def sockeye(size: Namespace, vocabulary: int, training: Any) -> Trained:
     """Return Sockeye's model, and a function that makes an update on a batch and returns the loss.
 
     The update is that of Sockeye's ``EarlyStoppingTrainer._step``. ``torch.jit.trace`` compiles the
-    model in the first update, as in Sockeye's command.
+    model in the first update, as in Sockeye's command. The arguments are those of :func:`joeynmt`.
     """
     from sockeye import constants
     from sockeye.data_io import DataConfig
@@ -161,7 +163,8 @@ def sockeye(size: Namespace, vocabulary: int, training: Any) -> Trained:
 def eole(size: Namespace, vocabulary: int, training: Any) -> Trained:
     """Return Eole's model, and a function that makes an update on a batch and returns the loss.
 
-    The update is that of Eole's ``Trainer._gradient_accumulation`` with one batch.
+    The update is that of Eole's ``Trainer._gradient_accumulation`` with one batch. The arguments
+    are those of :func:`joeynmt`.
     """
     import pyonmttok
     from eole.config.data import Dataset

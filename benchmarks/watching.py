@@ -20,6 +20,8 @@ LOOK = 0.2  # seconds between two looks; shorter at first, for commands that soo
 class Watch(threading.Thread):
     """A thread that watches a process, its descendants and a folder during a ``with`` block.
 
+    ``process`` is the id of the process; it is looked at every ``look`` seconds.
+
     Attributes:
         seconds: time that the block took.
         cpu_seconds: processor time of the processes that ended during the block.
