@@ -113,7 +113,7 @@ def aligned(folder: Path, name: str, domain: str, licence: str) -> Part | None:
     """Read the two files of the text ``name``; return None if neither exists.
 
     Raise DataError if their numbers of lines differ (a missing file has none), or if the text has
-    another checksum than in :data:`KNOWN`.
+    another checksum than in :data:`KNOWN`. ``domain`` and ``licence`` are fields of :class:`Part`.
     """
     sides = [lines(folder, name, language) for language in LANGUAGES]
     if not any(sides):

@@ -182,7 +182,7 @@ def write_words(folder: Path, splits: dict[str, list[Pair]], src: str, tgt: str)
 
 
 def write_pieces(out: Path, merges: int) -> None:
-    """Learn subwords from the tokens of ``es-en``; write both directions as these subwords."""
+    """Learn ``merges`` BPE merges from the tokens of ``es-en``; split both directions by them."""
     first, second = (out / "pieces" / name for name in ("es-en", "en-es"))
     split_into_subwords(out / "words/es-en", first, "es", "en", kind="bpe", size=merges)
     pipeline = load(first).towards("en", "es")
@@ -193,7 +193,10 @@ def write_pieces(out: Path, merges: int) -> None:
 
 
 def make(archive: Path, out: Path, merges: int = MERGES) -> dict[str, int]:
-    """Write all files; return the content of ``counts.json``: numbers of pairs and of groups."""
+    """Write all files; return the content of ``counts.json``: numbers of pairs and of groups.
+
+    ``archive`` is ``spa-eng.zip``, and ``merges`` the number of BPE merges.
+    """
     pairs, phrases = read_pairs(archive), read_phrases()
     groups = group_pairs([*pairs, *phrases])
     sizes = np.unique(groups, return_counts=True)[1]

@@ -50,7 +50,7 @@ FORMS = {"tagged": tagged, "segments": segments, "lines": plain}
 
 
 def write_archives(name: str, pairs: Path, out: Path) -> None:
-    """Write the archives of corpus ``name`` to ``out``, with sentences from ``pairs``."""
+    """Write the archives of corpus ``name`` to ``out``, with sentences of the folder ``pairs``."""
     corpus = CORPORA[name]
     members: dict[str | None, dict[str, bytes]] = {}
     sets = [("train", corpus.train), ("test", corpus.test)]

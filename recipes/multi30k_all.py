@@ -50,7 +50,10 @@ def choose(folder: Path, rates: Sequence[str], updates: int) -> Row:
 
 
 def training_row(name: str, models: Path, patience: int) -> Row:
-    """Return the row of a training ``SYSTEM`` or ``SYSTEM@SEED``: size, length and why it ended."""
+    """Return the row of a training ``SYSTEM`` or ``SYSTEM@SEED``: size, length and why it ended.
+
+    ``models`` is the folder of all trainings, and ``patience`` the value of ``--patience``.
+    """
     folder, (system, _, seed) = models / name, name.partition("@")
     log = folder / "train.log"
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -75,7 +78,7 @@ def training_row(name: str, models: Path, patience: int) -> Row:
 
 
 def scores(folder: Path, data: Path, test: str, tgt: str) -> list[Row]:
-    """Score a training on one test set: BLEU and chrF on text, and BLEU on the corpus's tokens.
+    """Score a training on the test set ``test``: BLEU and chrF on text, and BLEU on tokens.
 
     ``folder`` is the folder of the training, and ``data`` the recipe's output folder.
     """

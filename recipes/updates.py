@@ -29,8 +29,9 @@ def updates(pairs: int, batch_size: int, epochs: int) -> int:
 def schedule(total: int, warmup: int, init_lr: float, lr: float, min_lr: float) -> list[str]:
     """Return flags for a linear warm-up, then a cosine from ``lr`` to ``min_lr`` at ``total``.
 
-    After ``total`` updates fairseq restarts the cosine at ``lr`` times ``--lr-shrink``. The flags
-    set this factor to ``min_lr / lr``. So the restart begins at ``min_lr``, where the cosine ends.
+    The warm-up begins at ``init_lr`` and takes ``warmup`` updates. After ``total`` updates fairseq
+    restarts the cosine at ``lr`` times ``--lr-shrink``. The flags set this factor to
+    ``min_lr / lr``. So the restart begins at ``min_lr``, where the cosine ends.
     """
     if not 0 <= warmup < total:
         raise ValueError(

@@ -61,7 +61,8 @@ def read_model(name: str, folder: Path) -> Model:
 def finished(folder: Path, figure: str) -> dict[str, Path]:
     """Return ``{model: folder}`` for the finished models of a figure, in the order of its table.
 
-    Raise DataError if no model but the float one is finished.
+    ``figure`` is ``scale``, ``output`` or ``table1``. Raise DataError if no model but the float one
+    is finished.
     """
     prefix = "" if figure == "table1" else f"{figure}-"
     folders = {
@@ -135,7 +136,7 @@ def with_switches(table: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def report(folder: Path, figure: str) -> str:
-    """Write the picture and the table of a figure; return the table for the terminal."""
+    """Write picture and table of a ``figure`` of :func:`finished`; return the table as text."""
     folders = finished(folder, figure)
     models = [read_model(name, path) for name, path in folders.items()]
     output = folder / f"{figure}.png"

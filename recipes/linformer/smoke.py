@@ -19,7 +19,8 @@ NAMES = {"train": "train", "valid": "validation", "test": "test"}
 def write_csv(pairs: Path, src: str, tgt: str, out: Path) -> None:
     """Write ``wmt14_translate_de-en_*.csv`` (columns ``TGT,SRC``) from ``{split}.{language}``.
 
-    Every fifth pair is put in quotation marks and broken into two lines, as in Kaggle's files.
+    These files are in the folder ``pairs``. Every fifth pair is put in quotation marks and broken
+    into two lines, as in Kaggle's files.
     """
     out.mkdir(parents=True, exist_ok=True)
     for split, name in NAMES.items():
