@@ -125,7 +125,7 @@ class Matrix:
     If ``plain``, it is any other array, such as a bias.
     """
 
-    values: np.ndarray  # in fp32, or in int8 with a unit for each row in `units`
+    values: np.ndarray  # in fp32, or in int8 with a factor for each row in `units`
     plain: bool = False  # read row by row in fp32
     recipe: Any = None  # how to compute it from the model's weights (recipes.py)
     units: np.ndarray | None = None

@@ -34,9 +34,9 @@ class Packed(NamedTuple):
     ``kind`` names the layout: an index in :data:`fairseq_ext.engine.NUMBERS` (fp32, bf16, int8), or
     one of the constants PLAIN, SIGNS, BITS8 and TERNARY of this module.
 
-    ``scales`` has a factor for each output: in int8 the unit of the whole numbers, in BITS8 and
-    TERNARY the level of the signs, in SIGNS twice the level, because the C code halves it. Other
-    kinds have no factors.
+    ``scales`` has a factor for each output: in int8 the unit of the whole numbers (see
+    :func:`to_int8`), in BITS8 and TERNARY the level of the signs, in SIGNS twice the level, because
+    the C code halves it. Other kinds have no factors.
     """
 
     kind: int
@@ -161,7 +161,10 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
 
 
 def to_int8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Round a matrix to int8, -127 to 127; return the result and the unit of each row."""
+    """Round a matrix to int8, -127 to 127; return the result and the unit of each row.
+
+    A row of the result times its unit gives the row of the matrix, except for the rounding.
+    """
     units = np.maximum(np.abs(values).max(1), np.finfo(np.float32).tiny) / np.float32(127)
     return np.rint(values / units[:, None]).astype(np.int8), units
 
