@@ -17,34 +17,37 @@ from fairseq_ext.utils.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 
-def join_processes(training: Any) -> None:
-    """Set the options in ``cfg.distributed_training`` by which a CPU job's processes connect."""
+def join_processes(options: Any) -> None:
+    """Set the options by which a CPU job's processes connect.
+
+    ``options`` is ``cfg.distributed_training``.
+    """
     from torch.distributed.elastic.utils.distributed import get_free_port
 
-    if training.distributed_init_method is None:
+    if options.distributed_init_method is None:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1 and "RANK" in os.environ:
-            training.distributed_init_method = "env://"
-            training.distributed_world_size = int(os.environ["WORLD_SIZE"])
-            training.distributed_rank = int(os.environ["RANK"])
-            training.device_id = int(os.environ.get("LOCAL_RANK", 0))
-            training.distributed_no_spawn = True
-        elif training.distributed_world_size > 1:
-            port = training.distributed_port
+            options.distributed_init_method = "env://"
+            options.distributed_world_size = int(os.environ["WORLD_SIZE"])
+            options.distributed_rank = int(os.environ["RANK"])
+            options.device_id = int(os.environ.get("LOCAL_RANK", 0))
+            options.distributed_no_spawn = True
+        elif options.distributed_world_size > 1:
+            port = options.distributed_port
             port = port if port > 0 else get_free_port()
-            training.distributed_init_method = f"tcp://localhost:{port}"
-            training.distributed_num_procs = training.distributed_world_size
-    if training.distributed_init_method is not None:
-        training.distributed_backend = "gloo"
+            options.distributed_init_method = f"tcp://localhost:{port}"
+            options.distributed_num_procs = options.distributed_world_size
+    if options.distributed_init_method is not None:
+        options.distributed_backend = "gloo"
 
 
-def require_one_job(training: Any) -> None:
+def require_one_job(options: Any) -> None:
     """Raise ConfigError if the processes of ``torchrun`` would train separate models in one folder.
 
-    ``training`` is ``cfg.distributed_training``. With ``--distributed-world-size 1``, the default
+    ``options`` is ``cfg.distributed_training``. With ``--distributed-world-size 1``, the default
     on a machine with one GPU, fairseq ignores ``torchrun``.
     """
     launched = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
-    if launched > 1 and training.distributed_world_size == 1:
+    if launched > 1 and options.distributed_world_size == 1:
         raise ConfigError(
             f"torchrun has started {launched} processes, but `--distributed-world-size` is 1 (one "
             f"for each GPU of this machine). Give `--distributed-world-size {launched}` if each "
