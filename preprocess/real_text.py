@@ -189,7 +189,10 @@ def splits(available: dict[str, Part]) -> dict[str, list[Part]]:
 
 
 def without_held_out(train: Sequence[Part], held_out: Sequence[Part]) -> list[Part]:
-    """Return the training parts without pairs that have a held-out pair's source or target."""
+    """Return the training parts, but leave out some pairs.
+
+    A pair is left out if a held-out pair has the same source or the same target.
+    """
     texts = [{plain(pair[side]) for part in held_out for pair in part.pairs} for side in (0, 1)]
     return [
         replace(

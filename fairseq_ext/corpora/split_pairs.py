@@ -166,9 +166,10 @@ class SplitJob:
         return np.load(self.beside(clean_name, "npy"), allow_pickle=False)
 
     def repeat(self, name: str) -> None:
-        """Find the repeated pairs of all parts, and count the distinct sentences of each side.
+        """Find repeated pairs in all parts, but only pairs with a fingerprint in one range.
 
-        ``name`` has the number of the range whose fingerprints are searched.
+        ``name`` has the number of the range. The data file gets the part and line of each repeated
+        pair. The report ``name`` gets the number of distinct sentences in the range on each side.
         """
         number = _number(name)
         places: list[np.ndarray] = []  # part and line of each pair in the range

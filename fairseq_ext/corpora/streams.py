@@ -184,7 +184,10 @@ def _add(counts: list[int], *pair: str) -> None:
 
 
 def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
-    """Yield chunks of successive pairs as ``(number of its first pair, from 1, pairs)``."""
+    """Cut pairs into chunks, and yield ``(first, chunk)`` for each.
+
+    ``first`` is the number of the chunk's first pair among all pairs, counted from 1.
+    """
     pairs, first = iter(pairs), 1
     while chunk := list(islice(pairs, CHUNK)):
         yield first, chunk
