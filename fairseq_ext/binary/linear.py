@@ -216,14 +216,16 @@ class FeedForwardOutput(nn.Module):
     """The second layer of a binary feed-forward network: ``LN(LN(h)_b W_2b + b_2)`` (section 3.4).
 
     An index b means binarized. ``h = max(0, A_b W_1b + b_1)`` is the output of the first layer and
-    its ReLU. ``h`` is never negative, so the inner norm centres ``h`` to make both signs occur.
+    its ReLU for the input ``A``. ``h`` is never negative, so the inner norm centres ``h`` to make
+    both signs occur.
 
     Args:
         linear: the layer with ``W_2`` and ``b_2``.
         dropout: dropout for the normalized ``h``.
         norms: whether to apply both norms; False applies neither.
         dropout_first: whether dropout precedes binarization, as in the paper's code. Then a dropped
-            number becomes ``+B/2``; if dropout follows binarization, a dropped number counts as 0.
+            number becomes ``+B/2``, where ``B`` is the bound of the token's inputs (see
+            :class:`BinaryLinear`); if dropout follows binarization, a dropped number counts as 0.
     """
 
     def __init__(

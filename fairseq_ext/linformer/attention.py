@@ -70,7 +70,7 @@ class LinformerAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def compress(self, source: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compress a source ``[S, B, C]`` to ``E K`` and ``F V``, ``[B, H, K, D]`` each.
+        """Compress a source ``[S, B, C]`` to keys and values of slots, ``[B, H, K, D]`` each.
 
         The source must be padded on the right; ``padding_mask`` ``[B, S]`` is true on pads.
 
@@ -119,7 +119,7 @@ class LinformerAttention(nn.Module):
         Args:
             query: ``[T, R, C]``. In beam search, ``R`` is a multiple of ``B``: neighbouring rows
                 are hypotheses of one sentence, which share the sentence's keys and values.
-            keys, values: ``E K`` and ``F V`` of each head, ``[B, H, K, D]``.
+            keys, values: keys and values of the ``K`` slots for each head, ``[B, H, K, D]``.
         """
         length, rows, _ = query.shape
         sentences = keys.size(0)
