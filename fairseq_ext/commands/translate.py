@@ -508,7 +508,8 @@ def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     """Describe what the translations depend on, for a manifest: files by checksum, and options.
 
     Options that may differ between workers are left out: devices, memory, paths and --skip-long.
-    Without --skip-long, a worker fails at a line that is too long, and does not finish its part.
+    A finished part does not depend on --skip-long: without this option, a worker fails at a line
+    that is too long, and does not finish the part.
     """
     values = dataclasses.asdict(request.search) | dataclasses.asdict(request.text)
     values |= {name: getattr(request, name) or None for name in OF_JOB}

@@ -52,7 +52,10 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 
 @around("fairseq.trainer:Trainer.__init__", patch="options that do not work")
 def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
-    """Check the options again: some processes of fairseq-hydra-train skip :func:`_call_main`."""
+    """Check the options when a trainer is built.
+
+    :func:`_call_main` has checked them before, except in some processes of fairseq-hydra-train.
+    """
     _refuse_broken(cfg, "fairseq_cli.train")
     if cfg.optimization.use_bmuf and cfg.distributed_training.distributed_world_size == 1:
         raise ConfigError(
@@ -127,7 +130,10 @@ def _build_generator(
     patch="options that do not work",
 )
 def _search(original: Callable, self: Any, models: list[Any], sample: Any, **options: Any) -> Any:
-    """Raise an error that says why a search with `--constraints` fails, if fairseq's does not."""
+    """Raise an error with the reason if a search with `--constraints` fails.
+
+    If fairseq's error gives a reason already, it stays as it is.
+    """
     if options.get("constraints") is None:
         return original(self, models, sample, **options)
     if 2 * self.beam_size > self.vocab_size:
