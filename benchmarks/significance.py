@@ -136,12 +136,13 @@ def model_rows(count: int) -> Iterator[dict]:
 def pseudo_rows(table: Path, reference: Path, spread: str, count: int) -> Iterator[dict]:
     """Make ``count`` experiments for each metric, effect of seeds and number of pseudo-runs.
 
-    Yield a row for each combination. Its ``errors`` say how many percent had p < 0.05.
+    Yield a row for each combination; ``errors`` is the percentage of experiments with p < 0.05.
 
     Args:
         table: file of translations of several systems.
         reference: file of their references.
-        spread: distribution of the pseudo-runs' probabilities, ``normal`` or ``uniform``.
+        spread: ``normal`` or ``uniform``, the distribution from which each pseudo-run draws its
+            probability of taking a translation from the worse system.
         count: number of experiments.
     """
     references = plain_lines(reference)
