@@ -107,17 +107,21 @@ def measure(options: Namespace, folder: Path, pairs: int) -> dict[str, dict[str,
 
 
 def row(
-    pairs: int, rounds: dict[str, dict[str, list[float]]], base: dict[str, dict[str, list[float]]]
+    pairs: int,
+    rounds: dict[str, dict[str, list[float]]],
+    base_rounds: dict[str, dict[str, list[float]]],
 ) -> dict[str, Any]:
     """Return a corpus's medians, and the ratios of the plugin's figures to those of stock fairseq.
 
-    ``rounds`` are figures of this corpus from :func:`measure`, and ``base`` those of the corpus of
-    ``--base`` pairs. Keys with ``own`` hold medians and ratios after ``base`` is subtracted.
+    ``rounds`` and ``base_rounds`` are results of :func:`measure`, for this corpus and for the very
+    small one of ``--base`` pairs. Keys with ``own`` hold the medians of ``rounds`` minus those of
+    ``base_rounds``, or the ratio of two such differences; other keys are about ``rounds`` alone.
     """
     figures: dict[str, Any] = {"pairs": pairs}
     for name in rounds[PLUGIN]:
         medians = {side: statistics.median(rounds[side][name]) for side in SIDES}
-        without_base = {side: medians[side] - statistics.median(base[side][name]) for side in SIDES}
+        base_medians = {side: statistics.median(base_rounds[side][name]) for side in SIDES}
+        without_base = {side: medians[side] - base_medians[side] for side in SIDES}
         figures |= {f"{side}_{name}": value for side, value in medians.items()}
         figures |= {f"{side}_own_{name}": value for side, value in without_base.items()}
         shares = [a / b for a, b in zip(rounds[PLUGIN][name], rounds[STOCK][name], strict=True)]
@@ -131,13 +135,13 @@ def main() -> None:
     options = arguments()
     rows = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        base = measure(options, Path(folder), options.base)
-        rows.append(row(options.base, base, base))
+        base_rounds = measure(options, Path(folder), options.base)
+        rows.append(row(options.base, base_rounds, base_rounds))
         for pairs in options.pairs:
-            rows.append(row(pairs, measure(options, Path(folder), pairs), base))
+            rows.append(row(pairs, measure(options, Path(folder), pairs), base_rounds))
             print(rows[-1], flush=True)
-    own = bench.settings(options, without=("json", "folder"))
-    bench.save(options.json, title="Start of a training", settings=own, rows=rows)
+    settings = bench.settings(options, without=("json", "folder"))
+    bench.save(options.json, title="Start of a training", settings=settings, rows=rows)
 
 
 if __name__ == "__main__":
