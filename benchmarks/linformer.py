@@ -468,7 +468,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def draw(question: str, cells: Cells, options: Namespace) -> None:
-    """Draw curves of the time per token over n; do nothing for `memory` and `generation`."""
+    """Draw the time per token by sentence length; do nothing for `memory` and `generation`."""
     ours, largest = [f"k={k}" for k in options.k], f"k={max(options.k)}"
     panels = {
         "encoder": {

@@ -380,7 +380,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def draw(question: str, cells: Cells, options: Namespace) -> None:
-    """Draw the time per token of the convolutions over T; do nothing for other questions."""
+    """Draw the convolutions' time per token by sentence length; do nothing for other questions."""
     if question != "convolution":
         return
     import pictures
