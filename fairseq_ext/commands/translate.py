@@ -257,7 +257,10 @@ def _find_models(request: Request) -> list[Path]:
 
 
 def _require_no_text(paths: Iterable[Path]) -> None:
-    """Raise ConfigError if an argument of ``--path`` does not exist; it is probably input text."""
+    """Raise ConfigError if a path does not exist.
+
+    ``--path`` takes all arguments after it as models, so such a path is probably text to translate.
+    """
     for path in paths:
         if not os.path.exists(path):  # noqa: PTH110  # may be too long for a path
             raise ConfigError(
