@@ -22,8 +22,8 @@ class Rules:
     If ``sampling``, tokens are drawn with random numbers that depend only on the seed, the
     sentence's number, the step, and the index of the hypothesis within its sentence.
 
-    If ``match_source_len``, a translation without its ``</s>`` has as many tokens as the source
-    with its ``</s>``. The translation's ``</s>`` adds nothing to the score.
+    If ``match_source_len``, a source of n tokens and ``</s>`` has a translation of n + 1 tokens and
+    ``</s>``. The translation's ``</s>`` adds nothing to the score.
 
     Raises:
         ConfigError: ``max_len_a`` is infinite or not a number.
@@ -58,9 +58,9 @@ class Rules:
         return 1 if self.sampling else 2 * self.beam
 
     def longest(self, source: int, program: Program) -> int:
-        """Return the largest number of tokens that a translation may have, without ``</s>``.
+        """Return the largest number of tokens that a translation may have before ``</s>``.
 
-        ``source`` is the number of source tokens, with ``</s>``.
+        ``source`` is the number of source tokens, ``</s>`` included.
         """
         a, b = (min(bound, program.longest_target) for bound in (self.max_len_a, self.max_len_b))
         limit = source if self.match_source_len else int(a * source + b)
