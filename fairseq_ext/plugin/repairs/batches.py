@@ -133,11 +133,14 @@ def nothing_to_prefetch(original: Callable, self: Any, indices: Any) -> None:
 
 
 @around("fairseq.data.indexed_dataset:IndexedDataset.__getitem__", patch="data of the old layout")
-def opened_here(original: Callable, self: Any, i: int) -> Any:
-    """Open the file anew in each process, because forked workers share an open file's position."""
+def opened_here(original: Callable, self: Any, index: int) -> Any:
+    """Return sentence ``index``, from a data file that this process has opened itself.
+
+    Forked workers would share the position in a file that was opened before, and read wrong data.
+    """
     if self.__dict__.get("opened_by") != os.getpid():
         self.data_file, self.opened_by = None, os.getpid()
-    return original(self, i)
+    return original(self, index)
 
 
 @around(
