@@ -66,9 +66,11 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
     """Load the pipeline that turns the output ``generated`` of fairseq-generate into text.
 
-    Return the folder of its ``text.json``, and the pipeline. If the output names a ``text.json``
-    (:func:`note`), take this file or an unchanged copy; else take the one in the output's folder.
-    If there is no such file, return None; if the output names it, also print a message.
+    Return the folder of its ``text.json``, and the pipeline; None if there is no such file.
+
+    - If the output names a ``text.json`` (:func:`note`), take this file or an unchanged copy. If
+      there is neither, print a message.
+    - Otherwise take the ``text.json`` in the output's folder.
     """
     beside = Path(generated).absolute().parent
     match = _NOTE.search(Path(generated).read_bytes()) if Path(generated).is_file() else None
