@@ -404,7 +404,11 @@ def prepare(
 
 
 def work(job: SplitJob) -> None:
-    """Do all stages of a job, with other workers in its folder; refuse texts without pairs."""
+    """Do all stages of a job; processes that work in its folder at the same time share the work.
+
+    Raises:
+        DataError: the rules leave no pairs, or too few for ``--valid`` and ``--test``.
+    """
     shared, workers = SharedFolder(job.folder, HEAD), processes(job.options.workers)
 
     def spread(do: Callable[[str], bool], names: Iterable[str]) -> Iterator[bool]:

@@ -32,8 +32,8 @@ OURS = (
 class Shards:
     """A text to binarize in ``count`` shards.
 
-    The methods ``deal``, ``dictionary`` and ``shard`` are its stages. Each ends by writing the file
-    ``name``, which tells other workers that the stage is done.
+    The methods ``deal``, ``dictionary`` and ``shard`` are its stages. Each gets the name of a file,
+    and writes this file into ``out`` at its end, which tells other workers that it is done.
     """
 
     text: Path  # folder with the tokens of `train`, and perhaps `valid` and `test`
