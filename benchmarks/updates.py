@@ -244,7 +244,7 @@ def memory(options: Namespace, folder: Path) -> list[dict[str, Any]]:
 
 
 def draw(ratios: list[dict[str, Any]], output: Path) -> None:
-    """Draw how many times as long as with the plugin an update takes, beside the JSON ``output``.
+    """Draw the sides' times as multiples of the plugin's, beside the JSON file ``output``.
 
     There is a panel for each other side (such as stock fairseq), with a bar for each model.
     """

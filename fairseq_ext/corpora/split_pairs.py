@@ -127,7 +127,7 @@ class SplitJob:
     # ---- the stages ----------------------------------------------------------------------------
 
     def _finish(self, name: str, array: np.ndarray, report: object) -> None:
-        """Write the data, then the report, which tells other workers that the data is complete."""
+        """Write ``array``, then ``report``, which tells other workers that the data is complete."""
         with atomic_write(self.beside(name, "npy"), "wb") as file:
             np.save(file, array)
         with atomic_write(self.folder / name) as file:

@@ -166,9 +166,9 @@ class SpannedSentences:
     ) -> tuple[list[str], list[int]]:
         """Replace the masks in the translations of the masked sentences, ``ranked``, by the spans.
 
-        The object stores the results, at most ``most`` for each sentence (None: all). Return the
-        texts that the caller must still translate, those between the spans of sentences that have
-        no translation with all masks; and for each text the index of its sentence.
+        The object stores the results, at most ``most`` for each sentence (None: all). Some
+        sentences may have no translation with all masks. Return the texts between their spans,
+        which the caller must still translate, and for each text the index of its sentence.
         """
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
             restored = zip(map(line.restored, row.texts), row.candidates, strict=True)

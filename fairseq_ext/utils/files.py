@@ -201,7 +201,7 @@ def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
 
 @contextmanager
 def _hidden_folder(parent: Path, prefix: str, path: Path) -> Iterator[Path]:
-    """Yield a new folder in ``parent``, and remove it afterwards; errors name ``path``."""
+    """Yield a new folder ``prefix…`` in ``parent``, then remove it; errors name ``path``."""
     hidden = parent / f"{prefix}{os.urandom(8).hex()}"  # before `try`: a signal may come any time
     with no_empty_folder(parent):
         try:
