@@ -273,7 +273,14 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    options = arguments().parse_args()
+    parser = arguments()
+    options = parser.parse_args()
+    foreign = [name for name in options.models if name not in WITHOUT_PLUGIN]
+    if options.memory and foreign:
+        parser.error(
+            f"--memory compares with stock fairseq, which lacks {', '.join(foreign)}: name "
+            "others with --models"
+        )
     bench.begin(options)
     if options.memory:
         with tempfile.TemporaryDirectory() as name:
