@@ -412,7 +412,9 @@ def test_rows_have_figures(name: str, tmp_path: Path) -> None:
         assert figures
         assert all(map(math.isfinite, figures.values())), row
         # Figures without the base are 0 in the base's own row, and noise may make others negative.
-        assert all(value > 0 for name, value in figures.items() if "_own_" not in name), row
+        # `disk_mib` is 0 if a short run ends before the files on disk are looked at.
+        positive = {name for name in figures if "_own_" not in name and name != "disk_mib"}
+        assert all(figures[name] > 0 for name in positive), row
 
 
 @pytest.mark.long
@@ -422,7 +424,7 @@ def test_updates_of_all_sides_on_a_made_up_corpus(tmp_path: Path) -> None:
     words += ["--vocabulary", 60, "--dropout", 0, "--models", "gru", "--more=--bf16"]
     answer, _ = by_script("updates", *words, where=tmp_path / "x.json")
     assert {row["candidate"] for row in answer["figures"]} == {"plugin", "before", "more", "rival"}
-    for row in answer["ratios"]:
+    for row in answer["figures"]:
         assert 0 <= row["largest_relative_difference_of_losses"]["before"] < 1e-5
         assert row["mebibytes_before_first_update"]["plugin"] < row["mebibytes"]["plugin"]
         assert row["parameters"]["before"] == row["parameters"]["plugin"]
