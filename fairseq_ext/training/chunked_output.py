@@ -21,6 +21,7 @@ from fairseq.models.fairseq_decoder import FairseqDecoder
 from fairseq.models.lstm import LSTMDecoder
 from fairseq.models.transformer import TransformerDecoderBase, TransformerModelBase
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_ext.training.loss import OutputLayer
@@ -106,14 +107,22 @@ def _output_module(decoder: FairseqDecoder) -> Any:
 
 
 def _tied_embeddings(model: BaseFairseqModel) -> list[nn.Embedding]:
-    """Return the embeddings on a CPU whose weight is the output layer's."""
+    """Return the embeddings on a CPU whose weight is the output layer's.
+
+    Leave out embeddings with options, or a weight with hooks, for which torch's own gradient is
+    needed.
+    """
     weight = _output_module(model.decoder).weight
+    if not weight.is_cpu or weight._backward_hooks or weight._post_accumulate_grad_hooks:
+        return []
     sides = (getattr(model, "encoder", None), model.decoder)
     tables = {getattr(side, "embed_tokens", None) for side in sides}
     return [
         table
         for table in tables
-        if type(table) is nn.Embedding and table.weight is weight and weight.is_cpu
+        if type(table) is nn.Embedding
+        and table.weight is weight
+        and not (table.max_norm or table.scale_grad_by_freq or table.sparse)
     ]
 
 
@@ -122,11 +131,25 @@ def _embed(table: nn.Embedding, tokens: Tensor) -> Tensor:
 
     This is right whether the output layer's gradient is added before or after.
     """
-    weight = table.weight
-    embedded = F.embedding(tokens, weight.detach(), table.padding_idx)
-    if weight.requires_grad and torch.is_grad_enabled():
-        embedded.requires_grad_().register_hook(partial(_add_rows, table, tokens))
-    return embedded
+    return _Embed.apply(torch.empty(0, requires_grad=table.weight.requires_grad), table, tokens)
+
+
+class _Embed(torch.autograd.Function):
+    """The autograd function of :func:`_embed`.
+
+    torch calls ``backward`` only because of ``anchor``, an empty tensor that requires a gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, table: nn.Embedding, tokens: Tensor) -> Tensor:
+        ctx.table, ctx.tokens = table, tokens
+        return F.embedding(tokens, table.weight, table.padding_idx)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
+        _add_rows(ctx.table, ctx.tokens, grad)
+        return None, None, None
 
 
 def _add_rows(table: nn.Embedding, tokens: Tensor, grad: Tensor) -> None:
