@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from fairseq_ext.utils.errors import ConfigError, wrong_value
+from fairseq_ext.utils.option_fields import flag
 
 STEEPEST = 100  # largest exponent of a length penalty; far larger exponents give scores of 0 or ∞
 TRANSLATING = ("fairseq_cli.generate", "fairseq_cli.interactive")
@@ -55,7 +56,7 @@ def refuse_broken(cfg: Any, command: str) -> None:
     for name in REAL if command in TRANSLATING else ():
         value = getattr(generation, name)
         if not math.isfinite(value):
-            raise wrong_value(f"--{name.replace('_', '-')}", "a number", value)
+            raise wrong_value(flag(name), "a number", value)
     if command == "fairseq_cli.interactive" and soft:
         raise ConfigError(
             "`--print-alignment soft` is for fairseq-generate; fairseq-interactive prints "

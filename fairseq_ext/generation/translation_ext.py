@@ -29,6 +29,7 @@ from fairseq_ext.base.configuration import option
 from fairseq_ext.generation import generators
 from fairseq_ext.generation.option_checks import check_gnmt_lenpen, check_sampling
 from fairseq_ext.utils.errors import ConfigError, wrong_value
+from fairseq_ext.utils.option_fields import flag
 
 
 @dataclass
@@ -140,9 +141,7 @@ class TranslationExtTask(TranslationTask):
         for name in Affixes._fields:
             words, symbol = src_dict if name.startswith("source") else tgt_dict, getattr(cfg, name)
             if symbol and symbol not in words.indices:
-                raise ConfigError(
-                    f"`--{name.replace('_', '-')}` is `{symbol}`, which is not in the dictionary."
-                )
+                raise ConfigError(f"`{flag(name)}` is `{symbol}`, which is not in the dictionary.")
             if symbol:
                 numbers[name] = words.indices[symbol]
         self.affixes = Affixes(**numbers)
@@ -240,24 +239,18 @@ class TranslationExtTask(TranslationTask):
 
     def prepare_target(self, target: data.FairseqDataset) -> data.FairseqDataset:
         """Put the symbols of ``--target-prefix`` and ``--target-suffix`` around the targets."""
-        return surrounded(target, self.affixes.target_prefix, self.affixes.target_suffix)
+        target = data.PrependTokenDataset(target, self.affixes.target_prefix)
+        return data.AppendTokenDataset(target, self.affixes.target_suffix)
 
     def prepare_source(self, source: data.FairseqDataset) -> data.FairseqDataset:
         """Cut the sources as the options say, and put language symbols and ``<s>`` around them."""
         if self.cfg.truncate_source:
             limit = self.cfg.max_source_positions - self.cfg.source_bos - len(self.affixes.source)
             source = CutDataset(source, limit)
-        source = surrounded(source, self.affixes.source_prefix, self.affixes.source_suffix)
-        return surrounded(source, self.src_dict.bos() if self.cfg.source_bos else None, None)
-
-
-def surrounded(
-    dataset: data.FairseqDataset, before: int | None, after: int | None
-) -> data.FairseqDataset:
-    """Put the symbols ``before`` and ``after`` around each sentence; None for no symbol."""
-    if before is not None:
-        dataset = data.PrependTokenDataset(dataset, before)
-    return dataset if after is None else data.AppendTokenDataset(dataset, after)
+        source = data.PrependTokenDataset(source, self.affixes.source_prefix)
+        start = self.src_dict.bos() if self.cfg.source_bos else None
+        source = data.PrependTokenDataset(source, start)
+        return data.AppendTokenDataset(source, self.affixes.source_suffix)
 
 
 class Affixes(NamedTuple):
@@ -284,8 +277,8 @@ def check_options(cfg: TranslationExtConfig) -> None:
     for name in ("truncate_source", "truncate_target", "source_bos"):
         if cfg.load_alignments and getattr(cfg, name):
             raise ConfigError(
-                f"`--load-alignments` does not go with `--{name.replace('_', '-')}`, which moves "
-                "or removes the words that the alignments name."
+                f"`--load-alignments` does not go with `{flag(name)}`, which moves or removes the "
+                "words that the alignments name."
             )
     if cfg.random_batches and cfg.num_batch_buckets:
         raise ConfigError(
