@@ -65,7 +65,7 @@ def add(commands: options.Subparsers) -> None:
     )
     option("--system", metavar="NAME", help="system in the file of --scores, if it has several")
     group = parser.add_argument_group("default search options")
-    add_options(group, decoding_options.SearchOptions, decoding_options.OF_A_MODEL)
+    add_options(group, decoding_options.SearchOptions, decoding_options.MODEL_DEFAULTS)
     options.add_output(parser, "OUT", OUTPUT)
     parser.set_defaults(run=_bundle, makes_folder=True)
 
@@ -86,7 +86,7 @@ def _bundle(args: argparse.Namespace) -> None:
         raise ConfigError("`--system` goes with `--scores`, which is missing.")
     scores = read_scores(args.scores, args.system) if args.scores else []
     checkpoint = model_of(args.model, args.src, args.tgt)
-    search = decoding_options.specified(args)
+    search = decoding_options.specified(args, decoding_options.MODEL_DEFAULTS)
     Search(**search)  # refuses wrong values
     source_bundle = bundle.read(checkpoint) if bundle.is_bundle(checkpoint) else None
     task = layout.options(storage.peek(checkpoint), "task")

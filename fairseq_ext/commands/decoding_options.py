@@ -24,20 +24,14 @@ if TYPE_CHECKING:
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.engine.engine_model import SearchDefaults
 
-OF_A_MODEL = ("beam", "lenpen", "max_len_a", "max_len_b")
+MODEL_DEFAULTS = ("beam", "lenpen", "max_len_a", "max_len_b")
 """Options for which a model may have defaults."""
 # Groups of the fields of `SearchOptions`:
 SEARCH = ("beam", "nbest", "lenpen", "gnmt_lenpen")
 LIMITS = ("max_len_a", "max_len_b", "max_tokens")
 ENGINE = ("constraints", "buffer_size", "skip_long", "engine", "shortlist", "fp16", "cpu")
 DRAWS = ("epsilon_sampling", "sampling_topk", "seed")
-SAMPLES: dict[str, Any] = {
-    "epsilon_sampling": 0.02,
-    "sampling_topk": 0,
-    "seed": 1,
-    "utility": "chrf",
-}
-"""Defaults of sampling."""
+EPSILON, UTILITY = 0.02, "chrf"  # defaults of --epsilon-sampling and --utility with --mbr
 OPTIONS_OF_MODE = {
     "search": ("constraints", *SEARCH),
     "sampling": ("nbest", *DRAWS),
@@ -52,7 +46,7 @@ def _number(default: float, text: str) -> Any:
     return option(None, f"{text} ({default})")
 
 
-def specified(args: Any, names: Iterable[str] = OF_A_MODEL) -> dict[str, Any]:
+def specified(args: Any, names: Iterable[str]) -> dict[str, Any]:
     """Return the options in ``names`` that are not None, as a dict of their values by name."""
     return {name: value for name in names if (value := getattr(args, name)) is not None}
 
@@ -102,17 +96,17 @@ class SearchOptions:
     epsilon_sampling: float | None = option(
         None,
         "sample only tokens of at least this probability "
-        f"({SAMPLES['epsilon_sampling']} with --mbr; 0 with --sampling or --sampling-topk)",
+        f"({EPSILON} with --mbr; 0 with --sampling or --sampling-topk)",
     )
     sampling_topk: int | None = _number(
-        SAMPLES["sampling_topk"], "sample only the N most probable tokens; 0: all"
+        Search.sampling_topk, "sample only the N most probable tokens; 0: all"
     )
-    seed: int | None = _number(SAMPLES["seed"], "seed of the samples")
+    seed: int | None = _number(Search.seed, "seed of the samples")
     utility: str | None = option(
         None,
         "measure of agreement for --mbr: chrf, bleu, comet:MODEL (see `score --metric`; the "
         "variable FAIRSEQ_EXT_METRIC_PYTHON names the Python that has COMET), or mbrs:METRIC of "
-        f"the library mbrs, such as mbrs:bleurt ({SAMPLES['utility']})",
+        f"the library mbrs, such as mbrs:bleurt ({UTILITY})",
         metavar="U",
     )
 
@@ -127,7 +121,7 @@ class SearchOptions:
             require_at_least(self, mbr=1)
         if self.sampling and self.mbr is not None:
             raise ConfigError("`--sampling` does not go with `--mbr`, which samples by itself.")
-        for name in ("constraints", *SEARCH, *SAMPLES):
+        for name in ("constraints", *SEARCH, *DRAWS, "utility"):
             if getattr(self, name) is None or name in OPTIONS_OF_MODE[self.mode]:
                 continue
             fault = "goes with `--mbr`, which is missing"
@@ -140,32 +134,26 @@ class SearchOptions:
     def search(self, model_defaults: SearchDefaults) -> Search:
         """Return the settings of a search, with a default for each option that is None.
 
-        The default is that of ``model_defaults`` or, if the model has none, that of :class:`Search`
-        or :data:`SAMPLES`. With ``--sampling`` or a ``--sampling-topk`` above 0, the default of
-        ``--epsilon-sampling`` is 0. Raise ConfigError as :meth:`check` does.
+        The default is the model's, in ``model_defaults``, or else that of :class:`Search`. With
+        ``--mbr``, the default of ``--epsilon-sampling`` is :data:`EPSILON`, unless
+        ``--sampling-topk`` is above 0. Raise ConfigError as :meth:`check` does.
         """
         self.check()
-        values = {name: getattr(Search, name) for name in (*SEARCH, *LIMITS)}
-        values |= SAMPLES
-        values |= dict(model_defaults) | specified(self, [*values])
-        names = ("fp16", "cpu", "engine", "shortlist", "constraints")
-        fixed = {name: getattr(self, name) for name in names}
-        fixed |= {name: values[name] for name in LIMITS}
-        if self.mode == "search":
-            return Search(**fixed, **{name: values[name] for name in SEARCH})
-        count = self.mbr or values["nbest"]
-        epsilon = values["epsilon_sampling"]
-        if self.epsilon_sampling is None and (self.mode == "sampling" or self.sampling_topk):
-            epsilon = 0.0
-        samples = {"epsilon": epsilon, "top_k": values["sampling_topk"], "seed": values["seed"]}
-        return Search(**fixed, beam=count, nbest=count, sampling=True, **samples)
+        shared = (*SEARCH, *LIMITS, *DRAWS, "fp16", "cpu", "engine", "shortlist", "constraints")
+        values = {**model_defaults, **specified(self, shared)}
+        if self.mode != "search":
+            count = self.mbr or values.get("nbest", Search.nbest)
+            values |= {"sampling": True, "beam": count, "nbest": count, "lenpen": Search.lenpen}
+        if self.mbr is not None and not self.sampling_topk:
+            values.setdefault("epsilon_sampling", EPSILON)
+        return Search(**values)
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:
     """Add the options of :class:`SearchOptions` in two groups, for search and for samples."""
     add_options(parser.add_argument_group("search"), SearchOptions, (*SEARCH, *LIMITS, *ENGINE))
     group = parser.add_argument_group("samples instead of search")
-    add_options(group, SearchOptions, ("sampling", "mbr", *SAMPLES))
+    add_options(group, SearchOptions, ("sampling", "mbr", *DRAWS, "utility"))
 
 
 @dataclass(frozen=True)

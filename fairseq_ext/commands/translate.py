@@ -330,7 +330,7 @@ def load(request: Request) -> tuple[Translates, TranslateLines]:
     if search.mbr is not None:
         from fairseq_ext.decoding import mbr
 
-        utility = mbr.build_utility(search.utility or decoding_options.SAMPLES["utility"])
+        utility = mbr.build_utility(search.utility or decoding_options.UTILITY)
 
     def translate(raw: Iterable[bytes], name: Path | str, **place: int) -> Iterator[Translation]:
         translations = stream.translations(

@@ -44,7 +44,7 @@ class EngineTranslator:
     ) -> None:
         self._model = model
         self._search = search or Search(**model.search)
-        rules = _rules(self._search, self._search.constraints, len(model.target))
+        rules = self._rules(self._search)
         listed = model.shortlist
         if self._search.shortlist is not None:
             listed = shortlist.read(self._search.shortlist, model.source, model.target)
@@ -75,7 +75,7 @@ class EngineTranslator:
     ) -> list[list[Candidate]]:
         """Translate like :meth:`fairseq_ext.decoding.translator.Translator.translate`."""
         search = search or self._search
-        rules = _rules(search, self._search.constraints, len(self._model.target))
+        rules = self._rules(search)
         numbers = range(len(sentences)) if numbers is None else numbers
         rows = [self._split(sentence) for sentence in sentences]
         sources = [self._encode(sentence) for sentence, *_ in rows]
@@ -145,6 +145,30 @@ class EngineTranslator:
         before, after, _ = model.affixes
         return [*([BEGIN] if model.begins else []), *before, *tokens, END, *after]
 
+    def _rules(self, search: Search) -> Rules:
+        """Convert the options of a search into those of the engine.
+
+        Raise ConfigError for half precision, or a beam too large for the target dictionary.
+        """
+        if search.fp16:
+            raise ConfigError("`--fp16` does not go with a model for the engine.")
+        names = ("beam", "max_len_a", "max_len_b", "attention", "sampling", "seed")
+        rules = Rules(
+            **{name: getattr(search, name) for name in names},
+            top_k=search.sampling_topk,
+            epsilon=search.epsilon_sampling,
+            lenpen=search.gnmt_lenpen or search.lenpen,
+            length_offset=5.0 if search.gnmt_lenpen else 0.0,
+            unordered=self._search.constraints == "unordered",
+        )
+        symbols = len(self._model.target)
+        if rules.followed + 2 > symbols:
+            raise ConfigError(
+                f"`--beam` is {search.beam}, but must be at most {(symbols - 2) // 2} for a "
+                f"dictionary of {symbols:,} symbols."
+            )
+        return rules
+
     def _candidate(self, hypothesis: Hypothesis) -> Candidate:
         symbols = self._model.target
         words = [symbols[token] for token in hypothesis.tokens if token not in self._left_out]
@@ -156,29 +180,6 @@ class EngineTranslator:
             self.counts.source += sum(number not in (BEGIN, PAD, END) for number in source)
             self.counts.unknown += sum(number == UNKNOWN for number in source)
             self.counts.target += sum(len(hypothesis.tokens) for hypothesis in written)
-
-
-def _rules(search: Search, constraints: str | None, vocabulary: int) -> Rules:
-    """Convert the options of a search into those of the engine.
-
-    ``constraints`` is the option of the translator's default search, and ``vocabulary`` the number
-    of target symbols. Raise ConfigError for half precision, or a beam too large for the vocabulary.
-    """
-    if search.fp16:
-        raise ConfigError("`--fp16` does not go with a model for the engine.")
-    names = ("beam", "max_len_a", "max_len_b", "attention", "sampling", "top_k", "epsilon", "seed")
-    rules = Rules(
-        **{name: getattr(search, name) for name in names},
-        lenpen=search.gnmt_lenpen or search.lenpen,
-        length_offset=5.0 if search.gnmt_lenpen else 0.0,
-        unordered=constraints == "unordered",
-    )
-    if rules.followed + 2 > vocabulary:
-        raise ConfigError(
-            f"`--beam` is {search.beam}, but must be at most {(vocabulary - 2) // 2} for a "
-            f"dictionary of {vocabulary:,} symbols."
-        )
-    return rules
 
 
 def _batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

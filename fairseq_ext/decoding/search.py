@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from fairseq_ext.decoding.engine_translator import EngineTranslator
     from fairseq_ext.decoding.translator import Translator
 
-# Numeric options of a search, by field: option, type, minimum and maximum.
-RANGES: dict[str, tuple[str, type, float, float]] = {
-    "beam": ("--beam", Integral, 1, math.inf),
-    "nbest": ("--nbest", Integral, 1, math.inf),
-    "max_len_b": ("--max-len-b", Integral, 1, math.inf),
-    "max_tokens": ("--max-tokens", Integral, 1, math.inf),
-    "top_k": ("--sampling-topk", Integral, 0, math.inf),
-    "seed": ("--seed", Integral, 0, 2**32 - 1),  # numpy, which fairseq also seeds, allows no others
-    "lenpen": ("--lenpen", Real, -STEEPEST, STEEPEST),
-    "max_len_a": ("--max-len-a", Real, 0, 1_000_000),
+# Numeric options of a search, by field: type, minimum and maximum.
+RANGES: dict[str, tuple[type, float, float]] = {
+    "beam": (Integral, 1, math.inf),
+    "nbest": (Integral, 1, math.inf),
+    "max_len_b": (Integral, 1, math.inf),
+    "max_tokens": (Integral, 1, math.inf),
+    "sampling_topk": (Integral, 0, math.inf),
+    "seed": (Integral, 0, 2**32 - 1),  # numpy, which fairseq also seeds, allows no others
+    "lenpen": (Real, -STEEPEST, STEEPEST),
+    "max_len_a": (Real, 0, 1_000_000),
 }
 
 BUFFER = 2000  # lines to read before translating them
@@ -46,8 +46,8 @@ class Search:
         lenpen: a score is divided by the translation's length to this power.
         gnmt_lenpen: α of GNMT's length penalty, which replaces ``lenpen``; 0: ``lenpen`` is used.
         sampling: whether to draw tokens instead of searching.
-        epsilon: draw only among tokens of at least this probability.
-        top_k: draw only among the ``top_k`` most probable tokens; 0 for all.
+        epsilon_sampling: draw only among tokens of at least this probability.
+        sampling_topk: draw only among this many most probable tokens; 0 for all.
         seed: seed of the samples.
         attention: whether to return attention weights, if all models have them.
         max_len_a, max_len_b: a translation has at most ``a × source length + b`` tokens.
@@ -69,8 +69,8 @@ class Search:
     lenpen: float = 1.0
     gnmt_lenpen: float = 0.0
     sampling: bool = False
-    epsilon: float = 0.0
-    top_k: int = 0
+    epsilon_sampling: float = 0.0
+    sampling_topk: int = 0
     seed: int = 1
     attention: bool = False
     max_len_a: float = 0.0
@@ -83,7 +83,7 @@ class Search:
     constraints: str | None = None
 
     def __post_init__(self) -> None:
-        for name, (option, kind, minimum, maximum) in RANGES.items():
+        for name, (kind, minimum, maximum) in RANGES.items():
             value = getattr(self, name)
             is_number = isinstance(value, kind)
             if is_number and minimum <= value <= maximum:
@@ -91,12 +91,12 @@ class Search:
             wish = "a whole number" if kind is Integral else "a number"
             if is_number:
                 wish = f"at least {minimum}" if value < minimum else f"at most {maximum}"
-            raise wrong_value(option, wish, value)
+            raise wrong_value(flag(name), wish, value)
         if self.constraints not in (None, "ordered", "unordered"):
             raise wrong_value("--constraints", "ordered or unordered", self.constraints)
         if self.nbest > self.beam:
             raise wrong_value("--nbest", f"at most `--beam`, which is {self.beam}", self.nbest)
-        check_sampling(self.epsilon, sampling=self.sampling, top_k=self.top_k, top_p=-1.0)
+        check_sampling(self.epsilon_sampling, self)
         check_gnmt_lenpen(self.gnmt_lenpen, self)
 
 

@@ -115,13 +115,13 @@ class Translator:
     def _build_generator(self, search: Search) -> Any:
         generation = copy.deepcopy(self._cfg.generation)  # Hydra would take 0.3 s to make it anew
         generation.update({name: getattr(search, name) for name in EACH_SEARCH})
-        generation.sampling_topk = search.top_k or -1
+        generation.sampling_topk = search.sampling_topk or -1
         if self._aligns and search.attention:
             generation.print_alignment = "soft"
         generator = self._task.build_generator(self._models, generation)
-        if search.epsilon:
+        if search.epsilon_sampling:
             dictionary = self._task.target_dictionary
-            generator.search = generators.EpsilonSampling(dictionary, search.epsilon)
+            generator.search = generators.EpsilonSampling(dictionary, search.epsilon_sampling)
         return generator
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:

@@ -77,18 +77,21 @@ def no_alignment(model: Any) -> str:
     return getattr(model, "no_alignment", "")
 
 
-def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) -> None:
-    """Raise ConfigError if ``--epsilon-sampling`` does not go with the other generation options."""
+def check_sampling(epsilon: float, generation: Any) -> None:
+    """Raise ConfigError if ``--epsilon-sampling epsilon`` does not suit other options.
+
+    ``generation`` has the other options of generation, by their names in fairseq.
+    """
     if not 0 <= epsilon < 1:
         raise wrong_value("--epsilon-sampling", "at least 0 and less than 1", epsilon)
-    if epsilon and not sampling:
+    if epsilon and not getattr(generation, "sampling", False):
         raise ConfigError(
             "`--epsilon-sampling` needs `--sampling`; without `--sampling`, nothing is drawn."
         )
-    for name, is_given in (("--sampling-topk", top_k > 0), ("--sampling-topp", top_p > 0)):
-        if epsilon and is_given:
+    for name in ("sampling_topk", "sampling_topp"):
+        if epsilon and getattr(generation, name, -1) > 0:
             raise ConfigError(
-                f"`--epsilon-sampling` does not go with `{name}`; choose one truncation."
+                f"`--epsilon-sampling` does not go with `{flag(name)}`; choose one truncation."
             )
 
 

@@ -194,12 +194,7 @@ class TranslationExtTask(TranslationTask):
         """
         check_gnmt_lenpen(self.cfg.gnmt_lenpen, args)
         epsilon = self.cfg.epsilon_sampling
-        check_sampling(
-            epsilon,
-            sampling=getattr(args, "sampling", False),
-            top_k=getattr(args, "sampling_topk", -1),
-            top_p=getattr(args, "sampling_topp", -1.0),
-        )
+        check_sampling(epsilon, args)
         extra = options["extra_gen_cls_kwargs"] = dict(options.get("extra_gen_cls_kwargs") or {})
         if self.affixes.target and not getattr(args, "score_reference", False):
             left_out = {*self.affixes.target, self.target_dictionary.eos()}

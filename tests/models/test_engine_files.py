@@ -196,11 +196,12 @@ def test_layers_that_a_training_left_out_at_random_are_there():
 
 
 def test_the_likeliest_token_alone_may_be_drawn(small: Path):
-    """``top_k`` 1 is greedy search, whatever the seed."""
+    """``sampling_topk`` 1 is greedy search, whatever the seed."""
     lines, model = ["w1 w2 w3", "w7"], program_file.read(small)
     greedy = EngineTranslator(model, Search(beam=1, nbest=1, max_len_b=8, lenpen=0.0))
     drawn = EngineTranslator(
-        model, Search(beam=3, nbest=3, max_len_b=8, lenpen=0.0, sampling=True, top_k=1, seed=7)
+        model,
+        Search(beam=3, nbest=3, max_len_b=8, lenpen=0.0, sampling=True, sampling_topk=1, seed=7),
     )
     for best, several in zip(greedy.translate(lines), drawn.translate(lines), strict=True):
         assert {candidate.tokens for candidate in several} == {best[0].tokens}
@@ -230,7 +231,7 @@ def test_special_symbols_in_text(small: Path):
         (dict(fp16=True), "`--fp16` does not go with"),
         (dict(gnmt_lenpen=-1.0), "`--gnmt-lenpen` must be"),
         (dict(gnmt_lenpen=101.0), "`--gnmt-lenpen` must be a number from 0 to 100"),
-        (dict(sampling=True, epsilon=1.0), "`--epsilon-sampling` must be"),
+        (dict(sampling=True, epsilon_sampling=1.0), "`--epsilon-sampling` must be"),
     ],
 )
 def test_searches_that_cannot_be(small: Path, options: dict, message: str):

@@ -267,13 +267,13 @@ def test_sentences_are_truncated_each_for_itself() -> None:
         (-0.1, {}, "must be at least 0 and less than 1, but is -0.1 instead"),
         (1.0, {}, "must be at least 0 and less than 1, but is 1.0 instead"),
         (0.1, {"sampling": False}, "needs `--sampling`"),
-        (0.1, {"top_k": 5}, "does not go with `--sampling-topk`"),
-        (0.1, {"top_p": 0.9}, "does not go with `--sampling-topp`"),
+        (0.1, {"sampling_topk": 5}, "does not go with `--sampling-topk`"),
+        (0.1, {"sampling_topp": 0.9}, "does not go with `--sampling-topp`"),
     ],
 )
 def test_sampling_options_that_cannot_work(epsilon: float, options: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_sampling(epsilon, **{"sampling": True, "top_k": -1, "top_p": -1.0, **options})
+        check_sampling(epsilon, Namespace(**{"sampling": True, **options}))
 
 
 @pytest.fixture(scope="module")
