@@ -15,8 +15,8 @@ An architecture keeps its own subcommands in its folder ``commands``. The archit
 
 import argparse
 import importlib
-from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from typing import NamedTuple
 
 from fairseq_ext.base import wings
 from fairseq_ext.utils.parsing import Parser
@@ -79,22 +79,12 @@ EXAMPLES = {
 """An example of each subcommand, shown at the end of its ``--help``."""
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """A subcommand of ``fairseq-ext``, whose module is imported only when needed."""
 
     group: str  # the heading below which `--help` lists the subcommand
     name: str  # the name that users type
-    package: str  # the package that has the subcommand's module
-
-    @property
-    def module(self) -> str:
-        """The subcommand's module, such as ``fairseq_ext.commands.doctor``."""
-        return f"{self.package}.{MODULES.get(self.name, self.name).replace('-', '_')}"
-
-    def add(self, subparsers: Any) -> None:
-        function = f"add_{self.name.replace('-', '_')}" if self.name in MODULES else "add"
-        getattr(importlib.import_module(self.module), function)(subparsers)
+    module: str  # the full name of its module, such as ``fairseq_ext.commands.doctor``
 
 
 def all_commands() -> list[Command]:
@@ -102,7 +92,7 @@ def all_commands() -> list[Command]:
     packages = [(__name__, GROUPS)]
     packages += [(f"{wing}.commands", groups) for wing, groups in wings.declared("COMMANDS")]
     return [
-        Command(group, name, package)
+        Command(group, name, f"{package}.{MODULES.get(name, name).replace('-', '_')}")
         for group in GROUPS
         for package, groups in packages
         for name in groups.get(group, ())
@@ -110,7 +100,7 @@ def all_commands() -> list[Command]:
 
 
 def add_all(parser: Parser, only: str | None = None) -> None:
-    """Add every subcommand to a parser, and list them by group.
+    """Add every subcommand to a parser, and list them by group in its ``--help``.
 
     If ``only`` is the name of a subcommand, add this subcommand alone.
     """
@@ -122,15 +112,13 @@ def add_all(parser: Parser, only: str | None = None) -> None:
         help=argparse.SUPPRESS,  # listed by group instead
     )
     for command in commands:
-        command.add(subparsers)
+        function = f"add_{command.name.replace('-', '_')}" if command.name in MODULES else "add"
+        getattr(importlib.import_module(command.module), function)(subparsers)
     _add_examples(subparsers.choices)
-    group_of = {command.name: command.group for command in commands}
-    groups: dict[str, Any] = {}  # argparse itself has a single heading for all subcommands
-    for line in subparsers._choices_actions:
-        group = group_of[line.dest]
-        if group not in groups:
-            groups[group] = parser.add_argument_group(group)
-        groups[group]._group_actions.append(line)
+    # argparse itself has a single heading for all subcommands.
+    lines = zip(commands, subparsers._choices_actions, strict=True)
+    for group, pairs in groupby(lines, key=lambda pair: pair[0].group):
+        parser.add_argument_group(group)._group_actions += [line for _, line in pairs]
 
 
 def _add_examples(parsers: dict[str, Parser], prefix: str = "") -> None:
