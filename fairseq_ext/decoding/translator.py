@@ -29,6 +29,7 @@ from fairseq_ext.generation.option_checks import no_alignment
 from fairseq_ext.generation.translation_ext import TranslationExtTask
 from fairseq_ext.model import trained
 from fairseq_ext.utils.locks import ForkSafeLock
+from fairseq_ext.utils.option_fields import flag
 
 FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist", "constraints")
 """Options of the search that are fixed when a model is loaded."""
@@ -249,13 +250,10 @@ class Translator:
 
 
 def _configuration(data: str | Path, search: Search) -> Any:
-    flags = [f"--max-tokens={search.max_tokens}", f"--seed={search.seed}"]
-    flags += [f"--engine={search.engine}"]
-    flags += [f"--{name}" for name in ("fp16", "cpu") if getattr(search, name)]
-    if search.constraints:
-        flags.append(f"--constraints={search.constraints}")
-    if search.shortlist is not None:
-        flags.append(f"--shortlist={search.shortlist}")
+    flags = [f"--{name}" for name in ("fp16", "cpu") if getattr(search, name)]
+    for name in ("max_tokens", "seed", "engine", "constraints", "shortlist"):
+        if (value := getattr(search, name)) is not None:
+            flags.append(f"{flag(name)}={value}")
     parser = options.get_interactive_generation_parser()
     args = options.parse_args_and_arch(parser, [str(data), *flags])
     cfg = convert_namespace_to_omegaconf(args)
