@@ -179,28 +179,21 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_codec(
-    options: TextOptions,
-    src: str,
-    tgt: str,
-    folders: Iterable[Path],
-    codes: Path | None = None,
-    constraints: bool = False,
+    options: TextOptions, src: str, tgt: str, folders: Iterable[Path], constraints: bool = False
 ) -> TextCodec:
     """Make the codec that turns text into tokens, and tokens into text.
 
-    Its steps are those of the first ``text.json`` in ``folders``, if there is one. Each of the
-    ``options`` that is set replaces a step. ``codes``, a file of merges, replaces ``--bpe-codes``
-    unless it is None. If ``constraints`` is True, a line may have target texts after the source,
-    separated by tabs. Raise ConfigError for ``--keep-tokens`` if no step makes Moses tokens.
+    The first ``text.json`` in ``folders``, if there is one, gives the steps, and each of the
+    ``options`` that is set replaces a step. If ``constraints`` is True, a line may have target
+    texts after the source, separated by tabs. Raise ConfigError for ``--keep-tokens`` if no step
+    makes Moses tokens.
     """
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text import pipeline
 
     saved = pipeline.find_towards(folders, src, tgt)
-    overrides: dict[str, Any] = {
-        name: value for name in TEXT_FLAGS if (value := getattr(options, name)) is not None
-    }
-    if codes := codes or options.bpe_codes:
+    overrides = specified(options, TEXT_FLAGS)
+    if codes := options.bpe_codes:
         from fairseq_ext.text.subwords import kind_of_merges
 
         overrides |= {"subwords": kind_of_merges(codes), "files": (codes,)}

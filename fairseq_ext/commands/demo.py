@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,7 +118,8 @@ def load(named: Named, request: Request) -> System:
     model = open_model([named.checkpoint], named.data, (None, None), search)
     src, tgt = model.translator.src, model.translator.tgt
     folders = (bundle.home(named.checkpoint), named.data)
-    codec = decoding_options.chosen_codec(request.text, src, tgt, folders, named.codes)
+    text = replace(request.text, bpe_codes=named.codes or request.text.bpe_codes)
+    codec = decoding_options.chosen_codec(text, src, tgt, folders)
     model.versions.require_unchanged()
     size = f"{read_size(named.checkpoint).parameters / 1e6:,.1f} M parameters"
     about = f"{src} → {tgt}, {size}"
