@@ -25,7 +25,6 @@ from fairseq_ext.utils.files import FileVersions, atomic_write, require_file, sh
 from fairseq_ext.utils.option_fields import add_options, flag, from_args, option, require_at_least
 
 if TYPE_CHECKING:
-    from fairseq_ext.decoding.parts import Folder
     from fairseq_ext.decoding.search import Translates
     from fairseq_ext.decoding.stream import Translation
     from fairseq_ext.text.reading import Part
@@ -91,7 +90,7 @@ class PartOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """The command-line options of ``translate``; :meth:`resolved` finds models, data and text."""
+    """The command-line options of ``translate``, and the models, data and text that they name."""
 
     words: Sequence[str] = option(
         [],
@@ -138,20 +137,6 @@ class Request:
             split_sentences=self.split_sentences,
         )
 
-    def resolved(self) -> Request:
-        """Return a copy with the models' files in ``path``, and with no ``words``.
-
-        ``words``, the positional arguments, become ``data`` if they name a folder, else ``lines``.
-        """
-        from fairseq_ext.decoding.loading import refuse_unused_data
-
-        path = _find_models(self)
-        data, lines = _data_or_text(self, path)
-        refuse_unused_data(data, path, "DATA", self.search.engine, self.search.fp16)
-        return dataclasses.replace(
-            self, words=(), model=None, path=path, data=data or self.data, lines=lines
-        )
-
 
 def add(commands: options.Subparsers) -> None:
     parser = commands.add_parser(
@@ -190,13 +175,18 @@ def add(commands: options.Subparsers) -> None:
 def _run(args: argparse.Namespace) -> None:
     request = from_args(Request, args)
     request.check()
-    request = request.resolved()
+    from fairseq_ext.decoding.loading import refuse_unused_data
+
+    models = _find_models(request)
+    data, lines = _data_or_text(request, models)
+    refuse_unused_data(data, models, "DATA", request.search.engine, request.search.fp16)
+    request = dataclasses.replace(request, path=models, data=data, lines=lines)
     options.keep_inputs(request)  # again, because only now models and data are paths
     translate(request)
 
 
 def translate(request: Request) -> None:
-    """Translate the input of a request from :meth:`Request.resolved`, and write the output."""
+    """Translate the input of a request with the models in its ``path``, and write the output."""
     # This logger tells why fairseq translates instead of the engine.
     logging.getLogger("fairseq_ext.generation.on_engine").setLevel(logging.INFO)
     if request.parts.parts is not None:
@@ -466,9 +456,10 @@ def translate_parts(request: Request) -> None:
     shard_parts = [part for part in all_parts if part.number % divisor == remainder]
     if not folder.shared.is_of(job):
         count_lines(request)  # check all text before the first part
-    if request.parts.ray is not None:
-        _run_on_ray(request, folder)
-    elif folder.missing(shard_parts):
+    to_do = folder.missing(shard_parts)
+    if to_do and request.parts.ray is not None:
+        _run_on_ray(request, path)
+    elif to_do:
         _, translate_lines = load(request)
         folder.shared.begin(job)
         lines = sum(part.lines for part in folder.missing(shard_parts))
@@ -483,7 +474,7 @@ def translate_parts(request: Request) -> None:
 
         folder.work(shard_parts, write_part)
     versions.require_unchanged()
-    missing, total = len(folder.missing()), len(folder.parts)
+    missing, total = len(folder.missing(all_parts)), len(all_parts)
     cure = "" if missing or request.output or request.json else "; `-o FILE` joins them"
     print(f"{folder.path}: {total - missing:,} of {total:,} parts are done{cure}", file=sys.stderr)
     if not missing:
@@ -500,8 +491,8 @@ def _files(request: Request) -> list[Path]:
 
     models = [require_file(bundle.as_file(path), "model") for path in request.path]
     data = request.data or data_of(models[0])
-    folders = [path.parent for path in models] + ([] if data is None else [data])
-    files = [*models] + ([] if data is None else sorted(data.glob("dict.*.txt")))
+    folders = [*(path.parent for path in models), data]
+    files = [*models, *sorted(data.glob("dict.*.txt"))]
     files += [path for folder in folders if (path := folder / "text.json").is_file()]
     optional = (request.search.shortlist, request.text.bpe_codes)
     return files + [require_file(path) for path in optional if path is not None]
@@ -529,11 +520,9 @@ def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def _run_on_ray(request: Request, folder: Folder) -> None:
+def _run_on_ray(request: Request, folder: Path) -> None:
     from fairseq_ext.utils import ray_workers
 
-    if not folder.missing():
-        return
     text, search = request.text, request.search
     codes, shortlist = (path and path.absolute() for path in (text.bpe_codes, search.shortlist))
     worker_request = dataclasses.replace(
@@ -545,7 +534,7 @@ def _run_on_ray(request: Request, folder: Folder) -> None:
         json=None if request.json is None else Path(os.devnull),
         text=dataclasses.replace(text, bpe_codes=codes),
         search=dataclasses.replace(search, shortlist=shortlist),
-        parts=dataclasses.replace(request.parts, parts=folder.path.absolute(), ray=None),
+        parts=dataclasses.replace(request.parts, parts=folder.absolute(), ray=None),
     )
     ray_workers.run(request.parts.ray or "", _work_on_ray, worker_request, cpu=search.cpu)
 

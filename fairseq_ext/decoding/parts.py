@@ -48,9 +48,8 @@ class Folder:
         """The :class:`SharedFolder` through which several workers translate the parts."""
         return SharedFolder(self.path, HEAD)
 
-    def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
-        """Return those of ``parts`` (None: all parts) that are not translated yet."""
-        parts = self.parts if parts is None else parts
+    def missing(self, parts: Sequence[Part]) -> list[Part]:
+        """Return the ``parts`` that no worker has translated yet."""
         parts_by_name = {self.text(part).name: part for part in parts}
         return [parts_by_name[name] for name in self.shared.missing([*parts_by_name])]
 
