@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_ext.corpora.command_lines import ContaminationOptions
-from fairseq_ext.corpora.near_duplicates import WordHashes, hash_words, skeletons
+from fairseq_ext.corpora.near_duplicates import hash_words, normalized, skeletons
 from fairseq_ext.text.bleu_tokenizers import is_spaceless
 from fairseq_ext.text.reading import lines
 from fairseq_ext.utils.errors import DataError
@@ -33,9 +33,12 @@ SPACELESS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Match:
-    """A test sentence that occurs in the training text, exactly or nearly, and where."""
+    """A test sentence that occurs in the training text, exactly or nearly, and where.
+
+    Of two matches of a sentence, the smaller is the better: exact before near, then by the line.
+    """
 
     sentence: int  # number of the test sentence, from 0
     kind: str  # `exact` if equal up to case and punctuation, else `near`
@@ -61,25 +64,19 @@ def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
     matches: dict[int, Match] = {}
     iterator, before = iter(training), 0
     while chunk := list(itertools.islice(iterator, CHUNK)):
-        training_hashes = hash_words(chunk)
-        for fingerprints, places in skeletons(training_hashes, LONGEST):
+        shared = set[tuple[int, int]]()  # numbers of a test sentence and of a sentence in the chunk
+        for fingerprints, places in skeletons(hash_words(chunk), LONGEST):
             hits = may_match[fingerprints >> shift]
             places, fingerprints = places[hits], fingerprints[hits]
             low, high = (np.searchsorted(values, fingerprints, side) for side in ("left", "right"))
             for hit in np.flatnonzero(low < high).tolist():
-                place = int(places[hit])
-                for sentence in rows[low[hit] : high[hit]].tolist():
-                    equal = _words(training_hashes, place) == _words(hashes, sentence)
-                    match = Match(sentence, EXACT if equal else NEAR, before + place)
-                    former = matches.get(sentence, match)
-                    matches[sentence] = min(former, match, key=lambda m: (m.kind, m.line))
+                shared |= {(row, int(places[hit])) for row in rows[low[hit] : high[hit]].tolist()}
+        for sentence, place in shared:
+            equal = normalized(sentences[sentence]).split() == normalized(chunk[place]).split()
+            match = Match(sentence, EXACT if equal else NEAR, before + place)
+            matches[sentence] = min(matches.get(sentence, match), match)
         before += len(chunk)
-    return [matches[sentence] for sentence in sorted(matches)]
-
-
-def _words(hashes: WordHashes, row: int) -> bytes:
-    start = int(hashes.ends[row - 1]) if row else 0
-    return hashes.words[start : int(hashes.ends[row])].tobytes()
+    return sorted(matches.values())
 
 
 def texts(paths: Iterable[Path]) -> Iterator[str]:
