@@ -2,7 +2,7 @@
 
 import random
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from fairseq_ext.corpora.command_lines import NoiseOptions
 from fairseq_ext.text.cleaning import lower_case, upper_case
@@ -16,17 +16,25 @@ SHORTEST = 3  # fewest letters of a word that may get a typing error
 def add_noise(
     sentences: Iterable[str], kind: str, share: float = 0.1, seed: int = 1, language: str = ""
 ) -> Iterator[str]:
-    """Yield each sentence with noise of a ``kind`` in :data:`KINDS`.
+    """Yield each sentence with noise of a ``kind``: typos, lower, upper or punctuation.
 
     With ``typos``, a word of three letters or more gets a typing error with the probability
     ``share``; the errors in a sentence depend on its number and the seed. With ``lower`` and
     ``upper``, ``language`` decides which capital belongs to which small letter.
     """
+    changes = {
+        "lower": lower_case(language),
+        "upper": upper_case(language),
+        "punctuation": _without_punctuation,
+    }
     for number, sentence in enumerate(sentences):
-        yield KINDS[kind](sentence, share, random.Random(f"{seed} {number}"), language)
+        if kind == "typos":
+            yield _with_typing_errors(sentence, share, random.Random(f"{seed} {number}"))
+        else:
+            yield changes[kind](sentence)
 
 
-def _with_typing_errors(sentence: str, share: float, draw: random.Random, language: str) -> str:
+def _with_typing_errors(sentence: str, share: float, draw: random.Random) -> str:
     words = sentence.split(" ")
     return " ".join(
         _mistype(word, draw)
@@ -55,19 +63,9 @@ def _mistype(word: str, draw: random.Random) -> str:
     return before + 2 * letter + after
 
 
-def _without_punctuation(sentence: str, share: float, draw: random.Random, language: str) -> str:
+def _without_punctuation(sentence: str) -> str:
     letters = (char for char in sentence if not unicodedata.category(char).startswith("P"))
     return " ".join("".join(letters).split())
-
-
-Noise = Callable[[str, float, random.Random, str], str]
-KINDS: Mapping[str, Noise] = {
-    "typos": _with_typing_errors,
-    "lower": lambda sentence, _, __, language: lower_case(language)(sentence),
-    "upper": lambda sentence, _, __, language: upper_case(language)(sentence),
-    "punctuation": _without_punctuation,
-}
-"""The function for each value of ``--kind``."""
 
 
 def run(options: NoiseOptions) -> str:
