@@ -21,7 +21,7 @@ from tqdm import tqdm
 from fairseq_ext.corpora import streams
 from fairseq_ext.corpora.catalogue import CORPORA, Corpus, Source
 from fairseq_ext.corpora.command_lines import OfficialOptions
-from fairseq_ext.corpora.downloads import RECORD, Unavailable, fetch, unpack
+from fairseq_ext.corpora.downloads import Unavailable, fetch, unpack
 from fairseq_ext.corpora.streams import KEPT, Encode, RawPair, Tally, raw_pairs
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
@@ -82,7 +82,6 @@ class Preparation:
         self._sides = (self.corpus.src, self.corpus.tgt)
         self._libraries = {name: version(name) for name in ("sacremoses", self._learner.library)}
         self._codes = self.out / "bpe" / self._learner.file
-        self._held_out = () if isinstance(self.corpus.valid, int) else self.corpus.valid
         self.ready = self.out / ("bpe" if self.corpus.merges else "text")
 
     def run(self) -> Report:
@@ -117,13 +116,12 @@ class Preparation:
     def _raw(self, source: Source) -> tuple[tuple[Path, Path], Report]:
         """Fetch a parallel text if needed; return its two files, with addresses and checksums."""
         if (archive := source.archive) is None:
-            paths = [fetch(url, self.download, self.mirror) for url in source.files]
-            record = read_json(self.download / RECORD)
+            first, second = (fetch(url, self.download, self.mirror) for url in source.files)
             origin = {
-                path.name: {"address": url, "sha256": record[path.name]}
-                for path, url in zip(paths, source.files, strict=True)
+                path.name: {"address": url, "sha256": sha256(path)}
+                for path, url in zip((first, second), source.files, strict=True)
             }
-            return (paths[0], paths[1]), origin
+            return (first, second), origin
         name = archive.rpartition("/")[2]
         folder = self.out / "raw" / name.partition(".")[0]
 
@@ -133,10 +131,7 @@ class Preparation:
             unpack(path, folder)
             return {name: {"address": archive, "sha256": sha256(path)}}
 
-        everything = [*self.corpus.train, *self._held_out, *self.corpus.test]
-        members = {file for s in everything if s.archive == archive for file in s.files}
-        # Readers report missing files.
-        outputs = (path for file in sorted(members) if (path := folder / file).is_file())
+        outputs = filter(Path.is_file, folder.rglob("*"))
         origin = do_once(self.out, f"unpack.{name}", {"address": archive}, outputs, work)
         return (folder / source.files[0], folder / source.files[1]), origin
 
