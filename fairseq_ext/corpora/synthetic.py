@@ -7,7 +7,6 @@ pairs. The pairs are plain text, so the model may have any pipeline; the steps i
 
 import json
 import shutil
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -36,7 +35,7 @@ def run(options: MixOptions) -> str:
     rules = (f"length=1:{options.longest}", f"ratio={options.ratio}", "token=1000", "different")
     work = Encode(text_pipeline, rules, tag=options.tag)
     sides = (options.src, options.tgt)
-    train = train_files(options.data, sides)
+    train = [files.require_file(options.data / f"train.{side}", "text file") for side in sides]
     checks.check_parallel(*train, empty_lines=True, max_tokens=None)
     names = [f"{split}.{side}" for split in SPLITS for side in sides]
     names = [name for name in names if (options.data / name).exists()]
@@ -64,7 +63,7 @@ def write_side(options: MonolingualOptions) -> str:
     """Write one side of a corpus, or other text, as plain text to translate; return a summary."""
     if options.text is None:
         decode = pipeline_of(options.data, options.src, options.tgt).decoder(options.language)
-        (path,) = train_files(options.data, (options.language,))
+        path = files.require_file(options.data / f"train.{options.language}", "text file")
     else:
         decode, path = str, options.text
     files.keep_inputs([path], [options.out])
@@ -77,11 +76,6 @@ def write_side(options: MonolingualOptions) -> str:
         if not count:
             raise DataError(f"{path} has no line after the first {options.skip:,}; skip fewer.")
     return f"{options.out}: {count:,} lines"
-
-
-def train_files(folder: Path, sides: Sequence[str]) -> list[Path]:
-    """Return the training texts of a corpus in the languages ``sides``; the files must exist."""
-    return [files.require_file(folder / f"train.{side}", "text file") for side in sides]
 
 
 def pipeline_of(folder: Path, src: str, tgt: str) -> Pipeline:
