@@ -22,7 +22,6 @@ PAIRS = Path(__file__).with_name("data") / "tatoeba_es_en.tsv.xz"
 ATTRIBUTION = PAIRS.with_name("README.md")
 HELD_OUT = PAIRS.with_name("tatoeba_es_en.held_out.json")
 """The rows of ``valid`` and ``test``, drawn by ``preprocess/shipped_text.py``."""
-SIZE = 118_964
 LANGUAGES = ("en", "es")  # languages of the columns
 
 
