@@ -36,7 +36,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -134,8 +134,8 @@ class SplitJob:
             json.dump(report, file)
 
     def clean(self, name: str) -> None:
-        """Clean the part with the number in ``name``; save its kept pairs and fingerprints."""
-        options, part = self.options, self.parts[_number(name)]
+        """Clean the part whose report is ``name``; save its kept pairs and fingerprints."""
+        options, part = self.options, self.parts[self.clean_names.index(name)]
         encode = Encode(text_pipeline(options), rules_of(options), words=True)
         hashes = [bytearray() for _ in range(PAIR + 1)]
         dropped = Counter[str]()
@@ -171,7 +171,7 @@ class SplitJob:
         ``name`` has the number of the range. The data file gets the part and line of each repeated
         pair. The report ``name`` gets the number of distinct sentences in the range on each side.
         """
-        number = _number(name)
+        number = self.repeat_names.index(name)
         places: list[np.ndarray] = []  # part and line of each pair in the range
         rows: tuple[list[np.ndarray], ...] = ([], [], [])
         for part, clean_name in enumerate(self.clean_names):
@@ -272,10 +272,10 @@ class SplitJob:
 
     # ---- the result, once all stages are done ----------------------------------------------------
 
-    def write(self, files: Sequence[Sequence[IO[str]]]) -> dict[str, Any]:
+    def write(self, files: Mapping[str, Sequence[IO[str]]]) -> dict[str, Any]:
         """Write each pair into the files of its split, in the order of the texts; return a report.
 
-        ``files`` has a source file and a target file for each split. The report is a dict:
+        ``files`` maps each split to its source file and target file. The report is a dict:
 
         - ``read``: the number of pairs read;
         - ``dropped``: a dict from the reason to drop a pair to the number of these pairs;
@@ -299,10 +299,10 @@ class SplitJob:
             if key != GROUPS:
                 late[LEAKED] = leak(SIDES[1 - SIDES.index(key)])
         dropped, fate_counts = Counter[str](), Counter[int]()
-        pairs, words = [0] * len(SPLITS), [[0, 0] for _ in SPLITS]
+        pairs, words = dict.fromkeys(files, 0), {split: [0, 0] for split in files}
         texts = [{"read": 0, "train": 0} for _ in self.texts]
         for number, (part, clean_name) in enumerate(zip(self.parts, self.clean_names, strict=True)):
-            report, before = self.load(clean_name), pairs[0]
+            report, before = self.load(clean_name), pairs.get("train", 0)
             dropped.update(report["dropped"])
             fates, leak_count = self._fates(number, clean_name, report["kept"])
             if "train" in leaks:
@@ -313,18 +313,19 @@ class SplitJob:
                 for line, fate, times in zip(file, fates.tolist(), copies.tolist(), strict=True):
                     if fate >= len(SPLITS):
                         continue
-                    pairs[fate] += times
+                    split = SPLITS[fate]
+                    pairs[split] += times
                     for side, sentence in enumerate(line.rstrip("\n").split("\t")):
-                        files[fate][side].write(f"{sentence}\n" * times)
-                        words[fate][side] += len(sentence.split()) * times
+                        files[split][side].write(f"{sentence}\n" * times)
+                        words[split][side] += len(sentence.split()) * times
             texts[part.text]["read"] += report["read"]
-            texts[part.text]["train"] += pairs[0] - before
+            texts[part.text]["train"] += pairs.get("train", 0) - before
         dropped.update({why: fate_counts[fate] for fate, why in late.items() if fate_counts[fate]})
         return {
             "read": self.total("read"),
             "dropped": dict(dropped),
-            "splits": dict(zip(SPLITS, pairs, strict=True)),
-            "words": dict(zip(SPLITS, words, strict=True)),
+            "splits": pairs,
+            "words": words,
             "key": key,
             "leaks": leaks,
             "texts": texts,
@@ -413,7 +414,7 @@ def work(job: SplitJob) -> None:
 
     def spread(do: Callable[[str], bool], names: Iterable[str]) -> Iterator[bool]:
         names = [*names]
-        return ordered_map(do, names, min(workers, len(names)) or 1)
+        return ordered_map(do, names, min(workers, len(names)))
 
     shared.work(job.clean_names, job.clean, spread=spread)
     if not job.total("kept"):
@@ -424,12 +425,7 @@ def work(job: SplitJob) -> None:
     if job.options.as_split is None:
         shared.work(job.repeat_names, job.repeat, spread=spread)
         hold = job.hold_groups if job.options.key == GROUPS else job.hold
-        shared.work(["held.json"], hold, spread=spread)
-
-
-def _number(name: str) -> int:
-    """Return the number of the part or range in a report's name."""
-    return int(Path(name).stem.rpartition("-")[2])
+        shared.work(["held.json"], hold)
 
 
 # Options that do not influence the result.
@@ -690,10 +686,8 @@ def _write(job: SplitJob, record: dict[str, Any]) -> str:
     with files.staged_folder(options.out) as stage:
         with writers([stage / name for name in names]) as opened:
             pairs = dict(zip(splits, zip(opened[::2], opened[1::2], strict=True), strict=True))
-            report = job.write([pairs.get(name, ()) for name in SPLITS])
+            report = job.write(pairs)
         of_texts = report.pop("texts")
-        for table in ("splits", "words"):
-            report[table] = {name: report[table][name] for name in splits}
         if options.corpora is not None:
             described = zip(map(_described, texts), of_texts, strict=True)
             record = {**record, "corpora": [{**entry, **counts} for entry, counts in described]}

@@ -65,7 +65,7 @@ def written(job: SplitJob, folder: Path) -> tuple[dict[str, Pairs], dict]:
     names = [[folder / f"{split}.{side}" for side in (0, 1)] for split in SPLITS]
     with contextlib.ExitStack() as stack:
         files = [[stack.enter_context(x.open("w", encoding="utf-8")) for x in y] for y in names]
-        report = job.write(files)
+        report = job.write(dict(zip(SPLITS, files, strict=True)))
     assert all(not x.stat().st_size or x.read_bytes().endswith(b"\n") for y in names for x in y)
     texts = [zip(*map(read_lines, paths), strict=True) for paths in names]
     return {name: [*pairs] for name, pairs in zip(SPLITS, texts, strict=True)}, report
