@@ -100,13 +100,12 @@ class Part:
         return digest.hexdigest()
 
 
-def lines(folder: Path, name: str, language: str) -> list[str] | None:
-    """Read ``NAME.LANGUAGE`` or ``NAME.raw.LANGUAGE`` (or ``.gz``) below a folder; or None."""
-    for ending in (f".{language}", f".raw.{language}"):
-        for path in sorted(folder.rglob(f"{name}{ending}*")):
-            if path.name.removesuffix(".gz") == f"{name}{ending}":
-                return [line for _, line in reading.lines(path)]
-    return None
+def lines(folder: Path, name: str, language: str) -> list[str]:
+    """Read ``NAME.LANGUAGE`` or ``NAME.raw.LANGUAGE`` (or ``.gz``) below a folder, if it exists."""
+    for file in (f"{name}.{language}", f"{name}.raw.{language}"):
+        for path in sorted([*folder.rglob(file), *folder.rglob(f"{file}.gz")]):
+            return [line for _, line in reading.lines(path)]
+    return []
 
 
 def aligned(folder: Path, name: str, domain: str, licence: str) -> Part | None:
@@ -118,13 +117,13 @@ def aligned(folder: Path, name: str, domain: str, licence: str) -> Part | None:
     sides = [lines(folder, name, language) for language in LANGUAGES]
     if not any(sides):
         return None
-    lengths = [len(side or ()) for side in sides]
+    lengths = [*map(len, sides)]
     if lengths[0] != lengths[1]:
         raise DataError(
             f"`{name}` in `{folder}` has {lengths[0]} English and {lengths[1]} German lines; it "
             "must have the same number of both."
         )
-    part = Part(name, list(zip(*(side or [] for side in sides), strict=True)), domain, licence)
+    part = Part(name, list(zip(*sides, strict=True)), domain, licence)
     if name in KNOWN and part.checksum != KNOWN[name]:
         raise DataError(
             f"`{name}` in `{folder}` is not the text that this recipe knows: its SHA-256 is "
