@@ -40,12 +40,13 @@ GPT2_URL = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe"  # the default of `
 CHUNK = 2_000  # rows encoded at a time; the library spreads them over the cores
 FAIRSEQ_SPECIALS = 4  # <s>, <pad>, </s>, <unk>: every fairseq dictionary begins with them
 SentencePair = tuple[str, str]
+Location = tuple[Path, str | None]  # a file, or an archive and the name of a file in it
 
 
 # ---- rows ----------------------------------------------------------------------------------------
 
 
-def locate(data: Path, name: str) -> tuple[Path, str | None]:
+def locate(data: Path, name: str) -> Location:
     """Find the file ``name`` in a folder or a zip archive.
 
     Return ``(path, None)`` for a file in a folder, or ``(archive, member)`` for one in an archive.
@@ -168,14 +169,14 @@ class Split:
 
 
 def convert(
-    args: argparse.Namespace, bpe: ByteBPE, origins: Sequence[Path]
+    args: argparse.Namespace, locations: dict[str, Location], bpe: ByteBPE, origins: Sequence[Path]
 ) -> tuple[int, dict[str, Split]]:
     """Write ``text/`` and ``bpe/``; return the number of training rows, and each split's counts.
 
-    ``origins`` are the files of the encoding. If anything fails, nothing is written.
+    ``locations`` has the CSV file of each split, and ``origins`` are the files of the encoding. If
+    anything fails, nothing is written.
     """
     columns = (args.src, args.tgt)
-    locations = {name: locate(args.data, CSV_NAMES[name]) for name in files_used(args)}
 
     def read(name: str) -> Iterator[SentencePair]:
         path, member = locations[name]
@@ -209,16 +210,10 @@ def convert(
     return total, splits
 
 
-def files_used(args: argparse.Namespace) -> list[str]:
-    """Return the names of the splits whose CSV files are read."""
-    return [name for name in SPLITS if name != "valid" or args.csv_valid]
-
-
 def write_manifest(
-    args: argparse.Namespace, total: int, splits: dict[str, Split], origins: Sequence[Path]
+    args: argparse.Namespace, total: int, splits: dict[str, Split], inputs: set[Path]
 ) -> None:
     """Write options, counts, and checksums of inputs and outputs to ``manifest.json``."""
-    inputs = {locate(args.data, CSV_NAMES[name])[0] for name in files_used(args)} | {*origins}
     names = [f"{name}.{side}" for name in SPLITS for side in (args.src, args.tgt)]
     outputs = [args.out / folder / name for folder in ("text", "bpe") for name in names]
     outputs.append(args.out / "bpe" / "dict.txt")
@@ -339,8 +334,10 @@ def run(args: argparse.Namespace) -> str:
     elif args.download or not all(origins):
         raise ConfigError("give both `--vocabulary` and `--merges`, or `--download` alone.")
     bpe = ByteBPE(*origins)
-    total, splits = convert(args, bpe, origins)
-    write_manifest(args, total, splits, origins)
+    names = SPLITS if args.csv_valid else ("train", "test")
+    locations = {name: locate(args.data, CSV_NAMES[name]) for name in names}
+    total, splits = convert(args, locations, bpe, origins)
+    write_manifest(args, total, splits, {path for path, _ in locations.values()} | {*origins})
     return summary(args, total, splits, bpe)
 
 
