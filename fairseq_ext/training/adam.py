@@ -36,12 +36,36 @@ def can_fuse(optimizer: Optimizer) -> bool:
     )
 
 
+def can_scale(optimizer: Optimizer) -> bool:
+    """Return whether :func:`step` may multiply the gradients: all weights are on the CPU.
+
+    The factor is the optimizer's attribute ``grad_factor``, which this function sets to 1 if it is
+    missing.
+    """
+    if hasattr(optimizer, "grad_factor"):
+        return True
+    from fairseq.optim.adam import Adam
+
+    if not isinstance(optimizer, Adam) or not can_fuse(optimizer):
+        return False
+    groups = optimizer.param_groups
+    if any(weight.device.type != "cpu" for group in groups for weight in group["params"]):
+        return False
+    optimizer.grad_factor = 1.0
+    return True
+
+
 def step(optimizer: Optimizer) -> None:
     """Update every parameter that has a gradient; the state has the format of fairseq's Adam.
+
+    The gradients are multiplied by the optimizer's ``grad_factor``, if it has one, which is then
+    deleted.
 
     Raises:
         CheckpointError: the state, which comes from a checkpoint, does not fit the parameters.
     """
+    factor = vars(optimizer).pop("grad_factor", None)
+    scale = None if factor is None else 1 / torch.as_tensor(factor, dtype=torch.float32)
     for group in optimizer.param_groups:
         beta1, beta2 = group["betas"]
         together: dict[tuple[int, torch.device], list[Tensor]] = defaultdict(list)
@@ -65,6 +89,7 @@ def step(optimizer: Optimizer) -> None:
                 eps=group["eps"] / math.sqrt(1 - beta2**number),
                 amsgrad=False,
                 maximize=False,
+                grad_scale=scale,
             )
 
 

@@ -18,7 +18,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
     label_smoothed_nll_loss,
 )
 from fairseq.modules.fairseq_dropout import FairseqDropout
-from fairseq.optim.adam import Adam
+from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from fairseq.trainer import Trainer
 from hypothesis import given
@@ -408,6 +408,47 @@ def test_modes_are_changed_only_where_they_differ(monkeypatch) -> None:
     assert all(module.training for module in model.modules())
     monkeypatch.setattr(torch.nn.Module, "train", mock.Mock(side_effect=AssertionError))
     assert model.train() is model
+
+
+@pytest.mark.parametrize("max_norm", [0.0, 0.01, 1e6])
+def test_adam_scales_gradients_as_fairseq(max_norm: float) -> None:
+    """The norm, the step, and the gradients after it; a factor ends with its update."""
+    draw = torch.Generator().manual_seed(4)
+    cfg = FairseqAdamConfig(adam_betas="(0.9, 0.98)", lr=[0.01])
+    first = [torch.nn.Parameter(torch.randn(s, generator=draw)) for s in ((7, 5), (11,), (2,))]
+    second = copy.deepcopy(first)
+    ours, theirs = FairseqAdam(cfg, first), FairseqAdam(cfg, second)
+    for factor in (torch.tensor(0.25), 1 / 7):
+        ours.multiply_grads(factor)
+        ours.zero_grad()  # an update that was given up
+        for mine, other in zip(first[:2], second[:2], strict=True):
+            mine.grad = torch.randn(mine.shape, generator=draw)
+            other.grad = mine.grad.clone()
+        before = [weight.grad.clone() for weight in first[:2]]
+        ours.multiply_grads(factor)
+        FairseqAdam.multiply_grads.__wrapped__(theirs, factor)
+        norm = ours.clip_grad_norm(max_norm)
+        assert [weight.grad.tolist() for weight in first[:2]] == [g.tolist() for g in before]
+        expected = FairseqAdam.clip_grad_norm.__wrapped__(theirs, max_norm)
+        torch.testing.assert_close(norm, expected)
+        ours.step()
+        Adam.step.__wrapped__(theirs.optimizer)
+        torch.testing.assert_close(
+            [weight.grad for weight in first[:2]], [weight.grad for weight in second[:2]]
+        )
+        torch.testing.assert_close(first, second)
+    assert not hasattr(ours.optimizer, "grad_factor")
+
+
+def test_gradients_that_adam_cannot_scale_are_left_to_fairseq() -> None:
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = FairseqAdam(FairseqAdamConfig(adam_betas="(0.9, 0.98)", lr=[0.01]), [weight])
+    optimizer.optimizer.param_groups[0]["amsgrad"] = True
+    weight.grad = torch.full((4,), 2.0)
+    optimizer.multiply_grads(0.5)
+    assert weight.grad.tolist() == [1.0] * 4
+    assert optimizer.clip_grad_norm(1.0).item() == 2.0
+    torch.testing.assert_close(weight.grad, torch.full((4,), 0.5))
 
 
 def test_adam_leaves_other_types_to_fairseq() -> None:

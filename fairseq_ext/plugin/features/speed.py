@@ -114,6 +114,42 @@ def update_in_one_pass(
     return adam.step(self)
 
 
+FAIRSEQ_ADAM = "fairseq.optim.adam:FairseqAdam"
+
+
+@around(f"{FAIRSEQ_ADAM}.multiply_grads", patch="gradients scaled by Adam")
+def multiply_in_step(original: Callable, self: Any, c: Any) -> None:
+    """Leave it to Adam's fused pass to multiply the gradients by ``c``.
+
+    Problem: fairseq reads and writes all gradients once to divide them by the number of tokens, and
+    again to clip their norm.
+    """
+    if adam.can_scale(self.optimizer):
+        self.optimizer.grad_factor *= c
+    else:
+        original(self, c)
+
+
+@around(f"{FAIRSEQ_ADAM}.clip_grad_norm", patch="gradients scaled by Adam")
+def clip_in_step(
+    original: Callable, self: Any, max_norm: float, aggregate_norm_fn: Callable | None = None
+) -> Tensor:
+    """Leave it to Adam's fused pass to clip the gradients; return their norm before clipping."""
+    if not adam.can_scale(self.optimizer):
+        return original(self, max_norm, aggregate_norm_fn)
+    norm = original(self, 0.0, aggregate_norm_fn) * self.optimizer.grad_factor
+    if max_norm > 0:
+        self.optimizer.grad_factor *= (max_norm / (norm + 1e-6)).clamp_(max=1)
+    return norm
+
+
+@around(f"{FAIRSEQ_ADAM}.zero_grad", patch="gradients scaled by Adam")
+def forget_factor(original: Callable, self: Any) -> None:
+    """Forget the factor of gradients that were never used, for example because they overflowed."""
+    vars(self.optimizer).pop("grad_factor", None)
+    original(self)
+
+
 MIXIN = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
 
 
