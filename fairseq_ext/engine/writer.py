@@ -100,22 +100,12 @@ class Writer(Program):
         """Return what each row of ``place`` stands for, such as a source token."""
         return self.shapes[place.register].phase
 
-    def write(
-        self,
-        code: Code,
-        out: Columns,
-        inputs: tuple[Columns, ...] = (),
-        weights: tuple[int, ...] = (),
-        ints: tuple[int, ...] = (),
-        reals: tuple[float, ...] = (),
-    ) -> Columns:
-        """Add an operation to the program; return the columns that it writes, ``out``.
-
-        ``weights`` are results of :meth:`matrix`; ``ints`` and ``reals`` are further operands.
-        """
-        operations = self.decoder if self.phase(out) is Phase.HYPOTHESES else self.encoder
-        operations.append(Operation(code, out, inputs, weights, ints, reals))
-        return out
+    def write(self, operation: Operation) -> Columns:
+        """Add an operation to the encoder or the decoder; return the columns that it writes."""
+        in_decoder = self.phase(operation.out) is Phase.HYPOTHESES
+        operations = self.decoder if in_decoder else self.encoder
+        operations.append(operation)
+        return operation.out
 
     def like(self, place: Columns, width: int | None = None) -> Columns:
         """Add a register with rows like those of ``place``; return its columns.
@@ -141,7 +131,7 @@ class Writer(Program):
         """
         weights = (self.matrix(table), self.matrix(positions, plain=True))
         out = self.register(table.shape[1], phase) if out is None else out
-        return self.write(Code.EMBED, out, weights=weights, ints=(first_position,), reals=(scale,))
+        return self.write(Operation(Code.EMBED, out, (), weights, (first_position,), (scale,)))
 
     def linear(
         self,
@@ -162,27 +152,28 @@ class Writer(Program):
         else:
             outputs, number = len(weight), self.matrix(weight)
         out = self.like(x, outputs) if out is None else out
-        weights = (number, self.matrix(bias, plain=True))
-        return self.write(Code.LINEAR, out, (x, added), weights, (self.activation(activation),))
+        weights, ints = (number, self.matrix(bias, plain=True)), (self.activation(activation),)
+        return self.write(Operation(Code.LINEAR, out, (x, added), weights, ints))
 
     def norm(
         self, x: Columns, gain: np.ndarray, shift: np.ndarray | None, eps: float, groups: int = 1
     ) -> Columns:
         """Apply a layer norm to each of ``groups`` equal parts of a row, all with the same gain."""
         weights = (self.matrix(gain, plain=True), self.matrix(shift, plain=True))
-        return self.write(Code.NORM, self.like(x), (x,), weights, (groups,), (eps,))
+        return self.write(Operation(Code.NORM, self.like(x), (x,), weights, (groups,), (eps,)))
 
     def binarize(self, x: Columns, groups: int) -> Columns:
         """Cut a row into ``groups`` equal parts; binarize each part p to ``sign(p) max|p| / 2``."""
-        return self.write(Code.BINARIZE, self.like(x), (x,), ints=(groups,))
+        return self.write(Operation(Code.BINARIZE, self.like(x), (x,), ints=(groups,)))
 
     def add(self, x: Columns, z: Columns, a: float = 1.0, b: float = 1.0) -> Columns:
         """Compute ``a x + b z``."""
-        return self.write(Code.ADD, self.like(x), (x, z), reals=(a, b))
+        return self.write(Operation(Code.ADD, self.like(x), (x, z), reals=(a, b)))
 
     def activate(self, x: Columns, activation: str, out: Columns) -> Columns:
         """Compute ``f(x)`` with the activation function f that is called ``activation``."""
-        return self.write(Code.ACTIVATE, out, (x,), ints=(self.activation(activation),))
+        ints = (self.activation(activation),)
+        return self.write(Operation(Code.ACTIVATE, out, (x,), ints=ints))
 
     @staticmethod
     def activation(name: str) -> int:
@@ -193,7 +184,7 @@ class Writer(Program):
 
     def gate(self, x: Columns, gates: Columns) -> Columns:
         """Compute ``x ⊙ σ(gates)``."""
-        return self.write(Code.GATE, self.like(x), (x, gates))
+        return self.write(Operation(Code.GATE, self.like(x), (x, gates)))
 
     def attend(
         self,
@@ -229,10 +220,10 @@ class Writer(Program):
             code = Code.ATTEND
             if self.phase(q) is Phase.HYPOTHESES:
                 code = Code.ATTEND_SOURCE
-            keys = self.write(Code.TRANSPOSE, self.like(keys), (keys,), ints=(heads,))
+            keys = self.write(Operation(Code.TRANSPOSE, self.like(keys), (keys,), ints=(heads,)))
             option = int(shown)
         ints = (heads, option, programs.WEIGHTS[binary])
-        return self.write(code, out, (q, keys, values), ints=ints, reals=(scale,))
+        return self.write(Operation(code, out, (q, keys, values), ints=ints, reals=(scale,)))
 
     def additive(
         self, query: Columns, keys: Columns, values: Columns, v: np.ndarray, out: Columns
@@ -240,7 +231,7 @@ class Writer(Program):
         """Compute ``Σ_j softmax_j(v^T tanh(query + keys_j)) values_j`` over source tokens j."""
         weights = (self.matrix(v, plain=True),)
         ints = (1, 1)  # one head, whose weights are the alignment
-        return self.write(Code.ADDITIVE, out, (query, keys, values), weights, ints)
+        return self.write(Operation(Code.ADDITIVE, out, (query, keys, values), weights, ints))
 
     def cache(self, x: Columns) -> int:
         """Add a cache, in which the decoder keeps past rows of ``x``; return its index.
@@ -255,7 +246,7 @@ class Writer(Program):
     def mix(self, x: Columns, matrix: np.ndarray) -> Columns:
         """Compress each sentence of up to N tokens to K slots, ``E x``; E is ``matrix [K, N]``."""
         out = self.register(x.width, Phase.SLOTS, len(matrix))
-        return self.write(Code.MIX, out, (x,), (self.matrix(matrix, plain=True),))
+        return self.write(Operation(Code.MIX, out, (x,), (self.matrix(matrix, plain=True),)))
 
     def convolve(
         self,
@@ -275,12 +266,12 @@ class Writer(Program):
         out = self.like(values) if out is None else out
         weights = (self.matrix(kernels, plain=True),)
         ints = (heads, self.cache(values))
-        return self.write(Code.CONVOLVE, out, (logits, values), weights, ints)
+        return self.write(Operation(Code.CONVOLVE, out, (logits, values), weights, ints))
 
     def taps(self, x: Columns, count: int) -> Columns:
         """Join, side by side, the ``count`` rows that a convolution reads for each position."""
         out = self.like(x, count * x.width)
-        return self.write(Code.TAPS, out, (x,), ints=(1, self.cache(x), count))
+        return self.write(Operation(Code.TAPS, out, (x,), ints=(1, self.cache(x), count)))
 
     def filter(self, x: Columns, kernels: np.ndarray, heads: int) -> Columns:
         """Convolve ``x`` with one kernel for each head, the same at every position.
@@ -289,7 +280,7 @@ class Writer(Program):
         """
         ints = (heads, self.cache(x), len(kernels) // heads)
         weights = (self.matrix(kernels, plain=True),)
-        return self.write(Code.FILTER, self.like(x), (x,), weights, ints)
+        return self.write(Operation(Code.FILTER, self.like(x), (x,), weights, ints))
 
     def recur(
         self,
@@ -312,11 +303,11 @@ class Writer(Program):
         """
         weights = (self.matrix(weight), self.matrix(bias, plain=True))
         how = programs.BACKWARDS * backwards | programs.CELLS * cells
-        return self.write(Code.RECUR, out, (gates,), weights, (how,))
+        return self.write(Operation(Code.RECUR, out, (gates,), weights, (how,)))
 
     def pick(self, x: Columns, out: Columns, first: bool) -> Columns:
         """Copy one row of ``x`` per sentence to ``out``: the first if ``first``, else the last."""
-        return self.write(Code.PICK, out, (x,), ints=(int(first),))
+        return self.write(Operation(Code.PICK, out, (x,), ints=(int(first),)))
 
     def recall(
         self, x: Columns, initial: Columns = programs.NOTHING, out: Columns | None = None
@@ -326,7 +317,7 @@ class Writer(Program):
         At the first step, this value is ``initial``, or 0 if ``initial`` is NOTHING.
         """
         out = self.like(x) if out is None else out
-        return self.write(Code.RECALL, out, (x, initial))
+        return self.write(Operation(Code.RECALL, out, (x, initial)))
 
     def gru(self, inputs: Columns, hiddens: Columns, state: Columns, out: Columns) -> Columns:
         """Compute a GRU's next state, H columns, from its previous ``state``.
@@ -334,7 +325,7 @@ class Writer(Program):
         ``inputs`` is ``W x + b`` and ``hiddens`` is ``U s + b'``, 3H columns each: terms for the
         reset gate r, the update gate z and the new state n.
         """
-        return self.write(Code.GRU, out, (inputs, hiddens, state))
+        return self.write(Operation(Code.GRU, out, (inputs, hiddens, state)))
 
     def lstm(self, inputs: Columns, hiddens: Columns, cell: Columns, out: Columns) -> Columns:
         """Compute an LSTM's next ``[state; cell]``, 2H columns, from its previous ``cell``.
@@ -342,7 +333,7 @@ class Writer(Program):
         ``inputs`` is ``W x + b`` and ``hiddens`` is ``U h + b'``, 4H columns each: terms for the
         gates i, f, g and o.
         """
-        return self.write(Code.LSTM, out, (inputs, hiddens, cell))
+        return self.write(Operation(Code.LSTM, out, (inputs, hiddens, cell)))
 
     def finish(self, x: Columns, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
         """Add the output layer: the logits are ``x W^T + b``."""
