@@ -33,18 +33,15 @@ from fairseq_ext.engine.program import NOTHING, Columns, Matrix, Phase, Program,
 from fairseq_ext.engine.writer import Writer
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
-# Compilers of layers return the columns of the result. Their arguments are those of plain_linear
-# (Product), of attention (Attention) and of transformer_layer (Layer).
-Product = Callable[..., Columns]
-Attention = Callable[[Any, Columns, Columns, Columns, bool, Writer], Columns]
-Layer = Callable[[Any, Columns, Columns, bool, Writer], Columns]
-Encoded = tuple[Columns, list[Columns], list[Columns]]  # what lstm_encoder returns
-Compiler = Callable[[Any, Writer], None]
-MODELS: dict[type, Compiler] = {}
-PRODUCTS: dict[type, Product] = {}
-ATTENTIONS: dict[type, Attention] = {}
+# Functions that compile layers return the columns of the result. Examples are `plain_linear` in
+# PRODUCTS, `attention` in ATTENTIONS, and `transformer_layer` for a Layer.
+MODELS: dict[type, Callable[[Any, Writer], None]] = {}
+PRODUCTS: dict[type, Callable[..., Columns]] = {}
+ATTENTIONS: dict[type, Callable[[Any, Columns, Columns, Columns, bool, Writer], Columns]] = {}
 TABLES: dict[type, Callable[[Any, Writer], np.ndarray]] = {}
 """For each class of embedding and output layer, a function that returns the layer's weight."""
+Layer = Callable[[Any, Columns, Columns, bool, Writer], Columns]
+Encoded = tuple[Columns, list[Columns], list[Columns]]  # what lstm_encoder returns
 
 OF_MODEL = ("get_normalized_probs", "get_normalized_probs_scriptable")
 METHODS = (
