@@ -58,9 +58,9 @@ class Table(NamedTuple):
     values: np.ndarray
 
 
-def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table:
-    """Estimate t(f | e) for at most ``most`` pairs of words, by ``iterations`` steps of EM."""
-    table = _first(source, target, most)
+def ibm1(source: Side, target: Side, iterations: int) -> Table:
+    """Estimate t(f | e) for at most MOST pairs of words, by ``iterations`` steps of EM."""
+    table = _first(source, target)
     for _ in range(iterations - 1):
         counts = np.zeros(len(table.keys))
         for keys, widths in _blocks(source, target):
@@ -74,28 +74,28 @@ def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table
     return table
 
 
-def _first(source: Side, target: Side, limit: int) -> Table:
-    """Run the first iteration of EM, from equal probabilities; keep at most ``limit`` pairs."""
+def _first(source: Side, target: Side) -> Table:
+    """Run the first iteration of EM, from equal probabilities; keep at most MOST pairs."""
     total, waiting = Table(np.empty(0, np.int64), np.empty(0)), []
     for keys, widths in _blocks(source, target):
         pairs, places = np.unique(keys, return_inverse=True)
         shares = np.repeat(1 / widths, widths)
         waiting.append(Table(pairs, np.bincount(places, shares)))
         if sum(len(table.keys) for table in waiting) > max(BLOCK, len(total.keys)):
-            total, waiting = _merged([total, *waiting], limit, target.vocabulary), []
-    return _normalized(_merged([total, *waiting], limit, target.vocabulary), target.vocabulary)
+            total, waiting = _merged([total, *waiting], target.vocabulary), []
+    return _normalized(_merged([total, *waiting], target.vocabulary), target.vocabulary)
 
 
-def _merged(tables: list[Table], limit: int, vocabulary: int) -> Table:
+def _merged(tables: list[Table], vocabulary: int) -> Table:
     """Add up the counts of tables.
 
-    If there are more than ``limit`` pairs of words, keep only the ``limit / 2`` most probable.
+    If there are more than MOST pairs of words, keep only the MOST / 2 most probable.
     """
     keys, places = np.unique(np.concatenate([table.keys for table in tables]), return_inverse=True)
     counts = np.bincount(places, np.concatenate([table.values for table in tables]), len(keys))
-    if len(keys) > limit:
+    if len(keys) > MOST:
         shares = _normalized(Table(keys, counts), vocabulary).values
-        best = np.sort(np.argpartition(-shares, limit // 2)[: limit // 2])
+        best = np.sort(np.argpartition(-shares, MOST // 2)[: MOST // 2])
         keys, counts = keys[best], counts[best]
     return Table(keys, counts)
 

@@ -79,10 +79,11 @@ def test_lists_are_ordered_and_cut() -> None:
     assert lexicon.frequent(target, 9).tolist() == [5, 3]
 
 
-def test_the_least_probable_pairs_make_room() -> None:
+def test_the_least_probable_pairs_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     sources, targets = random_text(60, 1), random_text(60, 2)
     limit, complete = 40, lexicon.ibm1(side(sources, 13), side(targets, 14), 1)
-    limited = lexicon.ibm1(side(sources, 13), side(targets, 14), 3, most=limit)
+    monkeypatch.setattr(lexicon, "MOST", limit)
+    limited = lexicon.ibm1(side(sources, 13), side(targets, 14), 3)
     assert len(limited.keys) == limit // 2 < len(complete.keys)
     present = np.isin(complete.keys, limited.keys)
     assert complete.values[present].min() >= complete.values[~present].max()
