@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.utils.errors import DataError
 
 Recipe = str | list[Any]
-Compact = tuple[np.ndarray, np.ndarray]  # a matrix in int8, and the factor (unit) of each row
 
 DEEPEST = 8  # largest depth of nested operations; models need three
 FASTEST = 1e6  # largest frequency of a sine, in radians per position; the largest in fairseq is 1
@@ -89,26 +89,17 @@ OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
 
 
 class Evaluator:
-    """An evaluator of recipes, which computes the engine's arrays from a model's weights.
+    """An evaluator of recipes, which computes the engine's arrays from the weights in a file.
 
-    Args:
-        weight: function from the name of a weight to its numbers in fp32.
-        budget: most bytes that all results may take together. A short recipe in a damaged bundle
-            could ask for any amount.
-        compact: function from the name of a weight to its int8 matrix and the units by which to
-            multiply the rows; the function returns None for weights not stored in int8.
+    All results together may take at most ``budget`` bytes: a short recipe in a damaged bundle could
+    ask for any amount of memory.
     """
 
-    def __init__(
-        self,
-        weight: Callable[[str], np.ndarray],
-        budget: int,
-        compact: Callable[[str], Compact | None] = lambda _: None,
-    ) -> None:
-        self._weight, self._budget, self._compact = weight, budget, compact
+    def __init__(self, tensors: Tensors, budget: int) -> None:
+        self._tensors, self._budget = tensors, budget
 
-    def compact(self, recipe: Recipe) -> Compact | None:
-        """Return the result of a recipe as an int8 matrix, and the factor (unit) of each row.
+    def int8(self, recipe: Recipe) -> tuple[np.ndarray, np.ndarray] | None:
+        """Compute the result of a recipe as an int8 matrix, and the factor of each row.
 
         The recipe must be a weight stored in int8, or stack such weights with equally many columns
         by the operation ``rows``. For other recipes, return None.
@@ -117,7 +108,7 @@ class Evaluator:
         names = recipe[1:] if is_rows else [recipe]
         if not all(isinstance(name, str) for name in names):
             return None
-        parts = [part for part in map(self._compact, names) if part is not None]
+        parts = [part for part in map(self._tensors.int8, names) if part is not None]
         if not parts or len(parts) < len(names) or len({part[0].shape[1] for part in parts}) > 1:
             return None
         values, units = zip(*parts, strict=True)
@@ -132,7 +123,7 @@ class Evaluator:
         IndexError.
         """
         if isinstance(recipe, str):
-            array = self._weight(recipe)
+            array = self._tensors.array(recipe)
             self._spend(array.nbytes)
         else:
             array = self._computed(recipe, depth)

@@ -179,13 +179,13 @@ def _matrices(
 
     ``entries`` are the ``weights`` of ``program.json``; ``numbers`` is the engine's number format.
     """
-    evaluator = Evaluator(tensors.array, GROWTH * tensors.size + SPARE, tensors.int8)
+    evaluator = Evaluator(tensors, GROWTH * tensors.size + SPARE)
     for entry in entries:
         if "signs" not in entry:
             plain = entry["plain"]
             if type(plain) is not bool:
                 raise DataError("an array is neither plain nor of a product")
-            compact = None if plain or numbers != "int8" else evaluator.compact(entry["recipe"])
+            compact = None if plain or numbers != "int8" else evaluator.int8(entry["recipe"])
             if compact is not None:
                 values, units = compact
                 yield Matrix(values, units=units)

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 from fairseq.modules import SinusoidalPositionalEmbedding
+from safetensors.numpy import save_file
 
 from fairseq_ext.engine import recipes
+from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.utils.errors import DataError
 from tests.support.harness import run
 
@@ -52,9 +54,10 @@ def test_positions_are_fairseqs(width: int):
     np.testing.assert_allclose(positions, expected, atol=1e-6)
 
 
-def test_recipes_are_computed_or_refused():
+def test_recipes_are_computed_or_refused(tmp_path: Path):
     weights = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "v": np.ones(3, np.float32)}
-    evaluator = recipes.Evaluator(weights.__getitem__, 10_000)
+    save_file(weights, tmp_path / "weights")
+    evaluator = recipes.Evaluator(Tensors(tmp_path / "weights"), 10_000)
     turned = evaluator.array(["beside", ["columns", "a", 1, 3], ["columns", "a", 0, 1]])
     np.testing.assert_array_equal(turned, [[1, 2, 0], [4, 5, 3]])
     np.testing.assert_array_equal(evaluator.array(["total", "v", ["flat", "v"]]), [2, 2, 2])
