@@ -117,32 +117,13 @@ class Machine:
             shortlist.check(self.target_vocabulary)
         self._program = ctypes_structs.program_struct(program, self._packed)
 
-    def lists(
-        self,
-        shortlist: Shortlist,
-        sentences: Rows,
-        prefixes: Rows | None,
-        constraints: Rows | None = None,
-    ) -> list[np.ndarray]:
-        """Return, for each sentence, the ids of the target tokens that its search may choose.
-
-        These are the tokens that the shortlist has for the sentence, the tokens of its prefix and
-        constraints, and ``</s>``.
-        """
-        none: Rows = [()] * len(sentences)
-        end = self.program.symbols.end
-        rows = zip(sentences, prefixes or none, constraints or none, strict=True)
-        return [
-            shortlist.of(sentence, [*prefix, *filter(None, required), end])
-            for sentence, prefix, required in rows
-        ]
-
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
         """Divide a batch into slices of sentences, which are translated one slice after another.
 
-        ``lists`` is the result of :meth:`lists`. For each slice, the machine copies the output
-        weights of the tokens listed for its sentences. A slice ends before these copies would take
-        more than :data:`COPIES` bytes, but has at least one sentence.
+        ``lists`` has the ids of the target tokens that each sentence's search may choose. For each
+        slice, the machine copies the output weights of the tokens listed for its sentences. A slice
+        ends before these copies would take more than :data:`COPIES` bytes, but has at least one
+        sentence.
         """
         first = count = 0
         for place, tokens in enumerate(lists):
@@ -199,15 +180,20 @@ class Worker:
             ConfigError: the rules do not go with the constraints or the shortlist.
             MemoryError: the sentences need too much memory.
         """
-        machine = self._machine
+        machine, shortlist = self._machine, self._machine.shortlist
         check_prefixes(prefixes, machine.target_vocabulary)
         if constraints is not None:
             check_constraints(constraints, sentences, rules, machine)
         numbers = range(len(sentences)) if numbers is None else numbers
-        if machine.shortlist is None or not rules.listed:
+        if shortlist is None or not rules.listed:
             return self._together(sentences, rules, numbers, prefixes, constraints, None)
-        machine.shortlist.require(rules.followed + 2)
-        lists = machine.lists(machine.shortlist, sentences, prefixes, constraints)
+        shortlist.require(rules.followed + 2)
+        none, end = [()] * len(sentences), machine.program.symbols.end
+        together = zip(sentences, prefixes or none, constraints or none, strict=True)
+        lists = [  # a search must be able to choose its prefix, its constraints and `</s>`
+            shortlist.of(sentence, [*prefix, *filter(None, required), end])
+            for sentence, prefix, required in together
+        ]
         translations = []
         for part in machine.parts(lists):
             rows = (of_all and of_all[part] for of_all in (prefixes, constraints, lists))
@@ -219,7 +205,7 @@ class Worker:
     ) -> list[list[Hypothesis]]:
         """Translate sentences by one call of the C function ``engine_translate``.
 
-        ``rows`` are the prefixes, the constraints and the result of :meth:`Machine.lists`, or None.
+        ``rows`` are the prefixes, the constraints and the listed target tokens, or None.
         """
         words, begins = joined(sentences)
         program = self._machine.program
