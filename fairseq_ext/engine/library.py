@@ -21,7 +21,7 @@ from fairseq_ext.engine.program import Program
 from fairseq_ext.engine.search_options import Rows, Rules
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.verify import verify
-from fairseq_ext.engine.weights import Packed, pack_all
+from fairseq_ext.engine.weights import Packed, Pool, pack
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 from fairseq_ext.utils.locks import ForkSafeLock
 
@@ -106,7 +106,8 @@ class Machine:
     ) -> None:
         self.program, self.shortlist = program, shortlist
         self._path = PATHS.index(path or active_path())
-        self._packed = packed or pack_all(program.matrices, numbers)
+        pool = Pool()
+        self._packed = packed or [pack(matrix, numbers, pool) for matrix in program.matrices]
         verify(program, self._packed)
         self.source_vocabulary = min(self._packed[table].outputs for table in program.source_tables)
         layers = [self._packed[layer.weight] for layer in program.outputs]

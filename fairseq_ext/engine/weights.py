@@ -13,7 +13,7 @@ layouts::
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -99,14 +99,6 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None
     if numbers == "bf16":
         return Packed(1, outputs, inputs, _panels(to_bf16(values), pool, 2))
     return _pack_int8(*to_int8(values), pool)
-
-
-def pack_all(
-    matrices: Iterable[Matrix | Signs], numbers: str = "fp32", pool: Pool | None = None
-) -> list[Packed]:
-    """Pack each weight by :func:`pack`; if ``pool`` is None, put all into a new pool."""
-    pool = pool or Pool()
-    return [pack(matrix, numbers, pool) for matrix in matrices]
 
 
 def _pack_int8(rounded: np.ndarray, units: np.ndarray, pool: Pool) -> Packed:

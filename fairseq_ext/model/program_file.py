@@ -48,7 +48,7 @@ from fairseq_ext.engine.program import (
 from fairseq_ext.engine.recipes import Evaluator
 from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.engine.verify import verify
-from fairseq_ext.engine.weights import PIECE, Pool, pack_all
+from fairseq_ext.engine.weights import PIECE, Pool, pack
 from fairseq_ext.utils.errors import CheckpointError, DataError, FairseqExtError
 from fairseq_ext.utils.json_files import read_json
 
@@ -151,7 +151,8 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
     tensors = Tensors(manifest.folder / bundle.WEIGHTS)
     require_agreement(manifest, content["begins"], content["cut"], program, content["weights"])
     pool = Pool(tensors.size + PIECE)
-    weights = pack_all(_matrices(content["weights"], tensors, numbers), numbers, pool)
+    matrices = _matrices(content["weights"], tensors, numbers)
+    weights = [pack(matrix, numbers, pool) for matrix in matrices]
     words = [f"dict.{language}.txt" for language in (manifest.src, manifest.tgt)]
     source = target = dictionaries.symbols(manifest.folder / words[0])
     if manifest.files[words[0]] != manifest.files[words[1]]:

@@ -18,7 +18,7 @@ from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.checkpoints.bundle import latent_weights
 from fairseq_ext.engine import ctypes_structs, library
 from fairseq_ext.engine.program import ACTIVATIONS, FLOATS, READINGS, Matrix, Reading, Signs
-from fairseq_ext.engine.weights import NUMBERS, PIECE, Packed, pack, pack_all, to_bf16
+from fairseq_ext.engine.weights import NUMBERS, PIECE, Packed, Pool, pack, to_bf16
 from tests.support.harness import REPO, run
 
 TESTS = REPO / "tests"
@@ -209,7 +209,8 @@ def test_weights_of_a_model_lie_together(numbers: str):
     draw = np.random.default_rng(1)
     shapes = [(70, 33), (1, 1), (64, 8), (PIECE // 256 + 1, 64)]  # the last one fills a piece
     matrices = [Matrix(draw.standard_normal(shape).astype(np.float32)) for shape in shapes]
-    packed = pack_all([*matrices, matrices[0]], numbers)
+    pool = Pool()
+    packed = [pack(matrix, numbers, pool) for matrix in (*matrices, matrices[0])]
     places = [weight.values.ctypes.data for weight in packed]
     assert all(place % 64 == 0 for place in places)
     assert places[0] < places[1] < places[2] < places[0] + PIECE
