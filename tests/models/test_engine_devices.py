@@ -157,7 +157,8 @@ def test_every_architecture_in_steps_that_can_be_captured(name, monkeypatch):
         captures.append(Replayed(step, state.cell_contents))
         return captures[-1]
 
-    executor = executor_of(model, task, capture=capture)
+    monkeypatch.setattr(executor_module, "captured", capture)
+    executor = executor_of(model, task)
     executor.translate(SENTENCES[:2], rules)
     assert not captures  # nothing is captured that is needed once
     executor.translate(SENTENCES[:3], rules)

@@ -289,8 +289,8 @@ class Stage:
 class Executor:
     """A translator of batches, which runs a program in torch on any device.
 
-    ``capture`` records a step as a CUDA graph (see :func:`captured`). This takes long, so a step is
-    captured only when its sizes are needed for the second time.
+    Capturing a step (:func:`captured`) takes long. So a step is captured only when its sizes are
+    needed for the second time.
 
     Each time after ``every`` steps, the search waits for the device to say which sentences are
     finished. None stands for 1 on a CPU and 4 on other devices.
@@ -301,10 +301,9 @@ class Executor:
         program: Program,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
-        capture: Callable[[Step, torch.device], Step] = captured,
         every: int | None = None,
     ) -> None:
-        self._model, self._capture = Model(program, device, dtype), capture
+        self._model = Model(program, device, dtype)
         tables, output = program.source_tables, program.outputs[0].weight
         self._source_vocabulary = min(len(program.matrices[table].values) for table in tables)
         self._target_vocabulary = len(program.matrices[output].values)
@@ -364,7 +363,7 @@ class Executor:
             stage = Stage(self._model, rules, sizes)
         elif not stage.captured:
             empty(stage.state)  # because capturing runs a few steps
-            stage.run, stage.captured = self._capture(stage.run, self._model.device), True
+            stage.run, stage.captured = captured(stage.run, self._model.device), True
         self._stages[rules, sizes] = stage  # the most recently used stage is last
         while len(self._stages) > 1 and sum(stage.bytes for stage in self._stages.values()) > KEPT:
             del self._stages[next(iter(self._stages))]
