@@ -149,7 +149,7 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
         raise DataError("this version cannot be read; update fairseq-ext")
     program = decode_program(content["program"])
     tensors = Tensors(manifest.folder / bundle.WEIGHTS)
-    require_agreement(manifest, content["begins"], content["cut"], program, content["weights"])
+    require_agreement(manifest, content, program)
     pool = Pool(tensors.size + PIECE)
     matrices = _matrices(content["weights"], tensors, numbers)
     weights = [pack(matrix, numbers, pool) for matrix in matrices]
@@ -211,15 +211,14 @@ def _matrices(
         yield replace(signs, reading=Reading(how, *map(float, sizes)))
 
 
-def require_agreement(
-    manifest: bundle.Bundle, begins: Any, cut: Any, program: Program, weights: list[dict[str, Any]]
-) -> None:
+def require_agreement(manifest: bundle.Bundle, content: dict[str, Any], program: Program) -> None:
     """Raise :class:`DataError` if a bundle's configuration and program contradict each other.
 
     fairseq builds the model from ``config.json``, the engine runs ``program.json``. If the files
-    belong to two models, fairseq and the engine translate differently. ``begins`` and ``cut`` are
-    entries of ``program.json``, explained in the module's docstring.
+    belong to two models, fairseq and the engine translate differently. ``content`` is what
+    ``program.json`` holds, and ``program`` its decoded entry ``program``.
     """
+    begins, cut, weights = content["begins"], content["cut"], content["weights"]
     cfg = layout.section(bundle.configuration(manifest), "cfg")
     model, task = layout.section(cfg, "model"), layout.section(cfg, "task")
     _agree(model.get("arch") or model.get("_name"), manifest.architecture)
