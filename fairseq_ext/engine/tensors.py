@@ -111,9 +111,9 @@ class Tensors:
         return array.reshape(entry["shape"])
 
     def _entry(self, name: str) -> dict[str, Any]:
-        entry = self._table.get(name) if isinstance(name, str) else None
+        entry = self._table.get(name)
         if entry is None or entry["dtype"] not in TYPES:
-            raise DataError(f"it has no weight `{name!s:.60}`")
+            raise DataError(f"it has no weight `{name:.60}`")
         return entry
 
     def array(self, name: str) -> np.ndarray:
