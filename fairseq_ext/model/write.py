@@ -40,9 +40,6 @@ CARD = "README.md"
 TABLES = ("embed_tokens.weight", "output_projection.weight")
 """Endings of the names of weights that ``bits-int8`` stores in int8."""
 
-Change = Callable[..., tuple[models.BaseFairseqModel, TranslationTask]]
-"""A function from a model, its configuration and its task to another model and its task."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -55,7 +52,7 @@ def write(
     search: Mapping[str, object] | None = None,
     shortlist: Path | None = None,
     card: Card | None = None,
-    change: Change | None = None,
+    change: Callable[..., tuple[models.BaseFairseqModel, TranslationTask]] | None = None,
 ) -> bundle.Bundle:
     """Write a checkpoint as a bundle, completely or not at all, and return the bundle.
 
@@ -67,7 +64,8 @@ def write(
         search: search options that become the bundle's defaults, such as ``{"beam": 4}``.
         shortlist: file that `fairseq-ext shortlist` wrote. If None, a bundle keeps its shortlist.
         card: the part of the model card that only the model's maker can write.
-        change: function that changes the model and the task before they are written.
+        change: function from the model, its configuration and its task to the model and the task
+            that are written instead.
 
     Raises:
         CheckpointError: the checkpoint cannot be read, or ``numbers`` is ``bits`` or
@@ -106,16 +104,16 @@ def write(
             updates = bundle.read(checkpoint).updates
         else:
             updates = layout.num_updates(storage.peek(checkpoint))
+        facts = {"src": src, "tgt": tgt, "architecture": name, "numbers": numbers}
         content = {
-            **{"format": bundle.FORMAT, "version": bundle.VERSION},
-            **{"src": src, "tgt": tgt, "architecture": name, "numbers": numbers},
+            **{"format": bundle.FORMAT, "version": bundle.VERSION, **facts},
             "search": dict(search or {}),
             "origin": {"fairseq_ext": __version__, "updates": updates},
         }
         content["files"] = {path.name: files.sha256(path) for path in sorted(folder.iterdir())}
         (folder / bundle.MANIFEST).write_text(_as_json(content), encoding="utf-8")
         card_text = (card or Card()).render(
-            **{"src": src, "tgt": tgt, "architecture": name, "numbers": numbers},
+            **facts,
             updates=updates,
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             text=text.describe() if text else "tokens, as they are",
@@ -257,11 +255,11 @@ def compiled(model: models.BaseFairseqModel, task: TranslationTask) -> tuple[Pro
     program = compile_model(model, task.target_dictionary, end)
     limits = utils.resolve_max_positions(task.max_positions(), model.max_positions())
     program.longest_source = limits[0]
-    options: Any = task.cfg
-    ours = isinstance(task, TranslationExtTask)
-    begins = bool(ours and options.source_bos)
-    around = sum(map(len, affixes_of(task)[:2]))
-    cut = options.max_source_positions - begins - around if ours and options.truncate_source else 0
+    if not isinstance(task, TranslationExtTask):
+        return program, False, 0
+    begins = bool(task.cfg.source_bos)
+    around = begins + sum(map(len, affixes_of(task)[:2]))
+    cut = task.cfg.max_source_positions - around if task.cfg.truncate_source else 0
     return program, begins, cut
 
 
