@@ -202,20 +202,14 @@ def numbers(result: Result) -> list[list[Any]]:
             cells |= {metric: score.value, f"{metric} 95% low": score.low}
             cells |= {f"{metric} 95% high": score.high, f"{metric} SD": score.deviation}
             cells |= {f"{metric} p": score.p, f"{metric} p Holm": score.p_holm}
-            for name, field in DIFFERENCE.items():
-                cells[f"{metric} {name}"] = getattr(score.difference, field, None)
+            change = score.difference
+            cells[f"{metric} difference"] = change and change.value
+            cells[f"{metric} difference 95% low"] = change and change.low
+            cells[f"{metric} difference 95% high"] = change and change.high
+            cells[f"{metric} detectable"] = change and change.detectable
         cells |= {heading: number for heading, (number, _) in _facts(row).items()}
         table.append(cells)
     return _filled(table)
-
-
-DIFFERENCE = {
-    "difference": "value",
-    "difference 95% low": "low",
-    "difference 95% high": "high",
-    "detectable": "detectable",
-}
-"""Columns for a difference: the heading, which follows the metric's name, and the field."""
 
 
 def _facts(row: Measured) -> dict[str, tuple[float | None, str]]:
@@ -254,10 +248,10 @@ def differences(result: Result) -> list[list[str]]:
         for metric, score in row.scores.items():
             if (difference := score.difference) is None:
                 continue
+            low, high = difference.low, difference.high
             interval = None
-            if difference.low is not None and difference.high is not None:
-                ends = (difference.low, difference.high)
-                interval = " to ".join(_signed(metric, end) for end in ends)
+            if low is not None and high is not None:
+                interval = f"{_signed(metric, low)} to {_signed(metric, high)}"
             cells = [
                 _signed(metric, difference.value),
                 interval,
@@ -420,12 +414,11 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
     ``pictures`` are existing files, which the pages show, too.
     """
     pages = {
-        ".md": as_page(result, Path(output), pictures) + "\n",
-        ".csv": tables.comma_separated(numbers(result)),
-        ".tex": _as_latex(result),
+        plots.with_ending(output, ".md"): as_page(result, Path(output), pictures) + "\n",
+        plots.with_ending(output, ".csv"): tables.comma_separated(numbers(result)),
+        plots.with_ending(output, ".tex"): _as_latex(result),
     }
-    paths = [plots.with_ending(output, ending) for ending in pages]
-    for path, page in zip(paths, pages.values(), strict=True):
+    for path, page in pages.items():
         with files.atomic_write(path) as file:
             file.write(page)
     translations = plots.with_ending(output, ".tsv.gz")
@@ -435,7 +428,7 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
     html_path = plots.with_ending(output, ".html")
     with files.atomic_write(html_path) as file:
         file.write(as_html(result, [*shown_pictures, *pictures]))
-    return [*paths, *drawn, *forest, translations, html_path]
+    return [*pages, *drawn, *forest, translations, html_path]
 
 
 def _as_latex(result: Result) -> str:
