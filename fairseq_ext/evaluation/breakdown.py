@@ -196,11 +196,6 @@ class Overlap:
     # Mean score of the runs, by system and metric; empty if no sentence is left.
     scores: Mapping[str, Mapping[str, float]]
 
-    @property
-    def exact(self) -> int:
-        """The number of references equal to a training sentence, ignoring case and punctuation."""
-        return sum(match.kind == contamination.EXACT for match in self.matches)
-
 
 def measure_overlap(
     training: Sequence[Path],

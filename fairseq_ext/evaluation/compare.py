@@ -34,7 +34,6 @@ from fairseq_ext.text.reading import read_text
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
-PARTS = ("checkpoint", "log")
 TESTS = {
     TRAININGS: "another test set and other trainings (Banerjee's interval over sentences and runs)",
     SENTENCES: "another test set, not another training (two-sided paired bootstrap)",
@@ -42,7 +41,7 @@ TESTS = {
 SHOWN = 5  # sample sentences on the page
 PLAIN = "text:"  # prefix to the path of a file of text, instead of fairseq-generate's output
 TABLE = "table:"  # prefix to the path of a table of translations
-_PART = re.compile(rf",(?=(?:{'|'.join(PARTS)})=)")
+_PART = re.compile(",(?=(?:checkpoint|log)=)")
 _COUNT, _SPEED = r"[0-9][0-9,]{0,20}", r"[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?"
 CLOSING = re.compile(
     rf"Translated {_COUNT} sentences \({_COUNT} tokens\) in {_SPEED}s "
@@ -117,11 +116,6 @@ class Result:
     overlap: Overlap | None = None  # test sentences that the training text has, too
     breakdown: Breakdown | None = None  # scores by kind of sentence
     differing: Sequence[Sample] = ()  # sentences in which a system differs most from the baseline
-
-    @property
-    def several_runs(self) -> bool:
-        """Whether at least one system was trained several times."""
-        return any(row.scores["BLEU"].runs > 1 for row in self.systems)
 
     @property
     def tests(self) -> dict[str, str]:

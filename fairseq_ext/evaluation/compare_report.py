@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import html
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from fairseq_ext.corpora.contamination import SPACELESS
+from fairseq_ext.corpora.contamination import EXACT, NEAR, SPACELESS
 from fairseq_ext.evaluation import plots, significance, tables
 from fairseq_ext.evaluation.breakdown import Breakdown, Overlap
 from fairseq_ext.evaluation.compare import Measured, Result, Sample
@@ -274,10 +275,10 @@ DIFFERENCE_NOTES = (
 
 def _overlap(result: Result, overlap: Overlap) -> Section:
     """Return a section with the scores on all sentences, and on those not in the training text."""
-    near = len(overlap.matches) - overlap.exact
+    counts = Counter(match.kind for match in overlap.matches)
     note = (
-        f"The training text has {overlap.exact:,} of the {result.sentences:,} references, ignoring "
-        f"case and punctuation, and {near:,} more that differ by a word or two."
+        f"The training text has {counts[EXACT]:,} of the {result.sentences:,} references, ignoring "
+        f"case and punctuation, and {counts[NEAR]:,} more that differ by a word or two."
     )
     if is_spaceless([sample.reference for sample in result.samples]):
         note += SPACELESS
@@ -347,15 +348,16 @@ def _counted(sentences: int) -> str:
 def notes(result: Result) -> list[str]:
     """Return the notes that explain the main table to its reader."""
     sentences = _counted(result.sentences)
+    several_runs = any(row.scores["BLEU"].runs > 1 for row in result.systems)
     other = "another test set"
-    if result.several_runs:
+    if several_runs:
         other += " and, if a system has several runs, after other trainings"
     lines = [f"{sentences}; ±: half of the 95% interval of the score on {other}"]
     if result.sentences == 1:
         lines = [f"{sentences}, too few for an interval"]
     if _comparisons(result):
         lines += _notes_on_p(result)
-    if result.several_runs:
+    if several_runs:
         lines.append("several runs: mean, and SD, the standard deviation over them")
     if any(row.tokenized_bleu is not None for row in result.systems):
         lines.append("BLEU-tok: on tokens, multi-bleu style, not comparable with BLEU")
