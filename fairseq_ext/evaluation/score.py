@@ -12,18 +12,16 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairseq_ext.evaluation import outputs, tables
+from fairseq_ext.evaluation.neural import NeuralMetric
 from fairseq_ext.text import bleu_tokenizers, checks
 from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Postprocessor, require_text
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem, wrong_value
 from fairseq_ext.utils.json_files import read_json
 from fairseq_ext.utils.parsing import nearest
-
-if TYPE_CHECKING:
-    from fairseq_ext.evaluation.neural import NeuralMetric
 
 TOKENIZED_BLEU = "BLEU-tok (multi-bleu style, not comparable)"
 COMPOUND_BLEU = "BLEU-tok, compounds split (multi-bleu style, WMT14 En-De only)"
