@@ -44,8 +44,11 @@ def serve(loaded: ASGIApp | None, settings: Settings, listener: socket.socket) -
 
     ``loaded`` is the application; it is None with several workers, which build their own.
     """
-    config = partial(
-        uvicorn.Config,
+    config = uvicorn.Config(
+        loaded or partial(application, settings),  # type: ignore[arg-type]  # of another library
+        factory=loaded is None,
+        workers=settings.workers,
+        timeout_worker_healthcheck=ANSWERS,
         log_level="warning",
         access_log=False,
         http="h11",
@@ -57,7 +60,7 @@ def serve(loaded: ASGIApp | None, settings: Settings, listener: socket.socket) -
     )
     with listener:
         if loaded is not None:
-            server = _Server(config(loaded))  # type: ignore[arg-type]  # of another ASGI library
+            server = _Server(config)
             for number in (signal.SIGINT, signal.SIGTERM):
                 # already now, because a signal may come while asyncio makes its loop
                 signal.signal(number, server.handle_exit)
@@ -67,13 +70,7 @@ def serve(loaded: ASGIApp | None, settings: Settings, listener: socket.socket) -
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
         with tempfile.TemporaryDirectory(prefix="fairseq-ext-serve-") as folder:
             os.environ[metrics.FOLDER] = folder
-            worker_config = config(
-                partial(application, settings),
-                factory=True,
-                workers=settings.workers,
-                timeout_worker_healthcheck=ANSWERS,
-            )
-            supervisor = _Supervisor(worker_config, [listener])
+            supervisor = _Supervisor(config, [listener])
             supervisor.run()
             return supervisor.status
 
