@@ -107,8 +107,9 @@ class Service:
             ) from None
         if query.source == requests.AUTO:  # not detected: only one model has this target
             detected = {"confidence": 0.0, "language": source}
-            single = isinstance(query.q, str)
-            answer["detectedLanguage"] = detected if single else [detected] * len(query.q)
+            answer["detectedLanguage"] = [detected] * len(query.texts)
+        if isinstance(query.q, str):
+            answer = {field: values[0] for field, values in answer.items()}
         return JSONResponse(answer)
 
     async def detect(self, request: Request) -> Response:
@@ -151,8 +152,8 @@ class Service:
         finally:
             self._encoding -= lines
 
-    async def _translated(self, query: "Query", model: Served) -> dict[str, Any]:
-        """Split the texts of a query into sentences, translate them, and return the answer."""
+    async def _translated(self, query: "Query", model: Served) -> dict[str, list[Any]]:
+        """Translate the texts of a query; return the answer's fields, a value for each text."""
         in_html, ranks = query.format == requests.HTML, 1 + query.alternatives
         keeper = self._settings.keeper(in_html)
         split = keeper.split_by(model.splitter.split) if keeper else model.splitter.split
@@ -176,12 +177,9 @@ class Service:
             ranked = await self._ranked(sentences, places, model, ranks)
         translated = iter(ranked)
         joined = [_joined(*text, translated, ranks, model) for text in texts]
-        best = [ranked[0] for ranked in joined]
-        alternatives = [ranked[1:] for ranked in joined]
-        single = isinstance(query.q, str)
-        answer: dict[str, Any] = {"translatedText": best[0] if single else best}
+        answer: dict[str, list[Any]] = {"translatedText": [best for best, *_ in joined]}
         if query.alternatives:
-            answer["alternatives"] = alternatives[0] if single else alternatives
+            answer["alternatives"] = [alternatives for _, *alternatives in joined]
         return answer
 
     async def _ranked(
