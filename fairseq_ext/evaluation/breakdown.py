@@ -15,11 +15,9 @@ import numpy as np
 
 from fairseq_ext.corpora import contamination
 from fairseq_ext.evaluation.score import build_metrics, count_units
-from fairseq_ext.text.bleu_tokenizers import is_spaceless
 
 LENGTHS = (10, 20, 30)  # bounds in words of the reference; doubled for characters
 RARITIES = (0, 9, 99)  # bounds for the number of training lines with the reference's rarest word
-DIFFERING = 20  # sentences that `most_different` returns
 _REPEATED = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){2,}(?!\S)")
 
 
@@ -119,11 +117,10 @@ def kinds_of(
     - with a name: its reference has a capitalized word after the first word, and the source has
       this word, too. Without ``sources``, the source is not checked.
     """
-    spaceless = is_spaceless(references)
-    unit, factor = ("characters", 2) if spaceless else ("words", 1)
-    lengths = count_units(references)
+    lengths, unit = count_units(references)
+    factor = 1 if unit == "words" else 2
     kinds = _by_bounds(lengths, [factor * bound for bound in LENGTHS], f"{{}} {unit}")
-    if training is not None and not spaceless:
+    if training is not None and unit == "words":
         form = "rarest word in {} training lines"
         kinds |= _by_bounds(_rarities(references, training), RARITIES, form)
     numbers = range(len(references))
@@ -169,7 +166,7 @@ def _rarities(references: Sequence[str], training: Iterable[str]) -> list[int]:
 
 
 def most_different(
-    first: Sequence[str], second: Sequence[str], references: Sequence[str], count: int = DIFFERING
+    first: Sequence[str], second: Sequence[str], references: Sequence[str], count: int = 20
 ) -> list[tuple[int, float, float]]:
     """Find the sentences in which two systems differ most in chrF2, largest difference first.
 

@@ -6,15 +6,16 @@ joined, and the end of sentence does not count, so systems with different pieces
 buckets.
 """
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Sentence, best_hypotheses, read_generated
 from fairseq_ext.evaluation.score import build_bleu, count_units, multi_bleu, plain_lines
-from fairseq_ext.text.bleu_tokenizers import USUAL, is_spaceless
+from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Postprocessor, require_text
 from fairseq_ext.utils.errors import DataError, wrong_value
 
@@ -102,9 +103,8 @@ def score_by_length(
             for name, lines in hypotheses.items()
         }
 
-    members: list[list[int]] = [[] for _ in range(len(bounds) + 1)]
-    for row, length in enumerate(lengths):
-        members[bisect_left(bounds, length)].append(row)
+    groups = np.digitize(lengths, bounds, right=True)
+    members = [np.flatnonzero(groups == group).tolist() for group in range(len(bounds) + 1)]
     firsts = [min(1, *lengths), *(bound + 1 for bound in bounds)]
     buckets = tuple(
         Bucket(first, last, len(rows), score(rows) if rows else {})
@@ -132,8 +132,7 @@ def source_lengths(
                 "generate with `--source-lang` and without `--quiet`."
             )
         sources = undoing[name].words(texts)
-        unit = "characters" if is_spaceless(sources) else "words"
-        counts = count_units(sources)
+        counts, unit = count_units(sources)
         first, lengths = first or name, lengths or counts
         for row, (ours, theirs) in enumerate(zip(lengths, counts, strict=True)):
             if ours != theirs:

@@ -104,11 +104,14 @@ def build_bleu(tokenizer: str = USUAL, metric: str | None = None, **options: Any
         raise EnvironmentProblem(f"`{option}` cannot be used: {reason:.300} {cure}") from error
 
 
-def count_units(lines: Sequence[str]) -> list[int]:
-    """Count the words of each line, or its characters if the text has no spaces."""
+def count_units(lines: Sequence[str]) -> tuple[list[int], str]:
+    """Count the words of each line, or its characters if the text has no spaces between words.
+
+    Return the counts, and their unit: ``words`` or ``characters``.
+    """
     if bleu_tokenizers.is_spaceless(lines):
-        return [len("".join(line.split())) for line in lines]
-    return [len(line.split()) for line in lines]
+        return [len("".join(line.split())) for line in lines], "characters"
+    return [len(line.split()) for line in lines], "words"
 
 
 def build_metrics(
@@ -426,10 +429,10 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
     try:
         if "systems" in content:
             return _of_comparison(path, content, system)
-        scores = []
-        for entry in content["scores"]:
-            name, signature, detail = (str(entry[key]) for key in ("name", "signature", "detail"))
-            scores.append(Score(name, float(entry["value"]), signature, detail))
+        scores = [
+            Score(str(row["name"]), float(row["value"]), str(row["signature"]), str(row["detail"]))
+            for row in content["scores"]
+        ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, ConfigError):
             raise

@@ -47,8 +47,8 @@ def test_texts_without_spaces_are_recognized() -> None:
     assert not bleu_tokenizers.is_spaceless(["他 昨天 在 图书馆 看书 。"])
     assert not bleu_tokenizers.is_spaceless([])
     assert not bleu_tokenizers.is_spaceless(["그는 어제 도서관에서 책을 읽었다."])
-    assert score.count_units(CHINESE) == [len(line) for line in CHINESE]
-    assert score.count_units(ENGLISH) == [6, 4]
+    assert score.count_units(CHINESE) == ([len(line) for line in CHINESE], "characters")
+    assert score.count_units(ENGLISH) == ([6, 4], "words")
 
 
 def test_a_default_that_cannot_be_right_is_refused() -> None:
@@ -89,7 +89,7 @@ def test_words_with_another_sign_than_a_space_between_them_are_told_apart() -> N
     for text in (AMHARIC, TIBETAN):
         bleu = sacrebleu.corpus_bleu(text, [text], tokenize="char")
         assert bleu.score == pytest.approx(100)
-        assert score.count_units(text) == [len(text[0])]
+        assert score.count_units(text) == ([len(text[0])], "characters")
 
 
 def test_a_tokenizer_that_is_not_installed_is_one_line() -> None:
