@@ -316,10 +316,8 @@ def bootstrap(
 
 
 def _runs(scores: Sequence[tuple[float, np.ndarray]]) -> Runs:
-    return Runs(
-        np.array([value for value, _ in scores]),
-        np.stack([sampled for _, sampled in scores], axis=1),
-    )
+    values, sampled = zip(*scores, strict=True)
+    return Runs(np.array(values), np.stack(sampled, axis=1))
 
 
 def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dict[str, Estimate]:
