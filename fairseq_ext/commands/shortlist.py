@@ -51,8 +51,7 @@ def _shortlist(args: argparse.Namespace) -> None:
     for language in languages:
         path = require_file(args.data / f"dict.{language}.txt", "dictionary")
         symbols.append(Dictionary.load(str(path)).symbols)
-        indexed.check(f"{prefix}.{language}", len(symbols[-1]))
-        side = indexed.read(f"{prefix}.{language}")
+        side = indexed.read(f"{prefix}.{language}", len(symbols[-1]))
         sides.append(lexicon.Side(*side, len(symbols[-1])))
     if len(sides[0].begins) != len(sides[1].begins):
         raise DataError(

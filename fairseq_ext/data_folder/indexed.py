@@ -193,14 +193,14 @@ def read_header(index: Path) -> tuple[int, str] | None:
     return sentences, TOKEN_TYPES[code]
 
 
-def read(prefix: str | Path) -> tuple[Any, Any]:
+def read(prefix: str | Path, vocabulary: int) -> tuple[Any, Any]:
     """Return all tokens of ``<prefix>.bin`` as a memory map, and the starts of sentences.
 
     The starts are int64 ``[sentences + 1]``; the last one is the number of all tokens. Raise
     :class:`DataError` if the layout is not ``mmap``, or if :func:`check` finds a fault.
     """
     index = require_file(f"{prefix}.idx", "index")
-    check(prefix)
+    check(prefix, vocabulary)
     header = read_header(index)
     if header is None:
         raise DataError(f"{index} must have the layout `mmap`, but has another one. {AGAIN}")
