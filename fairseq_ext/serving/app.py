@@ -5,7 +5,7 @@ import html
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
@@ -74,8 +74,7 @@ class Service:
         self._limits, self._keys = settings.limits, settings.keys
         # One thread converts text to tokens and back, because libraries may not be thread-safe.
         self._text_thread = ThreadPoolExecutor(1, "text")
-        self._reading = 0  # requests with bodies in memory, now or soon
-        self._encoding = 0  # lines that the text thread converts, or that wait for it
+        self._reserved = 0  # places in the queue that requests have reserved
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -123,34 +122,33 @@ class Service:
 
     async def _fields(self, request: Request) -> dict[str, Any]:
         """Read a request's fields; refuse it for a full queue, a faulty body or a wrong API key."""
-        if self._load >= self._limits.max_queue:
-            raise Refusal(429, BUSY, {**WAIT, **requests.CLOSE})  # before there is a body in memory
-        self._reading += 1
-        try:
-            fields = await requests.parse_fields(
-                request, await requests.read_body(request, self._limits)
-            )
-        finally:
-            self._reading -= 1
+        with self._reservation(1, {**WAIT, **requests.CLOSE}):  # before there is a body in memory
+            body = await requests.read_body(request, self._limits)
+            fields = await requests.parse_fields(request, body)
         requests.check_key(fields, self._keys)
         return fields
 
-    @property
-    def _load(self) -> int:
-        return self._batcher.waiting + self._reading + self._encoding
+    @contextmanager
+    def _reservation(self, count: int, headers: dict[str, str]) -> Iterator[None]:
+        """Reserve ``count`` places in the queue until the ``with`` block ends.
+
+        If too few are free, refuse the request (429) with these ``headers``.
+        """
+        if self._batcher.waiting + self._reserved + count > self._limits.max_queue:
+            raise Refusal(429, BUSY, headers)
+        self._reserved += count
+        try:
+            yield
+        finally:
+            self._reserved -= count
 
     async def _in_text_thread(self, lines: int, work: Callable[[], _T]) -> _T:
         """Call ``work`` in the thread that converts text, and return its result.
 
         ``work`` converts ``lines`` lines. Refuse the request (429) if the queue is too full.
         """
-        if self._load + lines > self._limits.max_queue:
-            raise Refusal(429, BUSY, WAIT)
-        self._encoding += lines
-        try:
+        with self._reservation(lines, WAIT):
             return await asyncio.get_running_loop().run_in_executor(self._text_thread, work)
-        finally:
-            self._encoding -= lines
 
     async def _translated(self, query: "Query", model: Served) -> dict[str, list[Any]]:
         """Translate the texts of a query; return the answer's fields, a value for each text."""

@@ -725,13 +725,13 @@ async def test_lines_that_wait_to_become_tokens_count_as_waiting():
     served = Served(Model(), TextCodec(slow, str), 1)
     async with service_of(served, limits=Limits(max_queue=3, max_sentences=3)) as service:
         first = asyncio.create_task(reply(service, asking(q="a\nb\nc")))
-        while not service._encoding:
+        while service._reserved != 3:
             await asyncio.sleep(0.01)
         with refused(429):
             await reply(service, asking(q="d"))
         release.set()
         assert len((await first)["translatedText"].split("\n")) == 3
-        assert not service._encoding
+        assert not service._reserved
 
 
 @asynchronous
