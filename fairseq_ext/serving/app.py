@@ -130,10 +130,7 @@ class Service:
 
     @contextmanager
     def _reservation(self, count: int, headers: dict[str, str]) -> Iterator[None]:
-        """Reserve ``count`` places in the queue until the ``with`` block ends.
-
-        If too few are free, refuse the request (429) with these ``headers``.
-        """
+        """Reserve places in the queue for the ``with`` block, or refuse the request (429)."""
         if self._batcher.waiting + self._reserved + count > self._limits.max_queue:
             raise Refusal(429, BUSY, headers)
         self._reserved += count
@@ -145,7 +142,8 @@ class Service:
     async def _in_text_thread(self, lines: int, work: Callable[[], _T]) -> _T:
         """Call ``work`` in the thread that converts text, and return its result.
 
-        ``work`` converts ``lines`` lines. Refuse the request (429) if the queue is too full.
+        ``lines`` is the number of lines to convert. If the queue lacks room for them, refuse the
+        request (429).
         """
         with self._reservation(lines, WAIT):
             return await asyncio.get_running_loop().run_in_executor(self._text_thread, work)

@@ -135,7 +135,7 @@ def check_texts(texts: Sequence[str], limits: Limits) -> None:
 
 
 def require_few(unit: str, count: int, maximum: int) -> None:
-    """Refuse a request (413) if ``count`` of a ``unit``, such as ``lines``, exceeds ``maximum``."""
+    """Refuse a request (413) with more than ``maximum`` of a ``unit``, such as ``lines``."""
     if count > maximum:
         fault = f"The request has {count:,} {unit}, but at most {maximum:,} are translated."
         raise Refusal(413, fault)
