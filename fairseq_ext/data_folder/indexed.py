@@ -1,6 +1,6 @@
 """Check that the files in a folder of binarized data are as fairseq-preprocess wrote them.
 
-A manifest lists sizes and checksums of the files::
+A manifest, ``data-manifest.json``, lists sizes and checksums of the files::
 
     {"format": "fairseq-ext data", "version": 1,
      "files": {"train.de-en.de.bin": {"bytes": 123, "sha256": "…"}, …}}
@@ -165,7 +165,7 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
 
 def read_header(index: Path) -> tuple[int, str] | None:
-    """Return the number of sentences and the tokens' numpy type, or None if not ``mmap``.
+    """Return the number of sentences and the tokens' numpy type; None for other layouts.
 
     Raise :class:`DataError` if the file is damaged, or is no index.
     """
@@ -196,8 +196,9 @@ def read_header(index: Path) -> tuple[int, str] | None:
 def read(prefix: str | Path, vocabulary: int) -> tuple[Any, Any]:
     """Return all tokens of ``<prefix>.bin`` as a memory map, and the starts of sentences.
 
-    The starts are int64 ``[sentences + 1]``; the last one is the number of all tokens. Raise
-    :class:`DataError` if the layout is not ``mmap``, or if :func:`check` finds a fault.
+    The starts are int64 ``[sentences + 1]``; the last one is the number of all tokens. The files
+    are checked first (:func:`check`, with the size of the ``vocabulary``). Raise :class:`DataError`
+    if they have a fault or a layout other than ``mmap``.
     """
     index = require_file(f"{prefix}.idx", "index")
     check(prefix, vocabulary)
