@@ -119,7 +119,7 @@ class Result:
 
     @property
     def tests(self) -> dict[str, str]:
-        """The meaning of each significance test that was applied, by its name in :data:`TESTS`."""
+        """The significance tests that were applied: explanations from :data:`TESTS`, by name."""
         differences = [row.scores["BLEU"].difference for row in self.systems]
         used = {difference.test for difference in differences if difference is not None}
         return {test: text for test, text in TESTS.items() if test in used}
@@ -329,7 +329,7 @@ def compare(
 
 
 def undoing_of_tables(systems: Sequence[System]) -> dict[str, Postprocessor]:
-    """Return converters of tokens to text, by system, for tables that name the tokens' language."""
+    """Return a converter of tokens to text for each system whose table names their language."""
     languages = {system.name: system.table.language for system in systems if system.table}
     return {name: Postprocessor.by_language(code) for name, code in languages.items() if code}
 
@@ -339,9 +339,9 @@ def _read(
 ) -> tuple[list[list[str]], Translations, list[str] | None]:
     """Read a system's translations, and check them against the references.
 
-    ``undo`` turns tokens into text. ``reference`` is the file of ``references``, for messages.
-    Return the text of each run, the translations to store in a table, and the source lines (None if
-    the files lack them). Raise DataError if numbers of lines differ, or subword pieces are left.
+    Return the text of each run, the translations as a table stores them, and the source lines (None
+    if the files lack them). ``undo`` turns tokens into text, and ``reference`` names the file of
+    ``references`` in messages. Raise DataError if line counts differ, or subword pieces remain.
     """
     names, tokens, sources = list(map(str, system.generated)), None, None
     if system.plain:

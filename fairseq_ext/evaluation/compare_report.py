@@ -66,7 +66,7 @@ img {{ max-width: 100% }}
 
 
 class Section(NamedTuple):
-    """A section of the report, which the terminal, Markdown and HTML show alike."""
+    """A titled part of the report: tables with notes, for the terminal, Markdown and HTML."""
 
     title: str  # empty for the first section
     tables: Sequence[list[list[str]]]  # rows of each table, the heading first

@@ -90,7 +90,7 @@ def read_generated(
 
 
 def names_of(generated: str | Path | Sequence[str | Path]) -> str:
-    """Join the paths of an output with "`, `"; messages add the first and the last "`"."""
+    """Return the paths of an output in the form "a`, `b"; messages add the outer backticks."""
     paths = [generated] if isinstance(generated, str | Path) else generated
     return "`, `".join(map(str, paths))
 

@@ -4,8 +4,8 @@ A picture is a PNG, or an SVG if its name ends in ``.svg``. A JSON file of the s
 numbers.
 
 An architecture of this project has the same colour, dash and marker in every picture, and each
-family of architectures has colours of its own. Other systems get the remaining combinations, in
-order. The colours are Okabe and Ito's, which colour-blind readers can tell apart.
+family of architectures has colours of its own. Other systems get combinations that are still free.
+The colours are Okabe and Ito's, which colour-blind readers can tell apart.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ NUMBERED = [
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Choose a look for each system of a picture, all different as long as there are enough.
 
-    Systems in :data:`FIXED` come first. Each gets its look there, unless this is like an earlier
-    system's look (:meth:`Look.like`). The other systems get the first looks of :data:`NUMBERED`
-    that are like no look in the picture. When these run out, looks repeat.
+    A system with an entry in :data:`FIXED` gets its look from there, unless an earlier system of
+    the picture has a similar look (:meth:`Look.like`). Then the other systems get looks of
+    :data:`NUMBERED` that are not similar to any in the picture. If too few are left, looks repeat.
     """
     names = list(names)
     styles: dict[str, Look] = {}
@@ -148,10 +148,7 @@ def entry(label: str) -> str:
 
 
 def show_names(legend: Legend) -> float:
-    """Remove the marks of :func:`entry` from a legend's labels, and wrap long labels.
-
-    Return the legend's height in inches.
-    """
+    """Unmark and wrap the labels of a legend (see :func:`entry`); return its height in inches."""
     lines = 0.0
     for text in legend.get_texts():
         label = textwrap.fill(text.get_text().removeprefix(_MARK), LONGEST)
@@ -163,8 +160,7 @@ def show_names(legend: Legend) -> float:
 def draw_legend(axes: Axes, below: float = -0.15) -> float:
     """Draw a legend under a panel, and return the legend's height in inches.
 
-    ``below`` is where the legend's upper edge is: 0 is the panel's lower edge, 1 its upper edge,
-    and a negative number is below the panel.
+    ``below`` is the height of the legend's upper edge: 0 at the panel's lower edge, 1 at its upper.
     """
     return show_names(
         axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, below), handlelength=3.5)
@@ -388,7 +384,7 @@ def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
 
 @contextlib.contextmanager
 def new_figure(width: float, height: float) -> Iterator[Figure]:
-    """Yield an empty figure of a size in inches; in the block, matplotlib uses :data:`STYLE`."""
+    """Yield an empty figure, sized in inches; in the block, matplotlib uses :data:`STYLE`."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -397,7 +393,7 @@ def new_figure(width: float, height: float) -> Iterator[Figure]:
 
 
 def stem(output: str | Path) -> Path:
-    """Return a path without its ending if this is in :data:`ENDINGS`, else unchanged.
+    """Return a path without its ending; an ending outside :data:`ENDINGS` stays.
 
     Raises:
         ConfigError: the ending is that of a picture that is neither PNG nor SVG, such as ``.pdf``.

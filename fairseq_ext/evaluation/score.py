@@ -56,10 +56,10 @@ def shown(name: str, value: float) -> str:
 def choose_tokenizer(
     requested: str | None, languages: Iterable[str | None], references: Sequence[str]
 ) -> str:
-    """Return the name of BLEU's tokenizer: ``requested`` or, if this is None, by language.
+    """Return the name of BLEU's tokenizer: ``requested``, or the tokenizer of the language.
 
-    The first language that is neither None nor empty decides the tokenizer, by default ``13a``.
-    If the references have the Ethiopic word separator, ``char`` replaces ``13a``.
+    The language is the first of ``languages`` that is neither None nor empty. Most languages have
+    ``13a``, but references with the Ethiopic word separator need ``char``.
 
     Raises:
         ConfigError: sacrebleu has no tokenizer ``requested``.
@@ -86,8 +86,8 @@ def choose_tokenizer(
 def build_bleu(tokenizer: str = USUAL, metric: str | None = None, **options: Any) -> Any:
     """Build sacrebleu's BLEU with a tokenizer; ``options`` are further arguments of ``BLEU``.
 
-    ``metric``, for the error message, is the value of ``--metric`` that needs this tokenizer, or
-    None if ``--tokenize`` or the language chose it.
+    The error message names ``metric``, the value of ``--metric`` that needs this tokenizer; it is
+    None if ``--tokenize`` or the language chose the tokenizer.
 
     Raises:
         EnvironmentProblem: the tokenizer's library or its files are missing.
@@ -365,9 +365,9 @@ def read_sources(path: str | Path | None, expected: int) -> list[str]:
 def generated_sources(
     sentences: Sequence[outputs.Sentence], undoing: Postprocessor, path: str | Path
 ) -> list[str]:
-    """Turn the sources (S lines) of an output of ``fairseq-generate`` into text by ``undoing``.
+    """Turn the sources (S lines) of an output of ``fairseq-generate`` into text.
 
-    ``path`` names the output in messages.
+    ``undoing`` is the converter of tokens to text. ``path`` names the output in messages.
 
     Raises:
         DataError: a source is missing or has ``<unk>``, the text still has subword pieces, or

@@ -182,7 +182,7 @@ class Variances:
 def compare_runs(system: Runs, baseline: Runs, sentences: int) -> tuple[Difference, float | None]:
     """Return a system's difference from the baseline, and the p value of the difference.
 
-    With fewer than 30 test ``sentences``, the p value is None, and the difference has no interval.
+    ``sentences`` is the size of the test set. Below 30 there is no p value and no interval.
     """
     value = float(system.values.mean() - baseline.values.mean())
     is_single = len(system.values) + len(baseline.values) == 2
@@ -264,7 +264,7 @@ def student_quantile(freedom: int) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of :func:`bootstrap`: all systems' estimated scores, and metrics' signatures."""
+    """The result of :func:`bootstrap`."""
 
     estimates: dict[str, dict[str, Estimate]]  # by system and metric (`BLEU`, `chrF`)
     signatures: dict[str, str]  # by metric

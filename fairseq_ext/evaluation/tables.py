@@ -45,7 +45,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows, whose cells are Markdown already, as a table of Markdown, the heading first."""
+    """Format rows of Markdown as a Markdown table; the first row is the heading."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
@@ -57,7 +57,7 @@ def verbatim(text: str) -> str:
 
 
 def as_html(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows of text as a table of HTML, the heading first."""
+    """Format rows of text as an HTML table; the first row is the heading."""
     heading, *body = rows
     lines = [("th", heading), *(("td", row) for row in body)]
     cells = ("".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) for tag, row in lines)
@@ -65,7 +65,7 @@ def as_html(rows: Sequence[Sequence[str]]) -> str:
 
 
 def latex(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows of text, the heading first, as a LaTeX ``tabular`` with booktabs' rules."""
+    """Format rows of text as a LaTeX ``tabular`` of booktabs; the first row is the heading."""
     heading, *body = [[cell.translate(LATEX) for cell in row] for row in rows]
     columns = "@{}l" + "r" * (len(heading) - 1) + "@{}"
     return "\n".join(
@@ -101,7 +101,7 @@ def comma_separated(rows: Sequence[Sequence[Any]]) -> str:
 
 
 class Translations(NamedTuple):
-    """The translations by all runs of a system, as a table stores them: as tokens or as text."""
+    """The translations by all runs of a system, as tokens or as text, for storing in a table."""
 
     has_tokens: bool  # whether the lines are tokens, rather than text
     # The language whose Moses rules turn the tokens into text; None if no rules are needed.
