@@ -14,7 +14,6 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from fairseq_ext.plugin.patching import around, replaced
@@ -187,26 +186,12 @@ def count_empty_translations(
     original: Callable, self: Any, logging_outputs: list[dict[str, Any]], criterion: Any
 ) -> None:
     """If no translation has a word, log a BLEU of 0; fairseq would log no BLEU."""
-    from fairseq.logging import metrics
-    from fairseq.tasks.translation import EVAL_BLEU_ORDER
-
+    lengths = [log["_bleu_sys_len"] for log in logging_outputs if "_bleu_sys_len" in log]
+    if lengths and not sum(lengths):
+        # fairseq asks whether there are any n-grams; this number does not change a sum of counts
+        first, *others = logging_outputs
+        logging_outputs = [{**first, "_bleu_totals_0": 1e-30}, *others]
     original(self, logging_outputs, criterion)
-    references = [log["_bleu_ref_len"] for log in logging_outputs if "_bleu_ref_len" in log]
-    if references and not sum(log["_bleu_sys_len"] for log in logging_outputs):
-        metrics.log_scalar("_bleu_sys_len", 0)
-        metrics.log_scalar("_bleu_ref_len", sum(references))
-        for name in ("_bleu_counts", "_bleu_totals"):
-            metrics.log_scalar(name, np.zeros(EVAL_BLEU_ORDER))
-        metrics.log_derived("bleu", _bleu)
-
-
-def _bleu(meters: Any) -> float:
-    """Compute the BLEU of all batches from the sums of their counts, as fairseq does."""
-    from sacrebleu.metrics import BLEU
-
-    counts, totals = meters["_bleu_counts"].sum, meters["_bleu_totals"].sum
-    words, reference = (int(meters[f"_bleu_{side}_len"].sum) for side in ("sys", "ref"))
-    return round(BLEU.compute_bleu(counts, totals, words, reference, smooth_method="exp").score, 2)
 
 
 @around("fairseq_cli.generate:main", patch="shards of a test set")
