@@ -1,10 +1,8 @@
 """Repair batches and binarized data: lost sentences, old layouts, large files, threads at exit."""
 
 import atexit
-import contextlib
 import os
-import queue
-import time
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType, SimpleNamespace
@@ -188,16 +186,16 @@ def stop(thread: Callable[[], Any]) -> None:
     """End fairseq's loading thread (``BackgroundConsumer``); ``thread`` is a weak reference to it.
 
     The thread ends when it has made ``_max_len`` batches, so this limit is set to 0. It would wait
-    while its queue is full, so the queue is emptied.
+    while its queue is full, so the queue's limit is lifted.
     """
     consumer = thread()
     if consumer is None:
         return
     consumer._max_len = 0
-    deadline = time.monotonic() + PATIENCE
-    while consumer.is_alive() and time.monotonic() < deadline:
-        with contextlib.suppress(queue.Empty):
-            consumer._queue.get(timeout=0.02)
+    with consumer._queue.not_full:
+        consumer._queue.maxsize = sys.maxsize
+        consumer._queue.not_full.notify()
+    consumer.join(PATIENCE)
 
 
 @around("fairseq.data.iterators:BufferedIterator._create_consumer", patch="end of the process")
