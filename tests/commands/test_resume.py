@@ -218,11 +218,11 @@ LAST_ONE = 7
 KILLED = """
 import os, threading
 import fairseq_ext
-from fairseq import checkpoint_utils
 from fairseq.tasks.fairseq_task import FairseqTask
+from fairseq_ext.plugin.repairs import resume
 
 fairseq_ext.register()
-write, train_step = checkpoint_utils._torch_persistent_save, FairseqTask.train_step
+write, train_step = resume.write, FairseqTask.train_step
 files, updates = [], threading.Semaphore(0)
 
 def counted(*arguments, **options):
@@ -241,7 +241,7 @@ def half(content, file):
     made = [updates.acquire(timeout=60) for _ in range(3)]
     os._exit(9 if all(made) else 3)  # like a kill: nothing is tidied up
 
-checkpoint_utils._torch_persistent_save = half
+resume.write = half
 FairseqTask.train_step = counted
 """
 
@@ -249,10 +249,10 @@ FairseqTask.train_step = counted
 FULL = """
 import errno, logging, threading
 import fairseq_ext
-from fairseq import checkpoint_utils
+from fairseq_ext.plugin.repairs import resume
 
 fairseq_ext.register()
-write, written = checkpoint_utils._torch_persistent_save, []
+write, written = resume.write, []
 trained = threading.Event()
 
 class Watch(logging.Handler):
@@ -269,7 +269,7 @@ def full(content, file):
         raise OSError(errno.ENOSPC, "No space left on device")
     return write(content, file)
 
-checkpoint_utils._torch_persistent_save = full
+resume.write = full
 """
 
 

@@ -18,7 +18,7 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -266,19 +266,16 @@ def copy_whole(original: Callable, src_path: str, dst_path: str, overwrite: bool
 @around("fairseq.checkpoint_utils:torch_persistent_save", patch="whole checkpoint files")
 def save_whole(original: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
     """Save a checkpoint so that ``filename`` is always a whole file, the old one or the new one."""
-    from fairseq import checkpoint_utils
-
     with atomic_write(filename, "wb", through_links=False) as file:
-        checkpoint_utils._torch_persistent_save(obj, file)
+        write(obj, file)
 
 
-@around("fairseq.checkpoint_utils:_torch_persistent_save", patch="whole checkpoint files")
-def save_once(original: Callable, obj: Any, f: Any) -> None:
-    """Write ``obj`` to ``f`` in one attempt; fairseq would append further attempts to the file."""
-    if isinstance(obj, io.BytesIO):  # a checkpoint that is written asynchronously
-        f.write(obj.getbuffer())
+def write(state: dict[str, Any] | io.BytesIO, file: IO[bytes]) -> None:
+    """Write a checkpoint; if it is written asynchronously, its bytes are in memory already."""
+    if isinstance(state, io.BytesIO):
+        file.write(state.getbuffer())
     else:
-        torch.save(obj, f)
+        torch.save(state, file)
 
 
 @around("fairseq.checkpoint_utils:verify_checkpoint_directory", patch="whole checkpoint files")
