@@ -130,10 +130,8 @@ def without_scale_window(
     Problem: With --bf16 and several values of --update-freq, fairseq demands --fp16-scale-window,
     which bf16 does not use.
     """
-    common = cfg.common
-    several = len(cfg.optimization.update_freq) > 1
-    needed = several and common.bf16 and common.fp16_scale_window is None
-    with replaced(common, "fp16_scale_window", 1) if needed else nullcontext():
+    is_bf16 = getattr(cfg.common, "bf16", False)
+    with replaced(cfg.common, "fp16_scale_window", 1) if is_bf16 else nullcontext():
         original(self, cfg, *args, **kwargs)
 
 
@@ -242,18 +240,17 @@ def begin_at_weights(
 
     if not self.cfg.ema.store_ema:
         return original(self, filename, *rest, **options)
-    load, begins = checkpoint_utils.load_checkpoint_to_cpu, False
+    load = checkpoint_utils.load_checkpoint_to_cpu
 
     def load_with_average(*rest: Any, **options: Any) -> dict[str, Any]:
-        nonlocal begins
         state = load(*rest, **options)
         if "ema" not in state["extra_state"]:
             logger.info(f"{filename} has no average: `--store-ema` begins with its weights")
-            state["extra_state"]["ema"], begins = state["model"], True
+            state["extra_state"]["ema"] = state["model"]
         return state
 
     with replaced(checkpoint_utils, "load_checkpoint_to_cpu", load_with_average):
         extra_state = original(self, filename, *rest, **options)
-    if begins and extra_state is not None:
-        del extra_state["ema"]  # or these weights would stay in memory
+    if extra_state is not None:
+        del extra_state["ema"]  # these weights would stay in memory
     return extra_state
