@@ -12,7 +12,6 @@ effect only in some runs:
 option, and compares the results.
 """
 
-import functools
 import logging
 import os
 import re
@@ -233,7 +232,6 @@ def _compose(original: Callable, *arguments: Any, overrides: list[str], **option
         raise ConfigError(f"`--{option}` cannot be `{value}`: {reason}.") from error
 
 
-@functools.cache
 def ignored(command: str) -> frozenset[str]:
     """Return argparse's ``dest`` of each option that a command of :data:`COMMANDS` never reads."""
     from fairseq.dataclass import configs
@@ -263,7 +261,7 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
     if command not in COMMANDS or os.environ.get("RANK", "0") != "0":
         return
     task = getattr(args, "task", None) or ""
-    options = _options_given(parser, sys.argv[1:])
+    options, unread = _options_given(parser, sys.argv[1:]), ignored(command)
     missing = models.options_without_effect(args)
     dests = {action.dest for action in parser._actions}
     for name, option in options.items():
@@ -276,7 +274,7 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
         if name in REFUSED.get(command, ()) and task != ONLY_TASKS.get(name):
             raise ConfigError(f"`{option}` does not work with fairseq-{command}; leave it out.")
         reason = f"without {missing[name]}" if name in missing else ""
-        if name in ignored(command):
+        if name in unread:
             reason = "here"
         elif name in TASK_IGNORES.get(task, ()) or (
             name in ONLY_TASKS and task.startswith("translation") and task != ONLY_TASKS[name]
