@@ -19,17 +19,18 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
+import torch
+
 from fairseq_ext.checkpoints.layout import section
-from fairseq_ext.plugin.patching import around, running
+from fairseq_ext.plugin.patching import around, replaced, running
 from fairseq_ext.utils import error_messages
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.parsing import nearest
 
 HYDRA = "fairseq_cli.hydra_train"
-_patched_call = ContextVar("_patched_call", default=False)
+_checks = Namespace(running=False)  # global, because a process runs one training at a time
 
 
 class _Done(BaseException):
@@ -44,11 +45,8 @@ def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
     not checked, the folder is not locked, and signals are not handled. It also gives a named
     architecture the default sizes of its model.
     """
-    before = _patched_call.set(True)
-    try:
+    with replaced(_checks, "running", True):
         return original(*arguments, **options)
-    finally:
-        _patched_call.reset(before)
 
 
 @around("fairseq_cli.train:add_defaults", patch="fairseq-hydra-train")
@@ -59,9 +57,8 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
     on.
     """
     hydra = next(running(HYDRA), None)
-    if hydra is None or _patched_call.get():
+    if hydra is None or _checks.running:
         return original(cfg)
-    import torch.distributed
     from fairseq.distributed.utils import call_main
 
     with _in_one_line():
