@@ -23,6 +23,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import filelock
+import torch
+from torch.multiprocessing import ProcessExitedException
 
 from fairseq_ext.plugin.features import async_checkpoints
 from fairseq_ext.plugin.patching import acting, around
@@ -107,9 +109,6 @@ LOST = re.compile(
 )
 def _work(original: Callable, *arguments: Any, **options: Any) -> Any:
     """Run the command, then release the lock; report in one line if another process has died."""
-    import torch.distributed
-    from torch.multiprocessing import ProcessExitedException
-
     try:
         with _held:
             return original(*arguments, **options)
@@ -135,7 +134,6 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # `nohup` makes the process ignore it
     SIGNALS.append(signal.SIGHUP)
 PATIENCE = 10.0  # seconds to wait for a process of the job to end before it is killed
-TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train")
 
 
 @around("fairseq.distributed.utils:call_main", patch="interruption")
@@ -148,7 +146,7 @@ def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any)
     """
     spec = main.__globals__["__spec__"]
     in_main_thread = threading.current_thread() is threading.main_thread()
-    if spec is None or spec.name not in TRAINING or not in_main_thread:
+    if spec is None or spec.name != "fairseq_cli.train" or not in_main_thread:
         return original(cfg, main, **options)
     with interrupts() as received:
         try:
