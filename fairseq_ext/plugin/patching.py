@@ -168,11 +168,11 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
     original = declared.__func__ if kind else declared
     maker = f"{wrapper.__module__}.{wrapper.__qualname__}"
 
-    layer = original
-    while layer is not None:
-        if getattr(layer, "_wrapped_by", None) == maker:
-            return
-        layer = getattr(layer, "__wrapped__", None)
+    def is_ours(layer: Any) -> bool:
+        return getattr(layer, "_wrapped_by", None) == maker
+
+    if is_ours(inspect.unwrap(original, stop=is_ours)):
+        return
 
     # Attributes are not copied, because fairseq stores state in attributes of its functions.
     replacement: Any = functools.update_wrapper(wrapper(original), original, updated=())
