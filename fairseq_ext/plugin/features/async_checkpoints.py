@@ -6,7 +6,6 @@ written under another name, so a killed training keeps its previous checkpoint. 
 a checkpoint before it begins the next one.
 """
 
-import importlib.util
 import io
 import sys
 import threading
@@ -39,9 +38,8 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
     checkpoint_last.pt. A kill leaves a torn checkpoint.
     """
     original(cfg)
-    asynchronous = cfg.checkpoint.write_checkpoints_asynchronously
-    if asynchronous and "iopath" not in sys.modules and not importlib.util.find_spec("iopath"):
-        sys.modules["iopath"] = ModuleType("iopath")
+    if cfg.checkpoint.write_checkpoints_asynchronously:
+        sys.modules.setdefault("iopath", ModuleType("iopath"))
 
 
 @around("fairseq.checkpoint_utils:save_checkpoint", patch="checkpoints written asynchronously")
