@@ -61,26 +61,21 @@ def _table() -> tuple[Patch, ...]:
 
 
 PATCHES = _table()
-_active: list[Patch] = []  # global, because patches change the whole process
+active: list[Patch] = []  # the patches applied in this process
 
 
 def apply() -> None:
     """Apply every patch once; raise EnvironmentProblem if fairseq lacks what a patch changes."""
     for patch in PATCHES:
-        if patch not in _active:
+        if patch not in active:
             patching.apply(patch)
-            _active.append(patch)
+            active.append(patch)
 
 
 def complete(module: str) -> None:
     """Apply the patches to ``module``, a command that was imported after :func:`apply`."""
-    for patch in _active:
+    for patch in active:
         patching.apply(patch, f"{module}:")
-
-
-def active() -> tuple[str, ...]:
-    """Return the names of the patches applied in this process, in order."""
-    return tuple(patch.name for patch in _active)
 
 
 def by_target() -> dict[str, list[Patch]]:
