@@ -6,7 +6,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from fairseq_ext.plugin.patching import around
+from fairseq_ext.training import onednn_matmul
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 from fairseq_ext.utils.literals import LiteralError, literal
 from fairseq_ext.utils.option_fields import flag
@@ -118,8 +121,6 @@ def _value(text: str) -> Any:
 
 def _precision(cfg: Any) -> Iterator[str]:
     """Yield errors about ``--fp16`` or ``--amp`` without CUDA, and about ``--bf16-products``."""
-    import torch
-
     for option in ("fp16", "amp"):
         if getattr(cfg.common, option) and (cfg.common.cpu or not torch.cuda.is_available()):
             if option == "fp16" and cfg.common.memory_efficient_fp16:  # which sets fp16
@@ -134,10 +135,6 @@ def _precision(cfg: Any) -> Iterator[str]:
 
 def _bf16_products(cfg: Any) -> Iterator[str]:
     """Yield errors about ``--bf16-products`` where the option would have no effect."""
-    import torch
-
-    from fairseq_ext.training import onednn_matmul
-
     for name in ("memory_efficient_bf16", "bf16", "fp16", "amp"):  # the first sets the second
         if getattr(cfg.common, name):
             yield f"`--bf16-products` does not go with `{flag(name)}`; leave one out."
@@ -280,8 +277,6 @@ def _unknown_metric(metric: str, names: Any) -> str:
 
 def _model(cfg: Any) -> Iterator[str]:
     """Yield errors about model options with which building or training the model would fail."""
-    import torch
-
     model = cfg.model
     for side in ("encoder", "decoder"):
         config = getattr(model, side, None)

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from fairseq_ext.plugin import register
+from fairseq_ext.plugin.checks.processes import leave_quietly
 from fairseq_ext.plugin.patching import around
 from fairseq_ext.utils.errors import ConfigError
 
@@ -58,12 +60,8 @@ def require_one_job(options: Any) -> None:
 
 def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> None:
     """Register this plugin in the spawned process ``index``, then call ``main(cfg, **kwargs)``."""
-    from fairseq_ext.plugin import register
-
     register()
     from fairseq.distributed.utils import distributed_main
-
-    from fairseq_ext.plugin.checks.processes import leave_quietly
 
     leave_quietly()
     distributed_main(index, main, cfg, kwargs)
