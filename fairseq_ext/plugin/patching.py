@@ -161,6 +161,12 @@ def running(name: str) -> Iterator[Any]:
         yield main
 
 
+def module_of(main: Callable) -> str:
+    """Return the name of a command's module, also under ``python -m``, by its function ``main``."""
+    spec = inspect.unwrap(main).__globals__["__spec__"]
+    return spec.name if spec else ""
+
+
 def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
     """Replace ``owner.name`` by ``wrapper(owner.name)``, unless this wrapper has done so before."""
     declared = inspect.getattr_static(owner, name)

@@ -1,6 +1,5 @@
 """Make fairseq's commands check input, write all results or none, and print one line per error."""
 
-import inspect
 import io
 import logging
 import re
@@ -16,7 +15,7 @@ from fairseq_ext.checkpoints.dictionaries import difference, symbols
 from fairseq_ext.data_folder import indexed
 from fairseq_ext.generation import option_checks
 from fairseq_ext.plugin.checks import arguments, training_options
-from fairseq_ext.plugin.patching import around
+from fairseq_ext.plugin.patching import around, module_of
 from fairseq_ext.text import checks, generated, pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
@@ -30,9 +29,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 
     Problem: fairseq accepts options that cannot work, then fails with a traceback or ignores them.
     """
-    # The spec has the module's name even under `python -m`.
-    spec = inspect.unwrap(main).__globals__["__spec__"]
-    command = spec.name if spec else ""
+    command = module_of(main)
     _refuse_broken(cfg, command)
     if command in ("fairseq_cli.interactive", "fairseq_cli.validate", "fairseq_cli.eval_lm"):
         _check_models(cfg)

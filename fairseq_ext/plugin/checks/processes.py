@@ -27,7 +27,7 @@ import torch
 from torch.multiprocessing import ProcessExitedException
 
 from fairseq_ext.plugin.features import async_checkpoints
-from fairseq_ext.plugin.patching import acting, around
+from fairseq_ext.plugin.patching import acting, around, module_of
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem, printable
 from fairseq_ext.utils.files import head
@@ -144,9 +144,8 @@ def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any)
     end it without a message. They leave unfinished files, and other processes of the training go
     on for a while.
     """
-    spec = main.__globals__["__spec__"]
     in_main_thread = threading.current_thread() is threading.main_thread()
-    if spec is None or spec.name != "fairseq_cli.train" or not in_main_thread:
+    if module_of(main) != "fairseq_cli.train" or not in_main_thread:
         return original(cfg, main, **options)
     with interrupts() as received:
         try:
