@@ -31,11 +31,9 @@ def join_processes(options: Any) -> None:
             options.distributed_init_method = "env://"
             options.distributed_world_size = int(os.environ["WORLD_SIZE"])
             options.distributed_rank = int(os.environ["RANK"])
-            options.device_id = int(os.environ.get("LOCAL_RANK", 0))
             options.distributed_no_spawn = True
         elif options.distributed_world_size > 1:
-            port = options.distributed_port
-            port = port if port > 0 else get_free_port()
+            port = options.distributed_port if options.distributed_port > 0 else get_free_port()
             options.distributed_init_method = f"tcp://localhost:{port}"
             options.distributed_num_procs = options.distributed_world_size
     if options.distributed_init_method is not None:
