@@ -5,12 +5,10 @@ and the decoder's cross-attention (Pampaloni, section 3.2). The flags are fairse
 """
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.models import transformer
 from fairseq.modules import FairseqDropout
 from torch import Tensor
@@ -21,7 +19,7 @@ from fairseq_ext.linformer import attention
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 EncoderOut = dict[str, list[Tensor]]
-IncrementalState = dict[str, dict[str, Tensor | None]]
+IncrementalState = dict["SourceAttention", tuple[Tensor, Tensor, int]]
 
 
 @dataclass
@@ -142,16 +140,12 @@ def replace_attentions(
         setattr(layer, name, source_attention)
 
 
-@with_incremental_state
 class SourceAttention(attention.LinformerAttention):
     """Linformer attention over the source, with the interface of fairseq's attention.
 
-    In incremental decoding the compressed keys and values ``[B, H, K, D]`` are computed once and
-    kept in the incremental state. All hypotheses of a sentence share them.
+    In incremental decoding the compressed keys and values ``[B, H, K, D]`` are computed once. The
+    incremental state keeps them, and the number of rows. All hypotheses of a sentence share them.
     """
-
-    get_incremental_state: Callable[..., Any]  # these two come from the decorator
-    set_incremental_state: Callable[..., Any]
 
     def forward(  # type: ignore[override]
         self,
@@ -178,29 +172,21 @@ class SourceAttention(attention.LinformerAttention):
             )
         if incremental_state is None:
             return self.attend(query, *self.compress(key, key_padding_mask)), None
-        saved = self.get_incremental_state(incremental_state, "projected")
-        if saved is None:
-            keys, values = self.compress(key, key_padding_mask)
-            # `rows` has no elements, because only its number of rows is needed later.
-            saved = {"keys": keys, "values": values, "rows": query.new_empty(query.size(1), 0)}
-            self.set_incremental_state(incremental_state, "projected", saved)
-        return self.attend(query, saved["keys"], saved["values"]), None
+        if self not in incremental_state:
+            incremental_state[self] = *self.compress(key, key_padding_mask), query.size(1)
+        keys, values, _ = incremental_state[self]
+        return self.attend(query, keys, values), None
 
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
         """Keep the cached keys and values of the rows with indices ``new_order`` (beam search)."""
-        saved = self.get_incremental_state(incremental_state, "projected")
-        if saved is None:
+        if self not in incremental_state:
             return
-        keys = saved["keys"]
-        sentences = padding.select_sentences(new_order, saved["rows"].size(0) // keys.size(0))
-        reordered = {
-            "keys": padding.keep_sentences(keys, 0, sentences),
-            "values": padding.keep_sentences(saved["values"], 0, sentences),
-            "rows": saved["rows"].index_select(0, new_order),
-        }
-        self.set_incremental_state(incremental_state, "projected", reordered)
+        keys, values, rows = incremental_state[self]
+        sentences = padding.select_sentences(new_order, rows // keys.size(0))
+        keys, values = (padding.keep_sentences(x, 0, sentences) for x in (keys, values))
+        incremental_state[self] = keys, values, len(new_order)
 
 
 class LinformerEncoder(transformer.TransformerEncoderBase):

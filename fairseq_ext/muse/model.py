@@ -6,7 +6,7 @@ The model is fairseq's Transformer, with the same flags, but its layers are MUSE
 # Without `from __future__ import annotations`: fairseq reads the types of a configuration's fields.
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
-from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.models.transformer import (
     TransformerConfig,
     TransformerDecoderBase,
@@ -29,12 +28,12 @@ from fairseq_ext.base.configuration import option
 from fairseq_ext.base.padding import keep_sentences, reorder_rows, select_sentences
 from fairseq_ext.muse.attention import Source
 from fairseq_ext.muse.block import ParallelBlock
-from fairseq_ext.muse.convolution import kernels_of_layers
+from fairseq_ext.muse.convolution import Past, kernels_of_layers
 from fairseq_ext.muse.projections import OneDnnProduct
 from fairseq_ext.training.loss import OutputLayer
 
 EncoderOut = dict[str, list[Tensor]]
-IncrementalState = dict[str, Any]
+IncrementalState = dict["DecoderBlock", tuple[Source, Past]]
 
 
 @dataclass
@@ -118,16 +117,12 @@ class EncoderBlock(ParallelBlock):
         return super().forward(x, encoder_padding_mask)[0]
 
 
-@with_incremental_state
 class DecoderBlock(ParallelBlock):
     """:class:`ParallelBlock` with the interface of fairseq's decoder layers.
 
     Between the steps of beam search, the incremental state keeps the keys and values of earlier
     positions and of the source. All rows of a sentence share the source's keys and values.
     """
-
-    get_incremental_state: Callable[..., Any]  # these two come from the decorator
-    set_incremental_state: Callable[..., Any]
 
     def forward(  # type: ignore[override]
         self,
@@ -152,12 +147,10 @@ class DecoderBlock(ParallelBlock):
             source = self.source(encoder_out, encoder_padding_mask)
             x, weights = super().forward(x, self_attn_padding_mask, self_attn_mask, source)
             return x, weights.transpose(0, 1), None
-        state = self.get_incremental_state(incremental_state, "state")
-        if state is None:
+        if self not in incremental_state:
             mask = encoder_padding_mask if encoder_padding_mask.any() else None
-            state = self.source(encoder_out, mask), {}
-            self.set_incremental_state(incremental_state, "state", state)
-        source, past = state
+            incremental_state[self] = self.source(encoder_out, mask), {}
+        source, past = incremental_state[self]
         x, weights = super().forward(x, source=source, past=past)
         return x, weights.transpose(0, 1), None
 
@@ -165,10 +158,9 @@ class DecoderBlock(ParallelBlock):
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
         """Keep the cached tensors of the rows with indices ``new_order`` (beam search)."""
-        state = self.get_incremental_state(incremental_state, "state")
-        if state is None:
+        if self not in incremental_state:
             return
-        source, past = state
+        source, past = incremental_state[self]
         rows, sentences = (len(tensor) // self.attention.heads for tensor in (past["0"], source[0]))
         for name, value in past.items():
             past[name] = value.unflatten(0, (rows, -1)).index_select(0, new_order).flatten(0, 1)
@@ -180,7 +172,7 @@ class DecoderBlock(ParallelBlock):
                 else keep_sentences(value.unflatten(0, (sentences, -1)), 0, order).flatten(0, 1)
                 for value in source
             )
-            self.set_incremental_state(incremental_state, "state", (source, past))
+            incremental_state[self] = source, past
 
 
 class MuseEncoder(TransformerEncoderBase):

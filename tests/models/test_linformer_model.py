@@ -160,12 +160,12 @@ def test_cache_does_not_grow_with_the_source(length: int) -> None:
     model.decoder(torch.full((15, 1), 2), encoded, incremental_state=state)
     attentions = [layer.encoder_attn for layer in model.decoder.layers]
     for attention in attentions:
-        saved = attention.get_incremental_state(state, "projected")
-        assert saved["keys"].shape == saved["values"].shape == (3, 2, 4, 16)
-    first = attentions[0].get_incremental_state(state, "projected")["keys"]
+        keys, values, _ = state[attention]
+        assert keys.shape == values.shape == (3, 2, 4, 16)
+    first = state[attentions[0]][0]
     order = torch.tensor([1, 1, 0, 4, 2, 11, 10, 10, 14, 13])  # the second sentence is finished
     model.decoder.reorder_incremental_state_scripting(state, order)
-    after = attentions[0].get_incremental_state(state, "projected")["keys"]
+    after = state[attentions[0]][0]
     assert after.equal(first[[0, 2]])
 
 
