@@ -22,20 +22,14 @@ def option(default: Any, help: str) -> Any:
 
 
 @dataclass
-class ModelConfig(FairseqDataclass):
-    """The options of fairseq's models that all our architectures have.
+class TranslationModelConfig(FairseqDataclass):
+    """The options of fairseq's models that all our translation architectures have.
 
     fairseq's commands refuse a model option that the architecture's configuration does not declare.
     """
 
     dropout: float = option(0.1, "dropout probability")
     encoder_embed_dim: int = option(256, "encoder embedding dimension")
-
-
-@dataclass
-class TranslationModelConfig(ModelConfig):
-    """The options of fairseq's models that all our translation architectures have."""
-
     decoder_embed_dim: int = option(256, "decoder embedding dimension")
     share_decoder_input_output_embed: bool = option(
         False, "share decoder input and output embeddings"
@@ -50,15 +44,16 @@ class TranslationModelConfig(ModelConfig):
 
 
 @dataclass
-class EncoderConfig(ModelConfig):
+class EncoderConfig(FairseqDataclass):
     """The options of fairseq for an encoder made of Transformer layers."""
 
+    dropout: float = option(0.1, "dropout probability")
+    encoder_embed_dim: int = option(512, "encoder embedding dimension")
     activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
         "relu", "activation function of the feed-forward layers"
     )
     attention_dropout: float = option(0.0, "dropout probability for attention weights")
     activation_dropout: float = option(0.0, "dropout probability after the activation function")
-    encoder_embed_dim: int = option(512, "encoder embedding dimension")
     encoder_ffn_embed_dim: int = option(2048, "size of the encoder's feed-forward layers")
     encoder_layers: int = option(6, "number of encoder layers")
     encoder_attention_heads: int = option(8, "attention heads of each encoder layer")

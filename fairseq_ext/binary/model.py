@@ -32,7 +32,6 @@ NORM_EPS = 1e-6  # the default of flax, which the paper's code uses; torch's is 
 class BmtConfig(configuration.TransformerModelConfig):
     """Options of the model ``bmt``; the defaults come from the paper's study of scaling laws."""
 
-    encoder_embed_dim: int = option(512, "encoder embedding dimension")
     attention_dropout: float = option(0.1, "dropout probability for attention weights")
     activation_dropout: float = option(0.1, "dropout probability after the activation function")
     bmt_preset: ChoiceEnum(list(switches.PRESETS)) = option(
