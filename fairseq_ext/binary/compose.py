@@ -122,13 +122,12 @@ def binarize_model(model: BaseFairseqModel, cfg: configuration.BinaryOptions) ->
     if selection.activations & {"qk", "score-v"}:
         _require_own_products(model)
     selected, exchanged = selection.weights | selection.activations, set()
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            product = LAYER_NAMES.get(name)
-            if isinstance(child, nn.Linear) and product in selected:
-                options = layer_options(cfg, selection, product)
-                setattr(module, name, BinaryLinear.of(child, **options))
-                exchanged.add(product)
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        product = LAYER_NAMES.get(path.rpartition(".")[2])
+        if isinstance(module, nn.Linear) and product in selected:
+            options = layer_options(cfg, selection, product)
+            model.set_submodule(path, BinaryLinear.of(module, **options))
+            exchanged.add(product)
         if "qkv" in selection.activations and hasattr(module, "compress_first"):
             module.compress_first = False  # mixing positions first would binarize mixtures
     if missing := selected & set(switches.LAYERS) - exchanged:
@@ -137,21 +136,16 @@ def binarize_model(model: BaseFairseqModel, cfg: configuration.BinaryOptions) ->
             f"but {type(model).__name__} has no layer of {','.join(sorted(missing))}. Both options "
             f"change the models {', '.join(models.models_with('binary_weights'))}."
         )
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) is MultiheadAttention:  # has a fast path, which reads float weights
-                options = attention_options(cfg, selection)
-                setattr(module, name, BinaryAttention.of(child, **options))
-            elif (
-                isinstance(child, MultiheadAttention)
-                and not isinstance(child, BinaryAttention)
-                and exchanged & {"qkv", "out"}
-            ):
-                raise ConfigError(
-                    "`--binary-weights` and `--binary-activations` must not name qkv or out for "
-                    f"this architecture: {type(child).__name__}, a subclass of fairseq's "
-                    "attention, may read the float weights."
-                )
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if type(module) is MultiheadAttention:  # has a fast path, which reads float weights
+            options = attention_options(cfg, selection)
+            model.set_submodule(path, BinaryAttention.of(module, **options))
+        elif isinstance(module, MultiheadAttention) and exchanged & {"qkv", "out"}:
+            raise ConfigError(
+                "`--binary-weights` and `--binary-activations` must not name qkv or out for this "
+                f"architecture: {type(module).__name__}, a subclass of fairseq's attention, may "
+                "read the float weights."
+            )
     add_stage(model, cfg, selection)
 
 
