@@ -167,7 +167,7 @@ def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: lis
     starts = [0, *accumulate(stage_updates)]
     if update >= starts[-1]:
         return 0.0
-    stage = max(i for i, start in enumerate(starts[:-1]) if update >= start and stage_updates[i])
+    stage = stage_at(update, stage_updates)
     t, peak = update - starts[stage], peaks[min(stage, len(peaks) - 1)]
     rise = min(1.0, t / warmup) if warmup else 1.0
     fall = (t - warmup) / max(1, stage_updates[stage] - warmup - 1)
