@@ -48,7 +48,7 @@ def _reading(binarizer: Binarizer, scale: float) -> Reading:
 
 
 def feed_forward_output(
-    layer: FeedForwardOutput, x: Columns, program: Writer, added: Columns = NOTHING
+    layer: FeedForwardOutput, x: Columns, program: Writer, added: Columns
 ) -> Columns:
     """Compile ``LN(LN(h)_b W_2b + b_2) + added`` (section 3.4); return the columns of the result.
 
@@ -56,7 +56,7 @@ def feed_forward_output(
     """
     hidden = norm(layer.input_norm, x, program)
     y = norm(layer.output_norm, linear(layer.linear, hidden, program), program)
-    return y if added is NOTHING else program.add(y, added)
+    return program.add(y, added)
 
 
 def attention(
