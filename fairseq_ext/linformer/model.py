@@ -67,16 +67,14 @@ def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
         yield "linformer_init", "`--linformer-projection learned`"
 
 
-def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
+def slots_of_layers(cfg: LinformerOptions) -> list[int]:
     """Parse ``--linformer-k``: the slots of each encoder layer, then those of each decoder layer.
-
-    ``decoder`` says whether the model has a decoder.
 
     Raises:
         ConfigError: the option is not a list of numbers, the list has a wrong length, or layers
             that share E and F (``--linformer-sharing layerwise``) differ in their number of slots.
     """
-    encoder_layers, decoder_layers = cfg.encoder_layers, cfg.decoder_layers if decoder else 0
+    encoder_layers, decoder_layers = cfg.encoder_layers, getattr(cfg, "decoder_layers", 0)
     try:
         slots = [int(value) for value in str(cfg.linformer_k).split(",")]
     except ValueError:
@@ -119,7 +117,7 @@ def replace_attentions(
                 f"({cfg.encoder_embed_dim}), but is {cfg.decoder_embed_dim} instead."
             )
         layers += [("decoder", "encoder_attn", layer) for layer in decoder.layers]
-    slots, projection = slots_of_layers(cfg, decoder is not None), None
+    slots, projection = slots_of_layers(cfg), None
     for count, (side, name, layer) in zip(slots, layers, strict=True):
         if projection is None or cfg.linformer_sharing != "layerwise":
             projection = attention.LengthProjection(
