@@ -44,9 +44,9 @@ def decode(
 
     ``annotations`` and ``initial`` are the columns from :func:`encode`.
     """
-    recurrence = decoder.recurrence
-    input_weight = program.array(recurrence.gru.weight_ih_l0)
-    width, channels = recurrence.gru.hidden_size, annotations.width
+    recurrence, gru = decoder.recurrence, decoder.recurrence.gru
+    input_weight = program.array(gru.weight_ih_l0)
+    width, channels = gru.hidden_size, annotations.width
     table = program.array(decoder.embed_tokens.weight)
     features = program.register(width + channels + recurrence.embed_dim, Phase.HYPOTHESES)
     state, context, word = features.cut([width, channels, recurrence.embed_dim])  # [s; c; y]
@@ -60,21 +60,22 @@ def decode(
     program.embed(Phase.HYPOTHESES, table, 1.0, out=word)
     if recurrence.combine is not None:  # Luong's order
         read = inputs if recurrence.input_feeding else word
-        advance(recurrence.gru, input_weight, read, before, state, program)
+        advance(gru, input_weight, read, before, state, program)
         attend(recurrence.attention, state, annotations, context, program)
         weight, bias = program.parameters(recurrence.combine)
         turned = rotated(weight, channels, program)  # reads [s; c] instead of [c; s]
         state_and_context = Columns(features.register, 0, width + channels)
-        program.linear(state_and_context, turned, bias, activation="tanh", out=combined)
-        output(decoder, combined, program)
-        return
-    attend(recurrence.attention, before, annotations, context, program)
-    read = word
-    if recurrence.input_feeding:
-        read = Columns(features.register, width, channels + word.width)  # [c; y]
-        input_weight = rotated(input_weight, word.width, program)  # reads [c; y] instead of [y; c]
-    advance(recurrence.gru, input_weight, read, before, state, program)
-    output(decoder, features, program)
+        features = program.linear(state_and_context, turned, bias, activation="tanh", out=combined)
+    else:
+        attend(recurrence.attention, before, annotations, context, program)
+        read = word
+        if recurrence.input_feeding:
+            read = Columns(features.register, width, channels + word.width)  # [c; y]
+            input_weight = rotated(input_weight, word.width, program)  # for [c; y], not [y; c]
+        advance(gru, input_weight, read, before, state, program)
+    if decoder.to_embedding is not None:
+        features = linear(decoder.to_embedding, features, program)
+    program.finish(features, *program.parameters(decoder.output_projection))
 
 
 def rotated(weight: np.ndarray, first: int, program: Writer) -> np.ndarray:
@@ -130,13 +131,6 @@ def attend(
     if hasattr(attention, "hidden"):  # general attention; for dot, keys are the annotations
         keys = linear(attention.hidden, annotations, program)
     program.attend(query, keys, annotations, 1, scale=1.0, shown=True, out=out)
-
-
-def output(decoder: GRUAttentionDecoder, features: Columns, program: Writer) -> None:
-    """Compile the logits ``W_o features + b_o``, as in ``GRUAttentionDecoder.output_layer``."""
-    if decoder.to_embedding is not None:
-        features = linear(decoder.to_embedding, features, program)
-    program.finish(features, *program.parameters(decoder.output_projection))
 
 
 MODELS[GRUAttentionModel] = compile_gru
