@@ -241,7 +241,7 @@ def test_gates_are_the_models(flags, tmp_path):
             truth[side].append(dict(zip(convolution.kernel_sizes, values, strict=True)))
     gate_values = gates.read_gates(save_checkpoint(tmp_path / "a.pt", [*MUSE, *flags], model))
     for side, layers in truth.items():
-        for ours, theirs in zip(getattr(gate_values, side), layers, strict=True):
+        for ours, theirs in zip(gate_values[side], layers, strict=True):
             assert ours == pytest.approx(theirs, abs=1e-6)
 
 

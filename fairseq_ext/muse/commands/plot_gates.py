@@ -8,8 +8,6 @@ data nor fairseq is needed.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
 SIDES = ("encoder", "decoder")
 Shares = dict[int, float]
 """The share of each kernel size in a layer's convolution; the shares sum to 1."""
+Gates = dict[str, list[Shares]]
+"""The shares in each layer of each of the :data:`SIDES`, lowest first; {} without convolution."""
 
 
 def add(pictures: options.Subparsers) -> None:
@@ -49,34 +49,28 @@ def _plot_gates(args: argparse.Namespace) -> None:
     extras.need("matplotlib")
     from fairseq_ext.evaluation import tables
 
-    layer_gates = read_gates(args.checkpoint)
-    print(*draw(layer_gates, args.output), sep="\n")
-    print(tables.aligned(layer_gates.rows()))
+    gates = read_gates(args.checkpoint)
+    print(*draw(gates, args.output), sep="\n")
+    print(tables.aligned(rows(gates)))
 
 
-@dataclass(frozen=True)
-class Gates:
-    """The shares of the kernel sizes in each layer, lowest first; {} without convolution."""
+def all_sizes(gates: Gates) -> list[int]:
+    return sorted({size for layers in gates.values() for layer in layers for size in layer})
 
-    encoder: tuple[Shares, ...]
-    decoder: tuple[Shares, ...]
 
-    def sizes(self) -> list[int]:
-        return sorted({size for layer in (*self.encoder, *self.decoder) for size in layer})
+def rows(gates: Gates) -> list[list[str]]:
+    """Return the shares as rows of text: a heading, then a row for each layer.
 
-    def rows(self) -> list[list[str]]:
-        """Return the shares as rows of text: a heading, then a row for each layer.
-
-        The last column is the smallest kernel's share divided by the largest kernel's share.
-        """
-        sizes = self.sizes()
-        rows = [["layer", *(f"k = {size}" for size in sizes), "smallest : largest"]]
-        for side in SIDES:
-            for number, layer in enumerate(getattr(self, side), start=1):
-                shares = [f"{layer[size]:.4f}" if size in layer else "–" for size in sizes]
-                ratio = f"{layer[min(layer)] / layer[max(layer)]:.3f}" if len(layer) > 1 else "–"
-                rows.append([f"{side} {number}", *shares, ratio])
-        return rows
+    The last column is the smallest kernel's share divided by the largest kernel's share.
+    """
+    sizes = all_sizes(gates)
+    lines = [["layer", *(f"k = {size}" for size in sizes), "smallest : largest"]]
+    for side, layers in gates.items():
+        for number, layer in enumerate(layers, start=1):
+            cells = [f"{layer[size]:.4f}" if size in layer else "–" for size in sizes]
+            ratio = f"{layer[min(layer)] / layer[max(layer)]:.3f}" if len(layer) > 1 else "–"
+            lines.append([f"{side} {number}", *cells, ratio])
+    return lines
 
 
 def read_gates(path: str | Path) -> Gates:
@@ -95,18 +89,18 @@ def read_gates(path: str | Path) -> Gates:
         raise CheckpointError(
             f"`{path}` holds the architecture `{name}`; give a checkpoint of a MUSE model."
         )
-    sides = []
+    gates: Gates = {}
     for side in SIDES:
         layers = kernels_of_layers(settings["muse_kernels"], settings[f"{side}_layers"])
         names = (f"{side}.layers.{i}.attention.convolution.gate" for i in range(len(layers)))
-        gates = (checkpoint["model"].get(name) for name in names)
-        sides.append(tuple(shares(*layer) for layer in zip(layers, gates, strict=True)))
-    if all(len(layer) < 2 for layers in sides for layer in layers):
+        alphas = (checkpoint["model"].get(name) for name in names)
+        gates[side] = [shares(*layer) for layer in zip(layers, alphas, strict=True)]
+    if all(len(layer) < 2 for layers in gates.values() for layer in layers):
         raise CheckpointError(
             f"`{path}` has no gate: none of its layers has several dynamic kernels "
             f"(`--muse-kernels {settings['muse_kernels']}`)."
         )
-    return Gates(*sides)
+    return gates
 
 
 def shares(kernel_sizes: tuple[int, ...], gate: Tensor | None) -> Shares:
@@ -132,7 +126,7 @@ def draw(gates: Gates, output: str | Path) -> list[Path]:
     with plots.new_figure(9.6, 4.2) as figure:
         panels = figure.subplots(1, 2, sharey=True)
         for axes, side in zip(panels, SIDES, strict=True):
-            _draw_side(axes, getattr(gates, side), gates.sizes())
+            _draw_side(axes, gates[side], all_sizes(gates))
             axes.set(title=side.capitalize(), xlabel="layer (1 reads the words)")
         panels[0].set_ylabel("share of the kernel (sums to 1)")
         low, high = panels[0].get_ylim()
@@ -140,10 +134,10 @@ def draw(gates: Gates, output: str | Path) -> list[Path]:
         panels[0].set_ylim(low - room, high + room)
         lines, labels = panels[0].get_legend_handles_labels()
         figure.legend(lines, labels, loc="outside lower center", ncols=4, fontsize=8.5)
-        return plots.save_picture(figure, output, asdict(gates))
+        return plots.save_picture(figure, output, gates)
 
 
-def _draw_side(axes: Axes, layers: tuple[Mapping[int, float], ...], sizes: list[int]) -> None:
+def _draw_side(axes: Axes, layers: list[Shares], sizes: list[int]) -> None:
     """Draw a line for each kernel size over the layers, and a dashed line at equal shares."""
     from fairseq_ext.evaluation.plots import PALETTE
 
