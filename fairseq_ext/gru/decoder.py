@@ -151,14 +151,16 @@ class AttentiveGRU(nn.Module):
     def _step(
         self, gates: Tensor, embedded: Tensor, state: State, source: Source
     ) -> tuple[Tensor, Tensor, State]:
+        hidden = state.hidden
         if self.luong:
-            hidden = self._advance(gates, state.fed, state.hidden)
-            context, weights = self._attend_rows(hidden, source)
-            features = self._features(hidden, context, embedded)
-            return features, weights, State(hidden, features if self.input_feeding else None)
-        context, weights = self._attend_rows(state.hidden, source)
-        hidden = self._advance(gates, context if self.input_feeding else None, state.hidden)
-        return self._features(hidden, context, embedded), weights, State(hidden, None)
+            hidden = self._advance(gates, state.fed, hidden)
+        query = hidden.view(source.annotations.size(0), -1, hidden.size(-1))  # [B, G, H]
+        context, weights = (x.flatten(0, 1) for x in self.attend(query, source))
+        if not self.luong:
+            hidden = self._advance(gates, context if self.input_feeding else None, hidden)
+        features = self._features(hidden, context, embedded)
+        feeds_vector = self.luong and self.input_feeding
+        return features, weights, State(hidden, features if feeds_vector else None)
 
     def _embedding_gates(self, embedded: Tensor) -> Tensor:
         weight = self.gru.weight_ih_l0[:, : self.embed_dim]
@@ -169,11 +171,6 @@ class AttentiveGRU(nn.Module):
             gates = gates + F.linear(fed, self.gru.weight_ih_l0[:, self.embed_dim :])
         hidden_gates = F.linear(hidden, self.gru.weight_hh_l0, self.gru.bias_hh_l0)
         return gru_update(gates, hidden_gates, hidden)
-
-    def _attend_rows(self, query: Tensor, source: Source) -> tuple[Tensor, Tensor]:
-        grouped = query.view(source.annotations.size(0), -1, query.size(-1))  # [B, G, H]
-        context, weights = self.attend(grouped, source)
-        return context.flatten(0, 1), weights.flatten(0, 1)
 
     def _features(self, hidden: Tensor, context: Tensor, embedded: Tensor) -> Tensor:
         if self.combine is not None:

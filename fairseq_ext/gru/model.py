@@ -25,7 +25,7 @@ from fairseq_ext.gru.decoder import AttentiveGRU, Source, State
 from fairseq_ext.gru.recurrence import BidirectionalGRU, xavier_uniform_per_gate_
 from fairseq_ext.training.loss import OutputLayer
 
-IncrementalState = dict[str, tuple[State, Tensor]]
+IncrementalState = dict["GRUAttentionDecoder", tuple[State, Tensor]]
 
 
 @dataclass
@@ -201,14 +201,13 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
             features, weights = self.recurrence(embedded, hidden, source)
         else:
             embedded = self.dropout(self.embed_tokens(prev_output_tokens[:, -1]))  # [R, E]
-            saved = self.get_incremental_state(incremental_state, "state")
-            if saved is None:
+            if self not in incremental_state:
                 keys = self.recurrence.attention.keys(annotations)
-                saved = self.recurrence.initial(hidden), keys
-            state, keys = saved
+                incremental_state[self] = self.recurrence.initial(hidden), keys
+            state, keys = incremental_state[self]
             source = Source(annotations, keys, padding_mask)
             features, weights, state = self.recurrence.step(embedded, state, source)
-            self.set_incremental_state(incremental_state, "state", (state, keys))
+            incremental_state[self] = state, keys
             features, weights = features.unsqueeze(0), weights.unsqueeze(0)
         attention = weights.transpose(0, 1).contiguous() if self.need_attn else None
         return self.dropout(features.transpose(0, 1)), {"attn": [attention]}
@@ -232,14 +231,12 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
 
         Keys are stored once per sentence, and kept for each sentence that has rows left.
         """
-        saved = self.get_incremental_state(incremental_state, "state")
-        if saved is None:
+        if self not in incremental_state:
             return
-        state, keys = saved
+        state, keys = incremental_state[self]
         sentences = select_sentences(new_order, state.hidden.size(0) // keys.size(0))
         state = State._make(None if x is None else x.index_select(0, new_order) for x in state)
-        reordered = state, keep_sentences(keys, 0, sentences)
-        self.set_incremental_state(incremental_state, "state", reordered)
+        incremental_state[self] = state, keep_sentences(keys, 0, sentences)
 
     def max_positions(self) -> int:
         """Return the length of the longest target that the model reads, in tokens."""
