@@ -41,7 +41,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "threads": {"type": int, "help": "number of threads"},
     "device": {"help": "cpu or cuda"},
     "dtype": {"choices": ["fp32", "bf16", "fp16"], "help": "type of weights and activations"},
-    "repeats": {"type": int, "help": "number of rounds that count, at least three"},
+    "repeats": {"type": int, "help": "number of rounds that count; quartiles need three"},
     "warmup": {"type": int, "help": "number of rounds before those that count"},
     "budget": {"type": float, "help": "seconds after which a cell ends, if it has three rounds"},
     "limit": {"type": float, "help": "seconds; a slower peer is left out of later cells"},
@@ -138,8 +138,8 @@ def paired(
 
 
 def quartiles(values: list[float]) -> tuple[float, float, float]:
-    """Return the lower quartile, the median and the upper quartile of at least three values."""
-    low, middle, high = statistics.quantiles(values, n=4)
+    """Return the lower quartile, the median and the upper quartile; all three of a single value."""
+    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
     return low, middle, high
 
 

@@ -284,8 +284,9 @@ def summary(
             that equal the word of ``reference`` at the same position.
         tokens: number of tokens generated in a round.
     """
-    speeds = [tokens / sum(answer["seconds"]) for answer in rounds]
-    low, middle, high = statistics.quantiles(speeds, n=4)
+    import bench
+
+    low, middle, high = bench.quartiles([tokens / sum(answer["seconds"]) for answer in rounds])
     latencies = sorted(1e3 * second for answer in rounds for second in answer["seconds"])
     pairs = [
         (word, expected)

@@ -200,7 +200,7 @@ def figures(uses: dict[str, list[Use]]) -> list[dict[str, object]]:
 def main() -> None:
     parser = bench.parser_with(__doc__)
     option = parser.add_argument
-    option("--rounds", type=int, default=20, help="rounds that count, at least three")
+    option("--rounds", type=int, default=20, help="rounds that count; quartiles need three")
     option("--shapes", nargs="*", choices=SHAPES, default=DEFAULT_SHAPES, help="random models")
     option("--numbers", nargs="+", choices=KINDS, default=["fp32", "int8"], help="number formats")
     options = parser.parse_args()

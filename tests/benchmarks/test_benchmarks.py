@@ -180,6 +180,11 @@ def test_cells_have_ratios_of_rounds_and_peers_that_did_not_run(capsys) -> None:
     assert "not run" in capsys.readouterr().out
 
 
+def test_quartiles_of_one_round() -> None:
+    assert bench.quartiles([0.5]) == (0.5, 0.5, 0.5)
+    assert bench.quartiles([1, 2, 4]) == (1, 2, 4)
+
+
 def test_stopwatch_leaves_out_peers_that_are_too_slow() -> None:
     watch = Stopwatch(Namespace(repeats=5, warmup=0, budget=1e-9, limit=0.0))
     candidates = {"k=32": lambda: None, "sdpa": lambda: None}
