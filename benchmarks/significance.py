@@ -228,7 +228,10 @@ def main() -> None:
     parser.add_argument("--pseudo", type=Path, metavar="TABLE", help="pseudo-runs of this table")
     parser.add_argument("--ref", type=Path, metavar="FILE", help="with --pseudo: its reference")
     parser.add_argument(
-        "--spread", choices=("normal", "uniform"), default="normal", help="seeds' spread (--pseudo)"
+        "--spread",
+        choices=("normal", "uniform"),
+        default="normal",
+        help="with --pseudo: distribution of the pseudo-runs' random probabilities (normal)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
