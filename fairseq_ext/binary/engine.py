@@ -28,7 +28,8 @@ def binary_linear(layer: BinaryLinear, x: Columns, program: Writer, **options: A
     """
     bias = program.array(layer.bias)
     if not layer.binary_weights:
-        require(not layer.binary_inputs, "binary inputs of float weights")
+        cure = "name their products in `--binary-weights`, too, and train again"
+        require(not layer.binary_inputs, f"binary inputs of float weights; {cure}")
         return program.linear(x, program.array(layer.weight), bias, **options)
     reading = _reading(layer.input_binarizer, layer.scale) if layer.binary_inputs else FLOATS
     values, levels = (tensor.cpu().numpy() for tensor in layer.signs())

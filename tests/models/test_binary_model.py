@@ -16,6 +16,7 @@ from fairseq_ext.binary import compose, distillation, stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.binary.stages import StagedCosine, StagedCosineConfig, learning_rate
+from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.plugin.features import speed
 from fairseq_ext.utils.errors import ConfigError
 from tests.models import test_laws
@@ -350,6 +351,13 @@ class TestOtherArchitectures:
 def test_products_of_two_activations_need_an_attention_of_ours(flags: list[str]) -> None:
     with pytest.raises(ConfigError, match="must not name qk or score-v"):
         build([*flags, "--binary-activations", "qk"])
+
+
+def test_engine_names_the_option_that_binary_inputs_need() -> None:
+    flags = ["--arch", "binary_transformer", *models.SMALL, "--binary-activations", "ffn,qk"]
+    model, task = build(flags)
+    with pytest.raises(ConfigError, match="; name their products in `--binary-weights`, too"):
+        compile_model(model, task.target_dictionary)
 
 
 def test_fused_projections_cannot_be_binarized() -> None:
