@@ -402,20 +402,33 @@ training_progress() {
 
 # generate CHECKPOINT FILE FLAG...: translates the test set of bin/, or of the folder DATA_BIN; FILE
 # is fairseq-generate's output. All systems use fairseq's generator, so that their speeds can be
-# compared; ENGINE names another engine. FILE.log begins with the command.
+# compared; ENGINE names another engine. FILE.log has its messages, and begins with the command.
 generate() {
     local checkpoint="$1" file="$2" status=0
     shift 2
     set -- fairseq-generate "${DATA_BIN:-bin}" --user-dir "$USER_DIR" --path "$checkpoint" \
-        --engine "${ENGINE:-fairseq}" "$@"
+        --engine "${ENGINE:-fairseq}" --log-interval 1 "$@"
     show "$@" '>' "$file"
     dry && return
-    { show "$@" && "$@" >"$file.tmp"; } 2>"$file.log" || status=$?
+    { show "$@" && "$@" >"$file.tmp"; } 2>&1 | tee "$file.log" | translation_progress "$file" ||
+        status=$?
     if [[ "$status" != 0 ]]; then
         tail -n 25 "$file.log" >&2
         return "$status"
     fi
     mv "$file.tmp" "$file"
+}
+
+# translation_progress FILE: reads fairseq-generate's messages, and prints how many batches are in
+# FILE, at most every ten seconds.
+translation_progress() {
+    local line next=0
+    while IFS= read -r line; do
+        if [[ "$line" =~ progress_bar:.*" "([0-9]+" / "[0-9]+)" wps=" ]] && ((SECONDS >= next)); then
+            log "$1: translated batch ${BASH_REMATCH[1]}"
+            next=$((SECONDS + 10))
+        fi
+    done
 }
 
 # has_engine FILE: whether `generate` made FILE with the engine that it would use now. The speeds of two
