@@ -4,7 +4,7 @@
         --held-out held_out.en --json docs/results/markup.json
 
 The manual is LibreOffice's help, from the packages libreoffice-help-*. `fairseq-ext translate
---markup` translates its first --lines sentences that have tags. The script counts two things:
+--markup` translates its first --lines sentences that have tags. The script prints two counts:
 
 - translations that have the tags of their source in the same order;
 - translations that are well-formed XML, among those whose source is well-formed.
@@ -32,14 +32,15 @@ TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = bench.parser_with(__doc__)
     add = parser.add_argument
-    add("--help-pages", type=Path, nargs=2, required=True, help="folders of source and target")
-    add("--languages", nargs=2, required=True)
-    add("--model", required=True)
-    add("--held-out", type=Path, required=True)
-    add("--lines", type=int, default=10_000)
-    add("--json", type=Path)
+    pages = "folders of the manual's pages in the two languages"
+    add("--help-pages", type=Path, nargs=2, required=True, metavar="FOLDER", help=pages)
+    codes = "codes of the source and target language"
+    add("--languages", nargs=2, required=True, metavar="CODE", help=codes)
+    add("--model", required=True, help="path or name of the bundle that translates")
+    add("--held-out", type=Path, required=True, help="file of source sentences without tags")
+    add("--lines", type=int, default=10_000, help="most sentences with tags to translate")
     return parser.parse_args()
 
 
