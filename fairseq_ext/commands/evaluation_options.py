@@ -200,22 +200,22 @@ class UndoingOptions:
     def undoing(self, generated: Sequence[Path], subwords: str = "joined") -> Postprocessor:
         """Return the converter of one system's translations to text.
 
-        ``generated`` has the system's outputs of fairseq-generate. Without ``text.json`` and
-        options, ``subwords`` decides: ``joined`` joins subword-nmt's pieces, ``none`` leaves all
-        tokens as they are. Raise ConfigError if the outputs need different converters, or options
-        contradict each other.
+        ``generated`` has the system's outputs of fairseq-generate; the ``text.json`` of any counts
+        for all. Without ``text.json`` and options, ``subwords`` decides: ``joined`` joins
+        subword-nmt's pieces, ``none`` leaves all tokens as they are. Raise ConfigError if the
+        outputs need different converters, or options contradict each other.
         """
         from fairseq_ext.text.generated import Postprocessor, find
         from fairseq_ext.text.pipeline import Pipeline
 
-        if run := find(generated[0]):
-            folder, saved = run
-            for path in generated[1:]:
-                other = find(path)
-                if other and other[1].describe() != saved.describe():
+        runs = {path: run for path in generated if (run := find(path))}
+        if runs:
+            first, (folder, saved) = next(iter(runs.items()))
+            for path, (_, other) in runs.items():
+                if other.describe() != saved.describe():
                     raise ConfigError(
-                        f"{path} becomes text in another way ({other[1].describe()}) than "
-                        f"{generated[0]} ({saved.describe()}); give one of them at a time."
+                        f"{path} becomes text in another way ({other.describe()}) than "
+                        f"{first} ({saved.describe()}); give one of them at a time."
                     )
             steps, path = self._override(saved), folder / "text.json"
             message = f"becomes text as {path} says ({steps.describe()})"

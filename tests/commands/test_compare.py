@@ -24,6 +24,7 @@ from sacrebleu.significance import PairedTest
 from scipy import stats
 
 from fairseq_ext.checkpoints.size import read_size
+from fairseq_ext.commands.evaluation_options import UndoingOptions
 from fairseq_ext.decoding import latency
 from fairseq_ext.evaluation import (
     compare,
@@ -109,6 +110,10 @@ def test_runs_of_a_system_become_text_in_the_same_way(tmp_path: Path) -> None:
     runs = f"x={tmp_path / 'a' / 'out'},{tmp_path / 'b' / 'out'}"
     message = error_line("compare", "--ref", tmp_path / "ref", "--system", runs)
     assert "b/out becomes text in another way" in message
+    (tmp_path / "b" / "text.json").unlink()
+    paths = [tmp_path / name / "out" for name in "ab"]
+    for order in (paths, paths[::-1]):  # the only text.json counts for both
+        assert UndoingOptions().undoing(order).made.tokenize
 
 
 def test_a_samples_source_is_text_where_its_language_is_known(tmp_path: Path) -> None:
