@@ -43,7 +43,7 @@ ONE_WORD, TWO_WORDS = 5, 9
 LONGEST = 24
 """Most words of a sentence for which skeletons leave out each pair of words. The number of pairs
 grows with the square of the length, so longer sentences lose only pairs of neighbours."""
-RANGE_SKELETONS = 1 << 24  # skeletons compared at a time; some 500 MB while they are sorted
+RANGE_SKELETONS = 1 << 24  # skeletons compared at a time; 1 GB at most while they are sorted
 BATCH = 1 << 18  # skeletons made at a time
 BASE = 0x9E3779B97F4A7C15  # the variable of the polynomial whose coefficients are word hashes
 INVERSE, INVERSE_SQUARED = (np.uint64(pow(BASE, -power, 1 << 64)) for power in (1, 2))
