@@ -47,6 +47,7 @@ MODULES = (
 )
 FIRST = "no string is evaluated"  # before other patches import modules of fairseq, which it changes
 LAST = (
+    "log file",  # outside `processes of a training`, whose warning belongs in the file, too
     "interruption",  # outside all others: its message comes after they have cleaned up
     "trainers of other programs",  # outside all others around loading and saving
     "fairseq-hydra-train",  # outermost: runs the others if the plugin was loaded too late for them

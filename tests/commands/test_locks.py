@@ -8,7 +8,9 @@ import socket
 from contextlib import ExitStack
 
 import pytest
+from fairseq import checkpoint_utils
 
+from fairseq_ext import register
 from fairseq_ext.plugin.checks import processes
 from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import SESSION, USER_DIR, after, fairseq, start, wait_for
@@ -77,16 +79,33 @@ def test_another_process(tmp_path):
         pass
 
 
-def test_file_system_without_locks(tmp_path, monkeypatch, caplog):
-    """Training goes on there, with one warning, and nothing is left behind."""
-
+@pytest.fixture
+def no_locks(monkeypatch):
     def flock(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", flock)
+
+
+def test_file_system_without_locks(no_locks, tmp_path, caplog):
+    """Training goes on there, with one warning, and nothing is left behind."""
     with caplog.at_level(logging.WARNING), processes.locked(tmp_path):
         pass
     assert [record.message for record in caplog.records] == [
         f"{tmp_path} is on a file system without locks: start no second run there"
     ]
     assert not list(tmp_path.iterdir())
+
+
+def test_log_file_has_the_warning_about_locks(no_locks, tmp_path):
+    register()
+    handler = logging.FileHandler(tmp_path / "log")
+    loggers = [logging.getLogger(name) for name in ("fairseq_cli.train", "fairseq_ext")]
+    loggers[0].addHandler(handler)
+    try:
+        checkpoint_utils.verify_checkpoint_directory(str(tmp_path))
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+        handler.close()
+    assert "without locks" in (tmp_path / "log").read_text()
