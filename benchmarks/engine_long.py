@@ -111,16 +111,16 @@ def main() -> None:
 def draw(cells: Cells, options: Namespace) -> None:
     """Draw the time of decoding alone over the length of the source."""
     names = [(name, numbers) for name in (TRANSFORMER, f"k={options.k[0]}") for numbers in PEERS]
-    shown = [named(name, engine_of(numbers), DECODING) for name, numbers in names]
-    shown += [named(TRANSFORMER, ctranslate2s(numbers), DECODING) for numbers in PEERS]
+    candidates = [named(name, engine_of(numbers), DECODING) for name, numbers in names]
+    candidates += [named(TRANSFORMER, ctranslate2s(numbers), DECODING) for numbers in PEERS]
     measurement = f"batch {options.batches[0]}"
     panels = {
         "Decoding": (
             measurement,
-            [candidate for candidate in shown if cells.curve(measurement, candidate)],
+            [candidate for candidate in candidates if cells.curve(measurement, candidate)],
         )
     }
-    pictures.draw(cells, panels, options.json, order=shown)
+    pictures.draw(cells, panels, options.json, order=candidates)
 
 
 if __name__ == "__main__":

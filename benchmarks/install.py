@@ -86,14 +86,14 @@ def measured(python: str, wheel: Path, extra: str | None) -> dict[str, object]:
         run(folder / "fetching/bin/pip", "wheel", "-q", "-w", fetched, requirement)
         began = time.perf_counter()
         run(python, "-m", "venv", venv)
-        made = time.perf_counter()
+        pip_start = time.perf_counter()
         pip = (venv / "bin/pip", "install", "-q", "--no-index", "--find-links", fetched)
         run(*pip, requirement)
         installed = time.perf_counter()
         first = translate(venv)
         seconds = {
-            "environment": made - began,
-            "installation": installed - made,
+            "environment": pip_start - began,
+            "installation": installed - pip_start,
             "first translation": first,
             "together": time.perf_counter() - began,
             "later translation": translate(venv),

@@ -42,10 +42,10 @@ def by_script(script: Path, options: list[str], lines: list[str]) -> list[str]:
     return done.stdout.decode("utf-8").removesuffix("\n").split("\n")
 
 
-def compare(ours: list[str], theirs: list[str], shown: int) -> dict[str, object]:
-    """Count all lines and the differing lines; return the first ``shown`` differing pairs, too."""
+def compare(ours: list[str], theirs: list[str], count: int) -> dict[str, object]:
+    """Count all lines and the differing lines; return the first ``count`` differing pairs, too."""
     wrong = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
-    return {"lines": len(ours), "different": len(wrong), "examples": wrong[:shown]}
+    return {"lines": len(ours), "different": len(wrong), "examples": wrong[:count]}
 
 
 def steps(scripts: Path, language: str) -> dict[str, tuple[Path, list[str], Callable]]:

@@ -105,16 +105,16 @@ learn_subwords() {
 # Small batches matter most here: in the same time, larger ones learn far less. At each validation the
 # validation set is translated, greedily, and the terminal shows one of its sentences.
 train_model() {
-    local pieces=subword_nmt detok=space shown=() shape=()
+    local pieces=subword_nmt detok=space samples=() shape=()
     [[ "$subwords" != sentencepiece-* ]] || pieces=sentencepiece
     [[ -z "$tokenize" ]] || detok=moses
-    [[ "$subwords" == tokenizers ]] || shown=(--eval-bleu --eval-bleu-print-samples
+    [[ "$subwords" == tokenizers ]] || samples=(--eval-bleu --eval-bleu-print-samples
         --eval-bleu-remove-bpe "$pieces" --eval-bleu-detok "$detok"
         --eval-bleu-detok-args "{\"source_lang\": \"$src\", \"target_lang\": \"$tgt\"}"
         --eval-bleu-args '{"beam": 1, "max_len_a": 1.5, "max_len_b": 10}' --batch-size-valid 100)
     [[ "$arch" != gru_attention ]] || read -ra shape <<<"${matched[gru]#* }"
     train checkpoints --arch "$arch" ${shape[@]+"${shape[@]}"} --dropout 0.1 \
-        ${shown[@]+"${shown[@]}"} \
+        ${samples[@]+"${samples[@]}"} \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
         --lr 3e-3 --lr-scheduler polynomial_decay --total-num-update "$updates" \
         --warmup-updates $((updates / 12)) --max-update "$updates" \

@@ -73,17 +73,17 @@ def report_run(folder: Path, decoded: Path, src: str, tgt: str, title: str, coun
     log = (folder / "checkpoints" / "train.log").read_text(encoding="utf-8")
     training, seconds = read_training(log), stage_seconds(folder)
     rows = summary(scores, training, seconds)
-    shown = samples(folder / "text", decoded, src, tgt, count)
+    examples = samples(folder / "text", decoded, src, tgt, count)
     figures = {"title": title, "scores": scores, **asdict(training), "stages": seconds}
     write(decoded / "results.json", json.dumps(figures, ensure_ascii=False, indent=2))
     translations = markdown(
-        [("source", "reference", "translation"), *(map(verbatim, row) for row in shown)]
+        [("source", "reference", "translation"), *(map(verbatim, row) for row in examples)]
     )
     table = markdown([("", "figure", "remark"), *rows])
     write(decoded / "results.md", f"# {title}\n\n{table}\n\n## Samples\n\n{translations}")
     listed = "".join(
         f"  source       {source}\n  reference    {reference}\n  translation  {translation}\n\n"
-        for source, reference, translation in shown
+        for source, reference, translation in examples
     )
     return f"Sample translations\n\n{listed}{title}\n\n{aligned(rows)}"
 

@@ -90,12 +90,12 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
         (group, [(m.train_loss, m.loss) for m in group.models if m.train_loss is not None])
         for group in groups
     ]
-    shown = [(group, pairs) for group, pairs in all_pairs if pairs]
-    if not shown:
+    losses = [(group, pairs) for group, pairs in all_pairs if pairs]
+    if not losses:
         return []
-    with _panels([group for group, _ in shown]) as (figure, panels):
+    with _panels([group for group, _ in losses]) as (figure, panels):
         colours = _colours(groups)
-        for group, pairs in shown:
+        for group, pairs in losses:
             axes, points = panels[group.dataset], np.array(pairs)
             colour, label = colours[group.family], entry(group.family or _UNNAMED)
             axes.plot(*points.T, "o", ms=4.5, color=colour, alpha=0.8, label=label)
@@ -109,7 +109,7 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
             show_names(axes.legend(fontsize=8.5))
         data = [
             {"dataset": group.dataset, "family": group.family, "train_and_test": pairs}
-            for group, pairs in shown
+            for group, pairs in losses
         ]
         return save_picture(figure, output, {"groups": data})
 

@@ -169,11 +169,11 @@ def _trim(args: argparse.Namespace) -> None:
 
     trimmed = trim(source, args.texts, args.output)
     rows = [f"{after:,} of {before:,}" for before, after in trimmed.symbols]
-    shown = f"{rows[0]} source symbols, {rows[1]} target symbols"
+    sizes = f"{rows[0]} source symbols, {rows[1]} target symbols"
     if trimmed.is_joint:
-        shown = f"{rows[0]} symbols"
+        sizes = f"{rows[0]} symbols"
     before, after = trimmed.weights
-    print(f"{args.output}: {shown}; weights of {after:,} bytes instead of {before:,}")
+    print(f"{args.output}: {sizes}; weights of {after:,} bytes instead of {before:,}")
 
 
 def add_describe(commands: options.Subparsers) -> None:
@@ -278,14 +278,14 @@ def _models(args: argparse.Namespace) -> None:
     from fairseq_ext.model import find_model
 
     rows: list[dict[str, Any]] = []
-    shown = []
+    cells = []
     for name in find_model.shipped():
         model = bundle.read(find_model.SHIPPED / name)
         size = sum(path.stat().st_size for path in model.folder.iterdir() if path.is_file())
         rows.append({"name": name, "src": model.src, "tgt": model.tgt})
         rows[-1] |= {"architecture": model.architecture, "bytes": size}
         languages, megabytes = f"{model.src} → {model.tgt}", f"{size / 1e6:.1f} MB"
-        shown.append([name, languages, f"{megabytes:>8}", model.architecture])
+        cells.append([name, languages, f"{megabytes:>8}", model.architecture])
     options.write_json(args.json, rows)
     none = "none: this installation was built without models (FAIRSEQ_EXT_WITHOUT_MODELS)"
-    print(tables.aligned(shown) or none)
+    print(tables.aligned(cells) or none)

@@ -82,8 +82,8 @@ def _run(args: argparse.Namespace) -> None:
         extras.need("matplotlib")
         from fairseq_ext.demo import page
 
-        with tqdm(named, desc="load", unit=" systems", disable=None) as shown:
-            systems = {system.name: load(system, request) for system in shown}
+        with tqdm(named, desc="load", unit=" systems", disable=None) as progress:
+            systems = {system.name: load(system, request) for system in progress}
 
         def translate(sentence: str, names: Sequence[str]) -> list[Answer]:
             selection = [system for name, system in systems.items() if name in names]

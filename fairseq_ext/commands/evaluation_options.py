@@ -78,7 +78,7 @@ class TokenizerOptions:
         from fairseq_ext.evaluation.score import choose_tokenizer
 
         languages = [self.language_pair and self.language_pair.partition("-")[2], self.detokenize]
-        languages += [undo.made.tgt for undo in undoing]
+        languages += [undo.pipeline.tgt for undo in undoing]
         languages.append(None if path is None else path.suffix.removeprefix("."))
         return choose_tokenizer(self.tokenize, languages, references)
 

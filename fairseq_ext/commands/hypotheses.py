@@ -140,12 +140,12 @@ def _mbr(args: argparse.Namespace) -> None:
     # Candidates of a sentence, in all files together.
     pooled = request.candidates_of or request.num_candidates
     sentences = mbr.read_candidates(request.generated, pooled, undoing, **sources)
-    shown = tqdm(sentences, desc="mbr", unit="sentence", disable=None)
+    progress = tqdm(sentences, desc="mbr", unit="sentence", disable=None)
     seed = 1 if request.seed is None else request.seed
     draw = {"size": request.num_candidates, "seed": seed}
     decisions = [
         mbr.decide(candidates, utility, mbr.random_subset(candidates, **draw))
-        for candidates in shown
+        for candidates in progress
     ]
     with files.atomic_write(request.output) as file:
         file.writelines(decision.text + "\n" for decision in decisions)

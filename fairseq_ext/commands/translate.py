@@ -373,10 +373,10 @@ def write(
     """
     number = 0
     # An untrusted dictionary may have tokens that control a terminal.
-    shown = printable if out.isatty() else str
+    display = printable if out.isatty() else str
     for translation in translations:
         number = translation.line
-        out.writelines(_rows(translation, nbest, shown))
+        out.writelines(_rows(translation, nbest, display))
         out.flush()
         if details is not None:
             details.write(json.dumps(_as_dict(translation), ensure_ascii=False) + "\n")
@@ -393,13 +393,13 @@ def _noticed(translations: Iterable[Translation], several: list[int]) -> Iterato
         yield translation
 
 
-def _rows(translation: Translation, nbest: int, shown: Callable[[str], str]) -> Iterator[str]:
+def _rows(translation: Translation, nbest: int, display: Callable[[str], str]) -> Iterator[str]:
     if nbest == 1:
-        yield shown(translation.texts[0]) + "\n"
+        yield display(translation.texts[0]) + "\n"
         return
     scores = [candidate.score for candidate in translation.candidates] or [0.0]
     for rank, (text, score) in enumerate(zip(translation.texts, scores, strict=True), start=1):
-        yield f"{translation.line}\t{rank}\t{score:.4f}\t{shown(text)}\n"
+        yield f"{translation.line}\t{rank}\t{score:.4f}\t{display(text)}\n"
 
 
 def _as_dict(translation: Translation) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class Corpus:
     word_dictionary: tuple[str, ...] = ()  # flags of fairseq-preprocess where `merges` is 0
     # If the files are published as tokens: the Pipeline's steps that their authors applied to the
     # text.
-    made: dict[str, Any] = field(default_factory=dict)
+    author_steps: dict[str, Any] = field(default_factory=dict)
     # Known numbers of pairs: `exact` ones, and `expected` ones, which vary with the tokenizer.
     exact: dict[str, int] = field(default_factory=dict)
     expected: dict[str, int] = field(default_factory=dict)
@@ -160,7 +160,7 @@ def _multi30k(pattern: str) -> Corpus:
         lowercase=True,
         merges=10_000,
         dictionary=("--joined-dictionary",),
-        made={} if raw else LOWERCASED_FIRST,
+        author_steps={} if raw else LOWERCASED_FIRST,
         exact={
             **{"train read": 29_000, "valid": 1_014, "test": 1_000},
             **{"test_2017_flickr": 1_000, "test_2017_mscoco": 461},
@@ -199,7 +199,7 @@ CORPORA = {
         valid=(_source("tst2012", f"{STANFORD}/tst2012.{{language}}", "en-vi"),),
         test=(_source("tst2013", f"{STANFORD}/tst2013.{{language}}", "en-vi"),),
         tokenize=False,  # the files already consist of Moses tokens
-        made={"tokenize": True, "escape": True},
+        author_steps={"tokenize": True, "escape": True},
         word_dictionary=("--thresholdsrc", "5", "--thresholdtgt", "5"),
         exact={"train read": 133_317, "valid": 1_553, "test": 1_268},
         licence=TED_LICENCE,

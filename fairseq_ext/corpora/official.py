@@ -158,7 +158,7 @@ class Preparation:
     def _save_pipeline(self) -> None:
         """Write ``text.json``, which lists the steps from text to the tokens of the test set."""
         pipeline = self._encoder(self.corpus.test[0]).pipeline
-        pipeline = dataclasses.replace(pipeline, **self.corpus.made)
+        pipeline = dataclasses.replace(pipeline, **self.corpus.author_steps)
         pipeline.save(self.out / "text")
         if self.corpus.merges:
             kind, codes = self._learner.kind, (self._codes,)

@@ -49,7 +49,7 @@ class EngineTranslator:
         if self._search.shortlist is not None:
             listed = shortlist.read(self._search.shortlist, model.source, model.target)
         if listed is not None:
-            listed.require(rules.followed + 2)
+            listed.require(rules.candidate_count + 2)
         machine = Machine(model.program, packed=model.weights, shortlist=listed)
         self._team = Team(machine, threads or available_threads())
         self._numbers = {symbol: number for number, symbol in enumerate(model.source)}
@@ -162,7 +162,7 @@ class EngineTranslator:
             unordered=self._search.constraints == "unordered",
         )
         symbols = len(self._model.target)
-        if rules.followed + 2 > symbols:
+        if rules.candidate_count + 2 > symbols:
             raise ConfigError(
                 f"`--beam` is {search.beam}, but must be at most {(symbols - 2) // 2} for a "
                 f"dictionary of {symbols:,} symbols."

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fairseq_ext.decoding.stream import Translation
 from fairseq_ext.evaluation import neural, tables
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
-from fairseq_ext.evaluation.score import build_bleu, generated_sources, read_sources, shown
+from fairseq_ext.evaluation.score import build_bleu, format_score, generated_sources, read_sources
 from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
@@ -295,8 +295,8 @@ def as_table(decisions: Sequence[Decision], utility: Utility) -> str:
     rows = (
         ("sentences", f"{len(decisions)}"),
         ("distinct candidates", f"{_mean(decisions, 'distinct'):.1f} per sentence"),
-        ("utility of a random candidate", shown(name, _mean(decisions, "mean_utility"))),
-        ("utility of the chosen one", shown(name, _mean(decisions, "expected_utility"))),
+        ("utility of a random candidate", format_score(name, _mean(decisions, "mean_utility"))),
+        ("utility of the chosen one", format_score(name, _mean(decisions, "expected_utility"))),
         ("utility", name),
     )
     return tables.aligned(rows)

@@ -263,12 +263,12 @@ def compile_transformer(model: transformer.TransformerModelBase, program: Writer
 
 
 def transformer_layer(
-    layer: Any, x: Columns, source: Columns, shown: bool, program: Writer
+    layer: Any, x: Columns, source: Columns, alignment: bool, program: Writer
 ) -> Columns:
     """Compile a Transformer layer: self-attention, attention to the source, feed-forward network.
 
     ``source`` is the output of the encoder; NOTHING for a layer of the encoder itself. If
-    ``shown``, the weights of the attention to the source are the alignment of the translation.
+    ``alignment``, the weights of the attention to the source are the alignment of the translation.
     """
     in_encoder = source is NOTHING
     base = TransformerEncoderLayerBase if in_encoder else TransformerDecoderLayerBase
@@ -278,23 +278,23 @@ def transformer_layer(
     x = residual(layer, "self_attn", x, NOTHING, False, program)
     if not in_encoder:
         require(not layer.cross_self_attention, "cross-self-attention")
-        x = residual(layer, "encoder_attn", x, source, shown, program)
+        x = residual(layer, "encoder_attn", x, source, alignment, program)
     return feed_forward(layer, layer.final_layer_norm, layer.activation_fn.__name__, x, program)
 
 
 def residual(
-    layer: Any, name: str, x: Columns, source: Columns, shown: bool, program: Writer
+    layer: Any, name: str, x: Columns, source: Columns, alignment: bool, program: Writer
 ) -> Columns:
     """Compile ``LN(x + Attention(x))``, or ``x + Attention(LN(x))`` for ``normalize_before``.
 
     ``name`` is the attention's name in the layer: ``self_attn`` or ``encoder_attn``. ``source`` and
-    ``shown`` are arguments of :func:`attention`.
+    ``alignment`` are arguments of :func:`attention`.
     """
     attention, after = getattr(layer, name), getattr(layer, f"{name}_layer_norm")
     require(attention is not None, "decoder without a source")
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
-    x = compiler_of(ATTENTIONS, attention)(attention, read, source, x, shown, program)
+    x = compiler_of(ATTENTIONS, attention)(attention, read, source, x, alignment, program)
     return x if before else norm(after, x, program)
 
 
@@ -317,14 +317,14 @@ def attention(
     x: Columns,
     source: Columns,
     added: Columns,
-    shown: bool,
+    alignment: bool,
     program: Writer,
 ) -> Columns:
     """Compile fairseq's multi-head attention, ``added + softmax(Q K^T / √D) V W_O + b``.
 
     Q is computed from ``x``. K and V are computed from ``source``, or from ``x`` if ``source`` is
-    NOTHING. D is the width of a head. If ``shown``, the attention weights are the alignment of the
-    translation.
+    NOTHING. D is the width of a head. If ``alignment`` is true, the attention weights are the
+    alignment of the translation.
     """
     require(layer.bias_k is None and not layer.add_zero_attn, "extra key in attention")
     if source is NOTHING:
@@ -332,7 +332,7 @@ def attention(
     else:
         q = linear(layer.q_proj, x, program)
         k, v = joined([layer.k_proj, layer.v_proj], source, program)
-    context = program.attend(q, k, v, layer.num_heads, shown=shown)
+    context = program.attend(q, k, v, layer.num_heads, alignment=alignment)
     return linear(layer.out_proj, context, program, added=added)
 
 
@@ -347,7 +347,7 @@ def compile_lightconv(model: lightconv.LightConvModel, program: Writer) -> None:
 
 
 def lightconv_layer(
-    layer: Any, x: Columns, source: Columns, shown: bool, program: Writer
+    layer: Any, x: Columns, source: Columns, alignment: bool, program: Writer
 ) -> Columns:
     """Compile a LightConv layer; the arguments are those of :func:`transformer_layer`."""
     if source is NOTHING:
@@ -356,7 +356,7 @@ def lightconv_layer(
         return feed_forward(layer, layer.layer_norm2, "relu", x, program)
     require_methods(layer, lightconv.LightConvDecoderLayer)
     x = convolution(layer, layer.conv_layer_norm, x, program)
-    x = residual(layer, "encoder_attn", x, source, shown, program)
+    x = residual(layer, "encoder_attn", x, source, alignment, program)
     return feed_forward(layer, layer.final_layer_norm, "relu", x, program)
 
 
@@ -470,7 +470,7 @@ def lstm_decoder(decoder: LSTMDecoder, encoded: Encoded, program: Writer) -> Non
     if decoder.attention is not None:
         require_methods(decoder.attention, AttentionLayer)
         query = linear(decoder.attention.input_proj, x, program)
-        program.attend(query, source, source, 1, scale=1.0, shown=True, out=context)
+        program.attend(query, source, source, 1, scale=1.0, alignment=True, out=context)
         projection = decoder.attention.output_proj
         linear(projection, attended, program, activation="tanh", out=features)
     if hasattr(decoder, "additional_fc"):

@@ -188,7 +188,7 @@ class Worker:
         numbers = range(len(sentences)) if numbers is None else numbers
         if shortlist is None or not rules.listed:
             return self._together(sentences, rules, numbers, prefixes, constraints, None)
-        shortlist.require(rules.followed + 2)
+        shortlist.require(rules.candidate_count + 2)
         none, end = [()] * len(sentences), machine.program.symbols.end
         together = zip(sentences, prefixes or none, constraints or none, strict=True)
         lists = [  # a search must be able to choose its prefix, its constraints and `</s>`

@@ -53,7 +53,7 @@ class Rules:
             raise wrong_value("--max-len-a", "a number", self.max_len_a)
 
     @property
-    def followed(self) -> int:
+    def candidate_count(self) -> int:
         """Number of candidates for the next token of a hypothesis: 1 if sampling, else 2 · beam."""
         return 1 if self.sampling else 2 * self.beam
 

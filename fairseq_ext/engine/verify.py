@@ -318,9 +318,9 @@ class _Verifier:
 
     def check_attend_source(self, op: Operation) -> None:
         self.memory(op)
-        shown = op.ints[1] != 0  # the alignment has room for one weight per source token
+        alignment = op.ints[1] != 0  # the alignment has room for one weight per source token
         tokens = self.within(op.inputs[2]).phase == Phase.TOKENS
-        _require(tokens or not shown, "its alignment is not to source tokens")
+        _require(tokens or not alignment, "its alignment is not to source tokens")
 
     def check_mix(self, op: Operation) -> None:
         self.read(op.inputs[0], Phase.TOKENS, width=op.out.width)

@@ -194,7 +194,7 @@ class Writer(Program):
         heads: int,
         *,
         scale: float | None = None,
-        shown: bool = False,
+        alignment: bool = False,
         binary: str | None = None,
         out: Columns | None = None,
     ) -> Columns:
@@ -221,7 +221,7 @@ class Writer(Program):
             if self.phase(q) is Phase.HYPOTHESES:
                 code = Code.ATTEND_SOURCE
             keys = self.write(Operation(Code.TRANSPOSE, self.like(keys), (keys,), ints=(heads,)))
-            option = int(shown)
+            option = int(alignment)
         ints = (heads, option, programs.WEIGHTS[binary])
         return self.write(Operation(code, out, (q, keys, values), ints=ints, reals=(scale,)))
 

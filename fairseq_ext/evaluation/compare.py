@@ -290,8 +290,8 @@ def compare(
 
         ``scores`` has, for each system to show, a text to put after its name, such as its score.
         """
-        shown = {f"{name}{score}": texts[name][0][line] for name, score in scores.items()}
-        return Sample(line + 1, sources[line] if sources else None, references[line], shown)
+        translations = {f"{name}{score}": texts[name][0][line] for name, score in scores.items()}
+        return Sample(line + 1, sources[line] if sources else None, references[line], translations)
 
     count = min(SHOWN, len(references))
     spread = [number * len(references) // count for number in range(count)]
@@ -357,14 +357,14 @@ def _read(
         source_lines = [sentence.source for sentence in outputs[0] if sentence.source is not None]
         if len(source_lines) == len(outputs[0]):
             # Sources are turned into text, like translations, if their language is known.
-            has_language = undo.made.src or not undo.made.tokenize
+            has_language = undo.pipeline.src or not undo.pipeline.tokenize
             sources = (undo.sources if has_language else undo.words)(source_lines)
     if tokens is not None:
         texts = [undo.text(lines) for lines in tokens]
     for name, lines in zip(names, texts, strict=True):
         check_counts(lines, references, name, reference)
         require_text(lines, name, references)
-    language = undo.made.tgt if tokens is not None and undo.made.tokenize else None
+    language = undo.pipeline.tgt if tokens is not None and undo.pipeline.tokenize else None
     return texts, Translations(tokens is not None, language, tokens or texts), sources
 
 

@@ -15,7 +15,7 @@ from fairseq_ext.corpora.contamination import EXACT, NEAR, SPACELESS
 from fairseq_ext.evaluation import plots, significance, tables
 from fairseq_ext.evaluation.breakdown import Breakdown, Overlap
 from fairseq_ext.evaluation.compare import Measured, Result, Sample
-from fairseq_ext.evaluation.score import shown
+from fairseq_ext.evaluation.score import format_score
 from fairseq_ext.evaluation.significance import SENTENCES, Estimate
 from fairseq_ext.text.bleu_tokenizers import is_spaceless
 from fairseq_ext.utils import files
@@ -180,7 +180,7 @@ def rows(result: Result) -> list[list[str]]:
         cells = {"system": row.name, "runs": None if runs == 1 else str(runs)}
         for metric, score in row.scores.items():
             half = _shown(metric, score.half_width)
-            cells[metric] = shown(metric, score.value) + (f" ± {half}" if half else "")
+            cells[metric] = format_score(metric, score.value) + (f" ± {half}" if half else "")
             cells[f"SD ({metric})"] = _shown(metric, score.deviation)
             cells[f"p ({metric})"] = _p(result, score)
             if _comparisons(result) > 1:
@@ -289,7 +289,7 @@ def _overlap(result: Result, overlap: Overlap) -> Section:
         cells = [row.name]
         for label in labels:
             values = (row.scores[label].value, overlap.scores[row.name][label])
-            cells += [shown(label, value) for value in values]
+            cells += [format_score(label, value) for value in values]
         table.append(cells)
     return Section("Sentences of the training text", [table] if labels else [], [note])
 
@@ -299,7 +299,7 @@ def _kinds(result: Result, breakdown: Breakdown) -> list[list[list[str]]]:
     names = [row.name for row in result.systems]
     scores = [["chrF of sentences", "count", *names]]
     for kind in breakdown.kinds:
-        values = [shown("chrF", kind.scores[name]) for name in names]
+        values = [format_score("chrF", kind.scores[name]) for name in names]
         scores.append([kind.name, f"{kind.sentences:,}", *values])
     faults = [["% of translations with", *names]]
     for fault, shares in breakdown.faults.items():
@@ -327,11 +327,11 @@ def _p(result: Result, score: Estimate) -> str | None:
 
 
 def _signed(metric: str, value: float) -> str:
-    return f"{'+' if value >= 0 else '−'}{shown(metric, abs(value))}"
+    return f"{'+' if value >= 0 else '−'}{format_score(metric, abs(value))}"
 
 
 def _shown(metric: str, value: float | None) -> str | None:
-    return None if value is None else shown(metric, value)
+    return None if value is None else format_score(metric, value)
 
 
 def _formatted(value: float | None, form: str) -> str | None:

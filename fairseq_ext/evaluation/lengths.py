@@ -160,10 +160,10 @@ def plot_lengths(
 
     If ``relative_to`` is given, this system's BLEU is subtracted, so that small differences show.
     """
-    data, shown = asdict(scores), scores
+    data, curves = asdict(scores), scores
     if relative_to is not None:
-        shown = relative(scores, relative_to)
-        data["relative"] = {"to": relative_to, **asdict(shown)}
+        curves = relative(scores, relative_to)
+        data["relative"] = {"to": relative_to, **asdict(curves)}
     labels = [f"{bucket.label}\nn = {bucket.sentences:,}" for bucket in scores.buckets]
     with plots.new_figure(max(5.2, 1.1 + 0.95 * len(labels)), 4.2) as figure:
         axes = figure.subplots()
@@ -174,13 +174,13 @@ def plot_lengths(
         axes.set_xticks(range(len(labels)), labels)
         axes.set_xlim(-0.4, len(labels) - 0.6)
         for name, look in plots.looks(scores.whole).items():
-            overall = f"all: {shown.whole[name]:{'.2f' if relative_to is None else '+.2f'}}"
+            overall = f"all: {curves.whole[name]:{'.2f' if relative_to is None else '+.2f'}}"
             if name == relative_to:
                 label = plots.entry(f"{name} (zero line, all: {scores.whole[name]:.2f})")
                 axes.axhline(0, lw=1.8, label=label, **look.line)
                 continue
             label = plots.entry(f"{name} ({overall})")
-            values = [bucket.bleu.get(name, float("nan")) for bucket in shown.buckets]
+            values = [bucket.bleu.get(name, float("nan")) for bucket in curves.buckets]
             axes.plot(values, ms=5, lw=1.8, label=label, **look.line | look.point)
         if relative_to is None:
             axes.set_ylabel(f"{scores.metric} (0 to 100)")

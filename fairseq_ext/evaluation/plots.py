@@ -169,14 +169,14 @@ def draw_legend(axes: Axes, below: float = -0.15) -> float:
 
 def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
     """Draw the learning curves of ``runs``, a panel per metric; return the files written."""
-    shown = [
+    names = [
         metric
         for metric in PANELS
         if any(curve.train.get(metric) or curve.valid.get(metric) for curve in runs.values())
     ]
-    with new_figure(5.2 * len(shown), 4.2) as figure:
-        panels = figure.subplots(1, len(shown), squeeze=False)[0]
-        drawn = zip(panels, shown, strict=True)
+    with new_figure(5.2 * len(names), 4.2) as figure:
+        panels = figure.subplots(1, len(names), squeeze=False)[0]
+        drawn = zip(panels, names, strict=True)
         legend = max(_draw_metric(axes, metric, runs) for axes, metric in drawn)
         title = textwrap.wrap(next(iter(runs)), LONGEST) if len(runs) == 1 else []
         figure.set_figheight(4.2 + legend + 0.2 * len(title[1:]))
@@ -184,17 +184,17 @@ def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
             figure.suptitle("\n".join(title))
         figure.draw_without_rendering()  # places the legend, now that the height is known
         return save_picture(
-            figure, output, {"runs": {name: _data(runs[name], shown) for name in runs}}
+            figure, output, {"runs": {name: _data(runs[name], names) for name in runs}}
         )
 
 
-def _data(curves: Curves, shown: Iterable[str]) -> dict[str, dict[str, list[tuple[int, float]]]]:
+def _data(curves: Curves, names: Iterable[str]) -> dict[str, dict[str, list[tuple[int, float]]]]:
     """Return a run's curves for JSON: ``{"train": {metric: [(update, value), …]}, "valid": …}``.
 
-    ``shown`` are the metrics in the picture.
+    ``names`` are the metrics in the picture.
     """
     return {
-        split: {metric: sorted(metrics[metric].items()) for metric in shown if metric in metrics}
+        split: {metric: sorted(metrics[metric].items()) for metric in names if metric in metrics}
         for split, metrics in asdict(curves).items()
     }
 
@@ -344,39 +344,39 @@ def plot_alignments(alignments: Sequence[Alignment], output: str | Path) -> list
     with new_figure(*size) as figure:
         figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1)
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
-        for axes, shown in zip(panels, alignments, strict=False):
-            image = _draw_alignment(axes, shown)
+        for axes, alignment in zip(panels, alignments, strict=False):
+            image = _draw_alignment(axes, alignment)
         for axes in panels[len(alignments) :]:
             axes.remove()
         beside = panels[: len(alignments)].tolist()
         bar: Any = figure.colorbar(image, ax=beside, aspect=30, shrink=0.7)
         bar.set_label("attention weight\n(each row sums to 1)", fontsize=8.5, labelpad=6)
         bar.outline.set_visible(False)
-        return save_picture(figure, output, {"sentences": [asdict(shown) for shown in alignments]})
+        return save_picture(figure, output, {"sentences": list(map(asdict, alignments))})
 
 
-def _size(shown: Alignment) -> tuple[float, float]:
+def _size(alignment: Alignment) -> tuple[float, float]:
     """Return the width and height of a heat map, with its labels, in inches."""
     cell, letter = 0.34, 0.09
-    left = 0.5 + letter * max(map(len, shown.target))
-    above = 0.75 + 0.85 * letter * max(map(len, shown.source))
-    return left + cell * len(shown.source) + 0.25, above + cell * len(shown.target) + 0.35
+    left = 0.5 + letter * max(map(len, alignment.target))
+    above = 0.75 + 0.85 * letter * max(map(len, alignment.source))
+    return left + cell * len(alignment.source) + 0.25, above + cell * len(alignment.target) + 0.35
 
 
-def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
-    image = axes.imshow(shown.weights, cmap="Blues", vmin=0.0, vmax=1.0)
+def _draw_alignment(axes: Axes, alignment: Alignment) -> Any:
+    image = axes.imshow(alignment.weights, cmap="Blues", vmin=0.0, vmax=1.0)
     tilt: dict[str, Any] = {"rotation": 60, "ha": "left", "va": "center", "rotation_mode": "anchor"}
-    axes.set_xticks(range(len(shown.source)), shown.source, **tilt)
-    axes.set_yticks(range(len(shown.target)), shown.target)
-    axes.set_xticks([i - 0.5 for i in range(len(shown.source) + 1)], minor=True)
-    axes.set_yticks([i - 0.5 for i in range(len(shown.target) + 1)], minor=True)
+    axes.set_xticks(range(len(alignment.source)), alignment.source, **tilt)
+    axes.set_yticks(range(len(alignment.target)), alignment.target)
+    axes.set_xticks([i - 0.5 for i in range(len(alignment.source) + 1)], minor=True)
+    axes.set_yticks([i - 0.5 for i in range(len(alignment.target) + 1)], minor=True)
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
     axes.tick_params(length=0, pad=4)
     axes.tick_params(which="minor", length=0)
     axes.grid(which="minor")
     axes.spines[:].set_visible(False)
-    axes.set_title(shown.title or f"Sentence {shown.index}", loc="left")
+    axes.set_title(alignment.title or f"Sentence {alignment.index}", loc="left")
     axes.set_xlabel("source word", fontsize=8.5, color="#555555", loc="left")
     axes.set_ylabel("translation", fontsize=8.5, color="#555555", loc="top")
     return image

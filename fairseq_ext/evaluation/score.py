@@ -48,7 +48,7 @@ class Score:
         return {name: getattr(self, name) for name in names}
 
 
-def shown(name: str, value: float) -> str:
+def format_score(name: str, value: float) -> str:
     """Format a score of the metric ``name``: four decimals for COMET, two for others."""
     return f"{value:.4f}" if name.startswith("COMET") else f"{value:.2f}"  # COMET: about 1
 
@@ -278,14 +278,16 @@ def score_lines(
     for label, metric in (neural or {}).items():
         segments = metric.segments(sources, texts, references)
         mean = statistics.fmean(segments)
-        detail = f"{label} = {shown(label, mean)} (mean of {len(segments):,} segments)"
+        detail = f"{label} = {format_score(label, mean)} (mean of {len(segments):,} segments)"
         scores.append(Score(label, mean, metric.signature, detail, segments))
     return scores
 
 
 def as_table(scores: Sequence[Score]) -> str:
     """Format scores as a table for the terminal: names, values and signatures."""
-    return tables.aligned([(s.name, f"{shown(s.name, s.value):>6}", s.signature) for s in scores])
+    return tables.aligned(
+        [(s.name, f"{format_score(s.name, s.value):>6}", s.signature) for s in scores]
+    )
 
 
 def test_set_reference(test_set: Path, pair: str | None) -> Path:
@@ -385,7 +387,7 @@ def generated_sources(
                 f"lacks (`{UNKNOWN}`). {SOURCE_CURE}"
             )
         lines.append(sentence.source)
-    if undoing.made.tokenize and not undoing.made.src:
+    if undoing.pipeline.tokenize and not undoing.pipeline.src:
         raise DataError(f"`{path}`: the language of its source tokens is not known. {SOURCE_CURE}")
     texts = undoing.sources(lines)
     require_text(texts, path)
@@ -455,7 +457,9 @@ def _of_comparison(path: str | Path, content: Mapping[str, Any], system: str | N
     for name, entry in rows[system]["scores"].items():
         interval = ""  # a single sentence has none
         if entry["low"] is not None:
-            interval = f"{shown(name, entry['low'])} to {shown(name, entry['high'])} (95%)"
+            interval = (
+                f"{format_score(name, entry['low'])} to {format_score(name, entry['high'])} (95%)"
+            )
         signature = str(content["signatures"].get(name, ""))
         scores.append(Score(name, float(entry["value"]), signature, interval))
     return scores

@@ -93,7 +93,7 @@ def with_engine(
     if shortlist is not None:
         if type(generator) is SequenceScorer:
             raise ConfigError("`--shortlist` does not go with `--score-reference`.")
-        shortlist.require(_followed(generator) + 2)
+        shortlist.require(_candidate_count(generator) + 2)
     try:
         reason = obstacle(generator, models, numbers, shortlist)
         if reason is None:
@@ -137,7 +137,7 @@ def obstacle(
     limit = generator.max_len_a + generator.max_len_b  # for a source of one token
     if generator.min_len > limit and not generator.match_source_len:
         return "`--min-len` is above what `--max-len-a` and `--max-len-b` allow."
-    if _followed(generator) + 2 > generator.vocab_size:
+    if _candidate_count(generator) + 2 > generator.vocab_size:
         return f"the vocabulary is too small for a beam of {generator.beam_size}."
     if numbers == TORCH and shortlist is not None:
         return "`--engine torch` has no shortlists."
@@ -148,8 +148,8 @@ def obstacle(
     return None
 
 
-def _followed(generator: SequenceGenerator) -> int:
-    """Return :attr:`Rules.followed`, the number of candidates for a hypothesis's next token."""
+def _candidate_count(generator: SequenceGenerator) -> int:
+    """Return the number of candidates for a hypothesis's next token, as in :class:`Rules`."""
     return 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
 
 

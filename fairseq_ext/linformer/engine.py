@@ -17,13 +17,13 @@ def attention(
     x: Columns,
     source: Columns,
     added: Columns,
-    shown: bool,
+    alignment: bool,
     program: Writer,
 ) -> Columns:
     """Compile ``added + softmax(Q (E K)^T · scale) F V W_O + b``; return the columns of the result.
 
     Queries are computed from ``x``, keys and values from ``source``, or from ``x`` if ``source`` is
-    ``NOTHING``. ``shown`` is ignored: a Linformer has no weights of single tokens to align by.
+    ``NOTHING``. ``alignment`` is ignored: a Linformer has no weights of single tokens to align by.
     """
     read = x if source is NOTHING else source
     projection = layer.projection

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fairseq_ext.evaluation import tables
-from fairseq_ext.evaluation.score import Score, shown
+from fairseq_ext.evaluation.score import Score, format_score
 
 _CARD = """---
 language:
@@ -93,5 +93,5 @@ class Card:
 
 def score_table(scores: Sequence[Score]) -> str:
     """Format scores as a Markdown table."""
-    rows = [(s.name, shown(s.name, s.value), s.detail, f"`{s.signature}`") for s in scores]
+    rows = [(s.name, format_score(s.name, s.value), s.detail, f"`{s.signature}`") for s in scores]
     return f"\n{tables.markdown([('metric', 'score', '', 'signature'), *rows])}\n"

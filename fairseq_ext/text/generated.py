@@ -24,7 +24,7 @@ class Postprocessor:
     """A converter of a model's tokens to words and to text, which undoes a pipeline's steps."""
 
     def __init__(self, text_pipeline: Pipeline) -> None:
-        self.made = text_pipeline
+        self.pipeline = text_pipeline
         self._join: Callable[[str], str] = str
         self._mark = ""
         if text_pipeline.subwords != "none":
@@ -49,7 +49,7 @@ class Postprocessor:
 
     def sources(self, lines: Iterable[str]) -> list[str]:
         """Turn lines of source tokens into plain text."""
-        return list(map(self._of_words.decoder(self.made.src), self.words(lines)))
+        return list(map(self._of_words.decoder(self.pipeline.src), self.words(lines)))
 
 
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:

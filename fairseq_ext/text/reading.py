@@ -121,16 +121,16 @@ def bounded(file: IO[bytes], path: Path | str) -> Iterator[bytes]:
 
 def _member(archive: zipfile.ZipFile, path: Path, member: str | None) -> str:
     names = [name for name in archive.namelist() if not name.endswith("/")]
-    shown = ", ".join(names)[:500]
+    listing = ", ".join(names)[:500]
     if member is not None:
         if member in names:
             return member
-        raise DataError(f"`{path}` has no member `{member}`; it has {shown}.")
+        raise DataError(f"`{path}` has no member `{member}`; it has {listing}.")
     if {"[Content_Types].xml", "mimetype", "Index/Document.iwa"}.intersection(names):
         raise DataError(f"`{path}` is a document or spreadsheet; save it as text or CSV.")
     texts = [name for name in names if not Path(name).name.startswith(("_", ".", "README"))]
     if len(texts) != 1:
-        raise DataError(f"choose one member of `{path}` with --member: {shown}.")
+        raise DataError(f"choose one member of `{path}` with --member: {listing}.")
     return texts[0]
 
 

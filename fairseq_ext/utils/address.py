@@ -30,5 +30,5 @@ def listen(host: str, port: int) -> socket.socket:
 def url(listener: socket.socket) -> str:
     """Return the URL of a socket from :func:`listen`."""
     host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}"
+    host = f"[{host}]" if ":" in host else host
+    return f"http://{host}:{port}"

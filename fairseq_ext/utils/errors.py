@@ -28,8 +28,8 @@ class ConfigError(FairseqExtError, ValueError):
 
 def wrong_value(option: str, requirement: str, value: object) -> ConfigError:
     """Make the error for a wrong value of an option; ``requirement`` follows "must be"."""
-    shown = value if isinstance(value, int | float) else f"`{value}`"
-    return ConfigError(f"`{option}` must be {requirement}, but is {shown} instead.")
+    text = value if isinstance(value, int | float) else f"`{value}`"
+    return ConfigError(f"`{option}` must be {requirement}, but is {text} instead.")
 
 
 class DataError(FairseqExtError, ValueError):

@@ -45,13 +45,13 @@ def literal(text: str) -> Any:
     except _FAULTS as error:
         reason = str(error) if isinstance(error, _Refusal) else "is not one"
         raise LiteralError(
-            f"`{shown(text)}` must be a literal (numbers, strings, True, False, None, lists, "
+            f"`{shorten(text)}` must be a literal (numbers, strings, True, False, None, lists, "
             f"tuples, dictionaries, `+` and `*` of them), but {reason}; write the value itself, as "
             "`[(512, 3)] * 4`."
         ) from None
 
 
-def shown(text: str) -> str:
+def shorten(text: str) -> str:
     """Shorten a text to 60 characters for a message. Printing it escapes control characters."""
     return text if len(text) <= 60 else f"{text[:60]}…"
 
@@ -91,7 +91,7 @@ def _value(node: ast.expr) -> tuple[Any, int]:
             if isinstance(first, _SEQUENCES) and isinstance(times, int):
                 size = _bounded(1 + (size - 1) * max(times, 0))  # before any memory is taken
             return first * times, size
-    raise _Refusal(f"has `{shown(ast.unparse(node))}` in it")
+    raise _Refusal(f"has `{shorten(ast.unparse(node))}` in it")
 
 
 def _values(nodes: Iterable[ast.expr]) -> tuple[list[Any], int]:

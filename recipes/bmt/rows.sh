@@ -5,7 +5,7 @@
 # shellcheck source-path=SCRIPTDIR source=../own_text.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../own_text.sh"
 
-tiny=() made=0 modules=(sacremoses) subwords=bpe tokenize=""
+tiny=() needs_text=0 modules=(sacremoses) subwords=bpe tokenize=""
 
 # use_smoke_settings: makes every step run at a tiny size.
 use_smoke_settings() {
@@ -28,15 +28,15 @@ check_vocabulary() {
 # choose_folders NAME: sets the output folder and, for a smoke run without DATA_DIR, the corpus.
 choose_folders() {
     if [[ "${SMOKE:-0}" == 1 && ${#words[@]} == 0 ]]; then
-        out="${out:-$REPO/runs/smoke-$1}" words=("$out.text" en de) made=1
+        out="${out:-$REPO/runs/smoke-$1}" words=("$out.text" en de) needs_text=1
     fi
     ((${#words[@]} == 3)) || die "needs DATA_DIR, SRC and TGT; see --help."
-    ((made)) || words[0]="$(own_text DATA_DIR "${words[@]}")"
+    ((needs_text)) || words[0]="$(own_text DATA_DIR "${words[@]}")"
     out="${out:-$REPO/runs/$1-$(basename "${words[0]}")-${words[1]}-${words[2]}}"
 }
 
 make_smoke_text() {
-    ((made)) || return 0
+    ((needs_text)) || return 0
     [[ -e "${words[0]}/test.de" ]] ||
         smoke_text en de 300 30 30 "${words[0]}"
 }

@@ -113,7 +113,7 @@ def test_runs_of_a_system_become_text_in_the_same_way(tmp_path: Path) -> None:
     (tmp_path / "b" / "text.json").unlink()
     paths = [tmp_path / name / "out" for name in "ab"]
     for order in (paths, paths[::-1]):  # the only text.json counts for both
-        assert UndoingOptions().undoing(order).made.tokenize
+        assert UndoingOptions().undoing(order).pipeline.tokenize
 
 
 def test_a_samples_source_is_text_where_its_language_is_known(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ class Frame:
     real: Tensor  # true for source tokens that are not pads: [B, S]
     state: dict[str, Tensor] = field(default_factory=dict)  # the decoder's, made by `allocate`
     registers: dict[int, Tensor] = field(default_factory=dict)  # the registers by number
-    shown: list[Tensor] = field(default_factory=list)  # weights for the alignment: [B, W, S]
+    alignments: list[Tensor] = field(default_factory=list)  # weights for the alignment: [B, W, S]
 
     def read(self, place: Columns) -> Tensor:
         """Return the numbers in some columns of a register, ``[…, width]``."""
@@ -238,13 +238,13 @@ class Frame:
         None for all keys. Return the result ``[B, Q, width]``, and the attention weights averaged
         over heads, ``[B, Q, N]``. The weights are None if nothing needs them.
         """
-        heads, shown, binary = op.ints
+        heads, alignment, binary = op.ints
         q, k, v = (
             x.unflatten(-1, (heads, -1)).transpose(1, 2)
             for x in (self.read(op.inputs[0]), keys, values)
         )
         mask = None if mask is None else mask.unsqueeze(1)
-        if not binary and not (shown and op.code is Code.ATTEND_SOURCE):
+        if not binary and not (alignment and op.code is Code.ATTEND_SOURCE):
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=op.reals[0])
             return y.transpose(1, 2).flatten(2), None
         weights = softmax(q * op.reals[0] @ k.transpose(-1, -2), mask)
@@ -259,7 +259,7 @@ class Frame:
         slots = self.model.program.shapes[op.inputs[2].register].rows
         y, weights = self.attention(op, keys, values, None if slots else self.real.unsqueeze(1))
         if weights is not None and op.code is Code.ATTEND_SOURCE and op.ints[1]:
-            self.shown.append(weights)
+            self.alignments.append(weights)
         return y
 
     attend_source = attend
@@ -276,7 +276,7 @@ class Frame:
         scores = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1)) @ self.weight(op.weights[0])
         weights = softmax(scores, self.real.unsqueeze(1))
         if op.ints[1]:
-            self.shown.append(weights)
+            self.alignments.append(weights)
         return weights.to(values.dtype) @ values
 
     def mix(self, op: Operation) -> Tensor:
@@ -397,7 +397,7 @@ def decode(model: Model, state: dict[str, Tensor]) -> list[Tensor]:
         if kind == "recalled":
             tensor.copy_(frame.registers[int(number)])
     if "attention" in state:
-        frame.keep("attention", torch.stack(frame.shown).sum(0) / len(program.outputs))
+        frame.keep("attention", torch.stack(frame.alignments).sum(0) / len(program.outputs))
     return [
         product(frame.read(x), frame.weight(weight), frame.weight(bias)).float()
         for x, weight, bias in program.outputs
