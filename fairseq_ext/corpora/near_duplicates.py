@@ -169,7 +169,7 @@ def links(hashes: WordHashes, number: int, count: int) -> np.ndarray:
     """Link sentences that share a skeleton whose fingerprint is in range ``number`` of ``count``.
 
     ``hashes`` has the sentences of one side of the corpus. Return n links ``[2, n]``: each column
-    has the rows of the first sentence and of a later sentence with the same skeleton.
+    has the rows of two sentences. All sentences with the same skeleton are linked in a chain.
     """
     prints, rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for values, places in skeletons(hashes):
@@ -179,11 +179,8 @@ def links(hashes: WordHashes, number: int, count: int) -> np.ndarray:
     values, places = np.concatenate(prints), np.concatenate(rows)
     order = np.lexsort((places, values))
     values, places = values[order], places[order]
-    repeats = np.zeros(len(values), bool)
-    repeats[1:] = values[1:] == values[:-1]
-    heads = np.maximum.accumulate(np.where(repeats, 0, np.arange(len(values))))
-    rows_joined = np.stack([places[heads][repeats], places[repeats]])
-    return np.unique(rows_joined[:, rows_joined[0] != rows_joined[1]], axis=1)
+    linked = (values[1:] == values[:-1]) & (places[1:] != places[:-1])
+    return np.unique(np.stack([places[:-1], places[1:]])[:, linked], axis=1)
 
 
 def join_groups(groups: np.ndarray, linked_rows: np.ndarray) -> None:
