@@ -208,27 +208,23 @@ class SplitJob:
         """
         options, key = self.options, self.key
         held_count = options.valid + options.test
-        smallest = np.empty(0, np.uint64)
-        for clean_name in self.clean_names:
-            keys = self._fingerprints(clean_name)[key]
-            smallest = np.unique(np.concatenate([smallest, keys]))[: held_count + 1]
-        if len(smallest) <= held_count:
-            raise DataError(
-                f"--valid {options.valid} and --test {options.test} together need more than "
-                f"{held_count} distinct {SIDES[key]} sentences, but there are {len(smallest)}; ask "
-                "for fewer."
-            )
-        candidates = []
+        best = np.empty(0, HELD)
         for number, clean_name in enumerate(self.clean_names):
             hashes = self._fingerprints(clean_name)
-            lines = np.flatnonzero(np.isin(hashes[key], smallest[:held_count]))
-            rows = np.zeros(len(lines), HELD)
-            rows["part"], rows["line"] = number, lines
-            rows["key"], rows["other"], rows["pair"] = hashes[[key, 1 - key, PAIR]][:, lines]
-            candidates.append(rows)
-        # Per sentence, keep the pair with the smallest fingerprint, or the first of equal pairs.
-        best = np.sort(np.concatenate(candidates), order=["key", "pair", "part", "line"])
-        best = best[np.unique(best["key"], return_index=True)[1]]
+            rows = np.zeros(hashes.shape[1], HELD)
+            rows["part"], rows["line"] = number, np.arange(len(rows))
+            rows["key"], rows["other"], rows["pair"] = hashes[[key, 1 - key, PAIR]]
+            rows = np.concatenate([best, rows])
+            # Per sentence, keep the pair with the smallest fingerprint, or the first equal pair.
+            rows = rows[np.lexsort((rows["pair"], rows["key"]))]
+            best = rows[np.unique(rows["key"], return_index=True)[1][: held_count + 1]]
+        if len(best) <= held_count:
+            raise DataError(
+                f"--valid {options.valid} and --test {options.test} together need more than "
+                f"{held_count} distinct {SIDES[key]} sentences, but there are {len(best)}; ask "
+                "for fewer."
+            )
+        best = best[:held_count]
         best["split"] = SPLITS.index("valid")
         best["split"][: options.test] = SPLITS.index("test")
         test, valid = np.split(best["other"], [options.test])
