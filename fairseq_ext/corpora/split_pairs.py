@@ -72,21 +72,17 @@ HELD = np.dtype(
 )
 
 
-def text_pipeline(options: PairOptions) -> Pipeline:
-    """Return the pipeline, without subwords, that turns text into words as the options say."""
-    return Pipeline(
+def encoder(options: PairOptions) -> Encode:
+    """Return the encoder that turns pairs into words, and drops pairs, as the options say."""
+    text_pipeline = Pipeline(
         options.src_lang,
         options.tgt_lang,
         clean=True,
         tokenize=options.tokenize,
         lowercase=options.lowercase,
     )
-
-
-def rules_of(options: PairOptions) -> tuple[str, ...]:
-    """Return the rules that leave pairs out: ``--max-words`` first, then each ``--rule``."""
     longest = () if options.max_words is None else (f"length=1:{options.max_words}",)
-    return (*longest, *options.rule)
+    return Encode(text_pipeline, (*longest, *options.rule), words=True)
 
 
 @dataclass(frozen=True)
@@ -136,13 +132,12 @@ class SplitJob:
     def clean(self, name: str) -> None:
         """Clean the part whose report is ``name``; save its kept pairs and fingerprints."""
         options, part = self.options, self.parts[self.clean_names.index(name)]
-        encode = Encode(text_pipeline(options), rules_of(options), words=True)
         hashes = [bytearray() for _ in range(PAIR + 1)]
         dropped = Counter[str]()
         kept = 0
         with atomic_write(self.beside(name, "tsv")) as out:
             pairs = pair_texts.read(self.texts[part.text], part)
-            for fate, source, target in encode(pairs):
+            for fate, source, target in encoder(options)(pairs):
                 if fate != KEPT:
                     dropped[fate] += 1
                     continue
@@ -575,7 +570,7 @@ def _checked_texts(options: PairOptions) -> tuple[Text, ...]:
     if options.src_lang == options.tgt_lang:
         raise ConfigError("`--src` and `--tgt` are the same; their files would collide.")
     langs = (options.src_lang, options.tgt_lang)
-    rules.checks(rules_of(options), langs)  # refuses impossible rules
+    rules.checks(encoder(options).rules, langs)  # refuses impossible rules
     texts = _texts(options)
     for name in ("valid", "test", "key", "strict", "salt"):
         if options.as_split is not None and getattr(options, name) != getattr(PairOptions, name):
@@ -591,7 +586,7 @@ def run(options: PairOptions) -> str:
     texts = _checked_texts(options)
     files.keep_inputs([path for text in texts for path in text.files], _files(options))
     if options.as_split is not None:
-        pipeline.require_same(options.out, text_pipeline(options))
+        pipeline.require_same(options.out, encoder(options).pipeline)
     if options.parts is not None and files.twice([options.parts, options.out]):
         raise ConfigError("`--parts` and `--output` are the same; name two folders.")
     record = _record(options, texts)
@@ -691,7 +686,7 @@ def _write(job: SplitJob, record: dict[str, Any]) -> str:
         record = {**record, "report": report, "sha256": sums}
         text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True)
         (stage / _manifest(options)).write_text(text + "\n", encoding="utf-8")
-        text_pipeline(options).save(stage)
+        encoder(options).pipeline.save(stage)
         hints = [suggest_pieces(lang, stage / f"{splits[0]}.{lang}") for lang in langs]
     listed = [
         f"{corpus['name']}: {corpus['read']} pairs read, {corpus['train']} in train, weight "
