@@ -34,11 +34,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.catalogue import MULTI30K_LICENCE, WMT_LICENCE, Corpus, Source
 from fairseq_ext.corpora.contamination import find
 from fairseq_ext.corpora.markup import Rules
 from fairseq_ext.corpora.official import Preparation, summary
 from fairseq_ext.corpora.readers.two_files import help_pages
+from fairseq_ext.corpora.streams import write_pairs
 from fairseq_ext.corpora.translation_files import accepted
 from fairseq_ext.text import reading
 from fairseq_ext.text.cleaning import plain
@@ -171,14 +173,14 @@ def parts(folder: Path) -> dict[str, Part]:
 
 def splits(available: dict[str, Part]) -> dict[str, list[Part]]:
     """Return the texts of each split: ``train``, ``valid``, ``test`` and further test sets."""
-    result: dict[str, list[Part]] = {"train": [], "valid": [], "test": []}
+    result: dict[str, list[Part]] = {split: [] for split in SPLITS}
     if halved := available.pop(HALVED, None):
         half = len(halved.pairs) // 2
         result["valid"] = [replace(halved, name=f"{HALVED}-valid", pairs=halved.pairs[:half])]
         result["train"] = [replace(halved, name=f"{HALVED}-train", pairs=halved.pairs[half:])]
     for name, part in available.items():
         result.setdefault(HELD_OUT.get(name, "train"), []).append(part)
-    for split in ("train", "valid", "test"):
+    for split in SPLITS:
         if not result[split]:
             raise DataError(
                 f"the folder has no text for `{split}`; it must have WMT's news test sets of 2013 "
@@ -192,18 +194,13 @@ def without_held_out(train: Sequence[Part], held_out: Sequence[Part]) -> list[Pa
 
     A pair is left out if a held-out pair has the same source or the same target.
     """
-    texts = [{plain(pair[side]) for part in held_out for pair in part.pairs} for side in (0, 1)]
-    return [
-        replace(
-            part,
-            pairs=[
-                pair
-                for pair in part.pairs
-                if not any(plain(text) in side for text, side in zip(pair, texts, strict=True))
-            ],
-        )
-        for part in train
-    ]
+    pairs = [(plain(source), plain(target)) for part in held_out for source, target in part.pairs]
+    sources, targets = ({pair[side] for pair in pairs} for side in (0, 1))
+
+    def is_kept(pair: tuple[str, str]) -> bool:
+        return plain(pair[0]) not in sources and plain(pair[1]) not in targets
+
+    return [replace(part, pairs=[*filter(is_kept, part.pairs)]) for part in train]
 
 
 def without_trained(part: Part, train: Sequence[Part]) -> Part:
@@ -220,47 +217,40 @@ def without_trained(part: Part, train: Sequence[Part]) -> Part:
 def prepare(folder: Path, out: Path, merges: int) -> str:
     """Write the corpus of the texts in ``folder``, with ``merges`` BPE merges; return a summary."""
     sorted_parts = splits(parts(folder))
+    sizes = {part.name: len(part.pairs) for texts in sorted_parts.values() for part in texts}
     held_out = [part for split, texts in sorted_parts.items() if split != "train" for part in texts]
     train = without_held_out(sorted_parts["train"], held_out)
-    removed = {
-        part.name: len(part.pairs) - len(rest.pairs)
-        for part, rest in zip(sorted_parts["train"], train, strict=True)
-    }
     sorted_parts["train"] = [part for part in train if part.pairs]
     # Help pages repeat sentences with another menu's name. Other test sets stay as published.
     for part in sorted_parts.get("test_help", ()):
         rest = without_trained(part, train)
-        removed[part.name] = len(part.pairs) - len(rest.pairs)
         sorted_parts["test_help"] = [rest] if rest.pairs else []
-    record, texts = [], {}
+    record, texts = [], dict[str, Pairs]()
     sources: dict[str, tuple[Source, ...]] = {}
     for split, members in sorted_parts.items():
-        more = split not in ("train", "valid", "test")
+        more = split not in SPLITS
         sources[split] = tuple(
             Source(split if more else part.name, (f"{part.name}.en", f"{part.name}.de"))
             for part in members
         )
         for part in members:
-            texts |= {
-                f"{part.name}.{language}": [plain(pair[side]) for pair in part.pairs]
-                for side, language in enumerate(LANGUAGES)
-            }
+            texts[part.name] = [(plain(source), plain(target)) for source, target in part.pairs]
             record.append(
                 {
                     **{"name": part.name, "split": split, "pairs": len(part.pairs)},
                     **{"domain": part.domain, "licence": part.licence, "sha256": part.checksum},
-                    "left out: in another split": removed.get(part.name, 0),
+                    "left out: in another split": sizes[part.name] - len(part.pairs),
                 }
             )
     described = json.dumps(record, indent=1)
     written = out / "sources.json"
     if written.exists() and written.read_text(encoding="utf-8").strip() != described:
         raise DataError(f"`{out}` has a corpus of other texts; delete it or choose another folder.")
-    write_all(out / "sources", texts)
+    write_pairs(out / "sources", texts, LANGUAGES)
     write_all(out, {written.name: [described]})
     corpus = Corpus(
         *LANGUAGES,
-        **{split: sources.pop(split) for split in ("train", "valid", "test")},  # type: ignore
+        **{split: sources.pop(split) for split in SPLITS},  # type: ignore
         more_tests=tuple(source for more in sources.values() for source in more),
         normalize=True,
         rules=("length=1:100", "ratio=4", "token=1000"),

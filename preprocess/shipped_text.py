@@ -35,6 +35,7 @@ import numpy as np
 
 from fairseq_ext.corpora.near_duplicates import draw_groups, group_pairs
 from fairseq_ext.corpora.own_text import encode_file, split_into_subwords
+from fairseq_ext.corpora.streams import write_pairs
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.pipeline import Pipeline, load
 from fairseq_ext.utils.files import write_all
@@ -229,12 +230,7 @@ def make(archive: Path, out: Path, merges: int = MERGES) -> dict[str, int]:
         splits = {"train": [*train, *book, *pattern_pairs, *variant_pairs], **held_out}
         write_words(out / "words" / f"{src}-{tgt}", splits, src, tgt)
     write_pieces(out, merges)
-    reference = {
-        f"{split}.{language}": [pair[side] for pair in rows_of_split]
-        for split, rows_of_split in held_out.items()
-        for side, language in enumerate(("es", "en"))
-    }
-    write_all(out / "reference", reference)
+    write_pairs(out / "reference", held_out, ("es", "en"))
     write_all(out, {"counts.json": [json.dumps(counts, indent=1)]})
     return counts
 

@@ -4,7 +4,7 @@ import functools
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import raw_lines
 from fairseq_ext.text.subwords import Step
 from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.files import write_all
 
 RawPair = tuple[str | None, str | None]  # None: the line is not UTF-8
 Item = TypeVar("Item")
@@ -219,3 +220,17 @@ def line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     ):
         for pair in zip(first, second, strict=True):
             yield pair[0].rstrip("\n"), pair[1].rstrip("\n")
+
+
+def write_pairs(
+    folder: Path, texts: Mapping[str, Sequence[tuple[str, str]]], sides: tuple[str, str]
+) -> None:
+    """Write the pairs of each text into ``NAME.SIDE`` for both sides, all files or none at all."""
+    write_all(
+        folder,
+        {
+            f"{name}.{side}": [pair[place] for pair in pairs]
+            for name, pairs in texts.items()
+            for place, side in enumerate(sides)
+        },
+    )

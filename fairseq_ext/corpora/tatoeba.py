@@ -14,9 +14,9 @@ from random import Random
 
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.command_lines import TatoebaOptions
+from fairseq_ext.corpora.streams import write_pairs
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.utils.errors import ConfigError, DataError
-from fairseq_ext.utils.files import write_all
 
 PAIRS = Path(__file__).with_name("data") / "tatoeba_es_en.tsv.xz"
 ATTRIBUTION = PAIRS.with_name("README.md")
@@ -93,13 +93,6 @@ def run(options: TatoebaOptions) -> str:
         splits = split({"valid": options.valid, "test": options.test})
     else:
         splits = sample(dict(zip(SPLITS, options.sample, strict=True)))
-    write_all(
-        options.out,
-        {
-            f"{name}.{side}": [pair[LANGUAGES.index(side)] for pair in pairs]
-            for name, pairs in splits.items()
-            for side in (options.src, options.tgt)
-        },
-    )
+    write_pairs(options.out, splits, LANGUAGES)
     shutil.copyfile(ATTRIBUTION, options.out / "LICENCE.md")
     return ", ".join(f"{name} {len(pairs):,} pairs" for name, pairs in splits.items())
