@@ -188,12 +188,9 @@ def _attempt(url: str, part: Part) -> None:
             raise ConnectionError(f"the server answered `{sent}` when asked for bytes {start}-")
         length = answer.headers.get("Content-Length")
         total = None if length is None else start + int(length)
-        units = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
-        bar = tqdm(total=total, initial=start, desc=part.path.stem, disable=None, **units)
-        with part.path.open("ab") as file, bar:
-            while block := answer.read(1 << 16):
-                file.write(block)
-                bar.update(len(block))
+        bar = {"total": total, "initial": start, "desc": part.path.stem, "disable": None}
+        with part.path.open("ab") as file, tqdm.wrapattr(answer, "read", **bar) as body:
+            shutil.copyfileobj(body, file, 1 << 16)
             file.flush()
             os.fsync(file.fileno())
     if total is not None and part.size != total:
