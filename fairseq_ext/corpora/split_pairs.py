@@ -280,15 +280,12 @@ class SplitJob:
           sentences of the other side that are in both sets. If the key is ``groups``: the number of
           ``groups``; ``largest``, the pairs in the largest group. With ``--as`` the dict is empty.
         """
-        key, late = None, dict[int, str]()
-        leaks: dict[str, int] = {}
-        if self.options.as_split is None:
-            held = self.load("held.json")
-            key = held.pop("key")
-            leaks = held if key == GROUPS else {"train": 0, "valid and test": held["leaks"]}
-            late = {REPEATED: "repeated pair", FURTHER: "further pair of a held-out sentence"}
-            if key != GROUPS:
-                late[LEAKED] = leak(SIDES[1 - SIDES.index(key)])
+        leaks = {} if self.options.as_split else self.load("held.json")
+        key = leaks.pop("key", None)
+        late = {REPEATED: "repeated pair", FURTHER: "further pair of a held-out sentence"}
+        if key in SIDES:
+            leaks = {"train": 0, "valid and test": leaks["leaks"]}
+            late[LEAKED] = leak(SIDES[1 - SIDES.index(key)])
         dropped, fate_counts = Counter[str](), Counter[int]()
         pairs, words = dict.fromkeys(files, 0), {split: [0, 0] for split in files}
         texts = [{"read": 0, "train": 0} for _ in self.texts]
