@@ -88,7 +88,7 @@ class Preparation:
         """Do all steps; write and return the manifest."""
         for left in self.out.glob("*/.partial-*"):  # folders that a killed run left
             shutil.rmtree(left)
-        text, test_names = self._text(), list[str]()
+        text = self._text()
         more_tests = [(source.name, (source,)) for source in self.corpus.more_tests]
         for name, sources in [("test", self.corpus.test), *more_tests]:
             try:
@@ -97,10 +97,10 @@ class Preparation:
                 if name == "test":
                     raise
                 print(f"{name}: left out. {error}", file=sys.stderr)
-                continue
-            test_names.append(name)
-            for kind, entries in test_set.items():
-                text[kind] |= entries
+            else:
+                for kind, entries in test_set.items():
+                    text[kind] |= entries
+        test_names = [name for name in text["splits"] if name not in TRAINING]
         bpe = self._pieces(test_names) if self.corpus.merges else None
         self._save_pipeline()
         manifest = describe(self.name, self.corpus, text, bpe)
