@@ -207,7 +207,7 @@ class Writer(Program):
 
         Args:
             scale: factor of ``Q K^T``; None for ``1 / √D``, where D is the width of a head.
-            shown: whether attention weights over the source are the alignment of the translation.
+            alignment: whether attention weights over the source are the translation's alignment.
             binary: how to binarize the attention weights, a key of
                 :data:`fairseq_ext.engine.program.WEIGHTS`; None for floats. If it is not None,
                 ``values`` must be a result of :meth:`binarize` for ``heads`` groups.
