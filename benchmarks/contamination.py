@@ -9,9 +9,7 @@ exchanged, left out or added.
 """
 
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
 from itertools import accumulate
@@ -54,23 +52,8 @@ def main() -> None:
             for number in range(options.lines):
                 words = altered(places[number], draw) if number in places else sentence(1)
                 file.write(" ".join(words) + "\n")
-        command = [
-            *COMMAND,
-            folder / "test",
-            "--training",
-            folder / "train",
-            "-o",
-            folder / "found",
-        ]
-        with (
-            subprocess.Popen(
-                list(map(str, command)), env={**os.environ, "OMP_NUM_THREADS": "1"}
-            ) as process,
-            watching.Watch(process.pid, folder) as watch,
-        ):
-            process.wait()
-        if process.returncode:
-            raise SystemExit(f"{command} ended with {process.returncode}")
+        command = [*COMMAND, folder / "test", "--training", folder / "train"]
+        watch = watching.watched([*command, "-o", folder / "found"])
         records = map(json.loads, (folder / "found").read_text().splitlines())
         lines = {record["line"] for record in records}
         found = len(lines.intersection(places))

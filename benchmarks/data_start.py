@@ -13,7 +13,6 @@ in the format of fairseq-preprocess. Runs with the plugin and runs of stock fair
   show what the data takes, without the start of Python and the model.
 """
 
-import os
 import statistics
 import subprocess
 import sys
@@ -25,8 +24,8 @@ from typing import Any
 
 import bench
 import numpy as np
-import watching
 from fairseq.data.indexed_dataset import MMapIndexedDataset
+from watching import ENVIRONMENT, Watch
 
 USER_DIR = Path(__file__).parent.parent / "user_dir"
 PLUGIN, STOCK = "plugin", "stock"
@@ -38,7 +37,6 @@ TINY += "--encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --share-all-embed
 TINY += "--encoder-attention-heads 2 --decoder-attention-heads 2"
 TRAIN = "--arch transformer --optimizer adam --lr 0.001 --criterion cross_entropy --cpu "
 TRAIN += "--max-update 1 --no-save --disable-validation --num-workers 0 --no-progress-bar"
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 
 def arguments() -> Namespace:
@@ -79,7 +77,7 @@ def start(data: Path, side: str, tokens: int) -> dict[str, float]:
         subprocess.Popen(
             command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process,
-        watching.Watch(process.pid, look=LOOK) as watch,
+        Watch(process.pid, look=LOOK) as watch,
     ):
         output, _ = process.communicate()
     if "done training" not in output:  # stock fairseq may crash afterwards, at its end

@@ -19,7 +19,6 @@ translate. Times run from the start of the workers to the end of the last one.
 
 import filecmp
 import itertools
-import os
 import random
 import statistics
 import subprocess
@@ -31,10 +30,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import bench
-from watching import Watch
+from watching import ENVIRONMENT, Watch
 
 COMMAND = (sys.executable, "-m", "fairseq_ext", "translate")
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 
 def arguments() -> Namespace:

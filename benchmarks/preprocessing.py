@@ -23,7 +23,6 @@ import logging
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from argparse import Namespace
@@ -93,11 +92,7 @@ def watched(jobs: Sequence[Sequence[str]]) -> tuple[float, float]:
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONUTF8": "1"}
     began = " ".join(f"( {' && '.join(commands)} ) & jobs+=($!);" for commands in jobs)
     script = f'{began} for job in "${{jobs[@]}}"; do wait "$job" || exit 1; done'
-    process = subprocess.Popen(["bash", "-c", script], env=environment)
-    with watching.Watch(process.pid, look=SAMPLED) as watch:
-        process.wait()
-    if process.returncode:
-        raise SystemExit(f"a command of these failed: {jobs}")
+    watch = watching.watched(["bash", "-c", script], look=SAMPLED, env=environment)
     return watch.seconds, watch.total
 
 

@@ -10,7 +10,6 @@ largest process. Disk is the largest size of its output folder during the run, w
 """
 
 import logging
-import os
 import random
 import subprocess
 import sys
@@ -23,7 +22,6 @@ import bench
 import watching
 
 COMMAND = (sys.executable, "-m", "fairseq_ext", "corpus", "pairs")
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 BLOCK = 10_000  # pairs written at a time; a repeated pair is in the same block
 
 
@@ -65,14 +63,8 @@ def measure(options: Namespace, source: Path, count: int, workers: int) -> dict[
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         words = [*COMMAND, source, "--src-lang", "de", "--tgt-lang", "en", "--out", f"{folder}/out"]
         words += ["--workers", workers, "--part-lines", options.part_lines]
-        words = [str(word) for word in (*words, "--valid", held, "--test", held)]
-        with (
-            subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as process,
-            watching.Watch(process.pid, Path(folder)) as watch,
-        ):
-            process.wait()
-    if process.returncode:
-        raise SystemExit(f"{words} ended with {process.returncode}")
+        words += ["--valid", held, "--test", held]
+        watch = watching.watched(words, Path(folder), stdout=subprocess.DEVNULL)
     row = {
         "pairs": count,
         "workers": workers,

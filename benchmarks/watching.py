@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 LOOK = 0.2  # seconds between two looks; shorter at first, for commands that soon end
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 
 class Watch(threading.Thread):
@@ -63,6 +66,24 @@ class Watch(threading.Thread):
             self.total = max(self.total, total)
             if self._folder is not None:
                 self.disk = max(self.disk, sum(_sizes(self._folder)) / 2**20)
+
+
+def watched(
+    command: Sequence[object], folder: Path | None = None, look: float = LOOK, **options: Any
+) -> Watch:
+    """Run a command, on one thread unless ``options`` of Popen say otherwise; return its watch.
+
+    If the command fails, end this script.
+    """
+    words = [str(word) for word in command]
+    with (
+        subprocess.Popen(words, **{"env": ENVIRONMENT, **options}) as process,
+        Watch(process.pid, folder, look) as watch,
+    ):
+        process.wait()
+    if process.returncode:
+        raise SystemExit(f"{words} ended with {process.returncode}")
+    return watch
 
 
 def _family(process: int) -> Iterator[int]:
