@@ -149,10 +149,8 @@ def ctranslate2_systems(
 
 def batches(task: TranslationTask, size: int) -> list[list[list[int]]]:
     """Return batches of ``size`` sentences from all over the test set, sorted by length."""
-    dataset, count = (
-        task.dataset("test"),
-        min(SENTENCES.get(size, 4 * size), len(task.dataset("test"))),
-    )
+    dataset = task.dataset("test")
+    count = min(SENTENCES.get(size, 4 * size), len(dataset))
     step = len(dataset) / count
     sentences = [dataset[int(i * step)]["source"].tolist() for i in range(count)]
     sentences.sort(key=len)
