@@ -27,9 +27,11 @@ def random_sentences(count: int, words: int, vocabulary: int) -> list[list[int]]
 
 
 def save_checkpoint(side: Side, path: Path) -> None:
-    """Save a model in the format of fairseq's checkpoints."""
+    """Save a model in the format of fairseq's checkpoints, with its dictionaries beside it."""
     cfg = OmegaConf.to_container(side.cfg, resolve=True, enum_to_str=True)
     storage.save({**before_training(), "cfg": cfg, "model": side.model.state_dict()}, path)
+    for language in ("src", "tgt"):
+        side.task.source_dictionary.save(str(path.with_name(f"dict.{language}.txt")))
 
 
 class _InMemory(Converter):

@@ -190,8 +190,6 @@ def write(options: Namespace, folder: Path) -> tuple[list[str], dict[str, list[s
     marian_models.like_marian(model, words)
     checkpoint = folder / "checkpoint.pt"
     ctranslate2_models.save_checkpoint(side, checkpoint)
-    for language in ("src", "tgt"):
-        words.save(str(folder / f"dict.{language}.txt"))
     for numbers in OURS.values():
         write_bundle(checkpoint, folder, folder / numbers, numbers=numbers)
     exported = marian_models.export(model, words, folder)

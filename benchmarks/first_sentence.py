@@ -153,8 +153,6 @@ def models(folder: Path, name: str, numbers: list[str]) -> dict[str, list[str]]:
     folder.mkdir()
     checkpoint = str(folder / "checkpoint.pt")
     save_checkpoint(side, folder / "checkpoint.pt")
-    side.task.source_dictionary.save(str(folder / "dict.src.txt"))
-    side.task.target_dictionary.save(str(folder / "dict.tgt.txt"))
     fairseq_ext = [sys.executable, "-m", "fairseq_ext"]
     limits = ["--beam", "5", "--max-len-a", "0", "--max-len-b", str(LONGEST)]
     commands = {}

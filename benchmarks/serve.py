@@ -87,8 +87,6 @@ def write(options: Namespace, folder: Path) -> list[str]:
 
     side = Side([*transformer(), *LANGUAGES], Size.of(options), positions=256)
     save_checkpoint(side, folder / "random.pt")
-    for language in ("src", "tgt"):
-        side.task.source_dictionary.save(str(folder / f"dict.{language}.txt"))
     serve_systems.write(folder, folder / "random.pt", folder)
     numbers = random_sentences(200, options.words, options.vocabulary - FIRST_WORD)
     return [" ".join(f"w{number}" for number in sentence) for sentence in numbers]
