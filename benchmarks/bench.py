@@ -399,7 +399,7 @@ def parser_with(description: str | None, **defaults: Any) -> argparse.ArgumentPa
     for name, default in defaults.items():
         several = {"nargs": "+"} if isinstance(default, list) else {}
         parser.add_argument(_flag(name), default=default, **OPTIONS[name], **several)
-    parser.add_argument("--json", type=Path, help="write the figures there, and pictures beside")
+    parser.add_argument("--json", type=Path, help="write the figures there, any pictures beside")
     return parser
 
 

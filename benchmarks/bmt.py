@@ -32,7 +32,7 @@ def arguments() -> argparse.ArgumentParser:
         **{"embed_dim": 512, "ffn_embed_dim": 2048, "heads": 8, "layers": 6, "vocabulary": 8848},
         **{"dropout": 0.1, "sentences": 29_000},
     )
-    parser.add_argument("--rows", nargs="+", default=list(ROWS), help="presets")
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), help="presets of BMT to time")
     return parser
 
 

@@ -42,7 +42,8 @@ TRAIN += "--max-update 1 --no-save --disable-validation --num-workers 0 --no-pro
 def arguments() -> Namespace:
     parser = bench.parser_with(__doc__, repeats=5, tokens=4_000, vocabulary=1_000)
     add = parser.add_argument
-    add("--pairs", type=int, nargs="+", default=[1_000_000, 4_000_000, 16_000_000])
+    pairs = [1_000_000, 4_000_000, 16_000_000]
+    add("--pairs", type=int, nargs="+", default=pairs, help="sentence pairs of each corpus")
     add("--base", type=int, default=1_000, help="pairs of the run to subtract from the others")
     add("--folder", type=Path, help="folder for the corpora (the system's temporary folder)")
     return parser.parse_args()

@@ -267,12 +267,11 @@ def main() -> None:
     parser = bench.parser_with(
         __doc__, threads=1, repeats=7, warmup=1, budget=None, batches=[1, 8, 32, 128], words=None
     )
-    parser.add_argument("--model", action="append", required=True, metavar="NAME=CHECKPOINT")
-    parser.add_argument("--data", type=Path, required=True, help="a binarized corpus")
-    parser.add_argument(
-        "--dynamic-int8", action="store_true", help="time torch's dynamic int8 beside transformers"
-    )
-    parser.add_argument("--shortlist", type=Path, help="also time and score the engine with this")
+    add, model = parser.add_argument, "a model to time; repeat for more"
+    add("--model", action="append", required=True, metavar="NAME=CHECKPOINT", help=model)
+    add("--data", type=Path, required=True, help="a binarized corpus, whose test set is translated")
+    add("--dynamic-int8", action="store_true", help="time torch's dynamic int8, too (transformers)")
+    add("--shortlist", type=Path, help="also time and score the engine with this shortlist")
     options = parser.parse_args()
     bench.begin(options)
     register()

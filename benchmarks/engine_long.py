@@ -97,7 +97,7 @@ def main() -> None:
         **{"lengths": [512, 1024, 2048, 4096], "batches": [1], "words": 32},
         **{**sizes, "vocabulary": 32_000},
     )
-    parser.add_argument("--k", type=int, nargs="+", default=[32], help="slots")
+    parser.add_argument("--k", type=int, nargs="+", default=[32], help="projected lengths")
     options = parser.parse_args()
     bench.begin(options)
     cells = Cells(f"Translation of long sources into {options.words} words, beam 5", unit="ms")

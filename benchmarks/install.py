@@ -37,7 +37,7 @@ CLEAN = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
 def main() -> None:
     parser = bench.parser_with(__doc__)
-    parser.add_argument("--wheel", type=Path, nargs="+")
+    parser.add_argument("--wheel", type=Path, nargs="+", help="the wheel, and others to weigh")
     parser.add_argument("--python", nargs="+", help="Python interpreters")
     parser.add_argument("--extra", help="extras of the package, separated by commas")
     parser.add_argument("--recipes", action="store_true", help="time what the recipes install")

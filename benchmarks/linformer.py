@@ -460,9 +460,9 @@ def arguments() -> argparse.ArgumentParser:
         **{"dropout": 0.1, "batches": [1, 8], "words": 32},
     )
     add = parser.add_argument
-    add("question", choices=[*QUESTIONS, bench.ALL])
-    add("--lengths", type=int, nargs="+", help="n, ascending")
-    add("--k", type=int, nargs="+", help="slots")
+    add("question", choices=[*QUESTIONS, bench.ALL], help="part to measure")
+    add("--lengths", type=int, nargs="+", help="tokens in a sentence (n), in ascending order")
+    add("--k", type=int, nargs="+", help="projected lengths of the Linformers")
     add("--fused-training", action="store_true", help="also time training steps of the fused peer")
     return parser
 

@@ -74,11 +74,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("texts", nargs="*", type=Path, help="texts, one sentence per line")
-    parser.add_argument("--moses", type=Path, help="mosesdecoder's folder `scripts`")
-    parser.add_argument("--official", action="append", default=[], metavar="TEXT=TOKENS")
-    parser.add_argument("--examples", type=int, default=3, help="differing lines to store of each")
-    parser.add_argument("--json", type=Path, required=True)
+    add, official = parser.add_argument, "a text and its published tokens; repeat for more"
+    add("texts", nargs="*", type=Path, help="texts, one sentence per line")
+    add("--moses", type=Path, help="mosesdecoder's folder `scripts`")
+    add("--official", action="append", default=[], metavar="TEXT=TOKENS", help=official)
+    add("--examples", type=int, default=3, help="most differing lines to store for each step")
+    add("--json", type=Path, required=True, help="file for the counts and differing lines")
     args = parser.parse_args()
     rows = []
     for path in args.texts:

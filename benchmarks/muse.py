@@ -374,7 +374,7 @@ def arguments() -> argparse.ArgumentParser:
         **{"dropout": 0.3, "sentences": 29_000, "batches": [1, 32, 128], "words": 20},
     )
     add = parser.add_argument
-    add("question", choices=[*QUESTIONS, bench.ALL])
+    add("question", choices=[*QUESTIONS, bench.ALL], help="part to measure")
     add("--source-words", type=int, default=20, help="words of a source, on average")
     return parser
 

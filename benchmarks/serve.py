@@ -65,7 +65,7 @@ def arguments() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--clients", type=int, nargs="+", default=[1, 8, 64], help="numbers of clients, in turn")
     add("--requests", type=int, default=200, help="requests in a round, at least one per client")
-    add("--beam", type=int, default=5)
+    add("--beam", type=int, default=5, help="hypotheses in the beam")
     add("--max-len-b", type=int, default=200, help="most tokens of a translation")
     add("--checkpoint", type=Path, help="checkpoint of fairseq's transformer")
     add("--data", type=Path, help="folder with its dictionaries")

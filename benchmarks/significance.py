@@ -224,16 +224,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--experiments", type=int, default=10_000, metavar="N")
-    parser.add_argument("--pseudo", type=Path, metavar="TABLE", help="pseudo-runs of this table")
-    parser.add_argument("--ref", type=Path, metavar="FILE", help="with --pseudo: its reference")
-    parser.add_argument(
-        "--spread",
-        choices=("normal", "uniform"),
-        default="normal",
-        help="with --pseudo: distribution of the pseudo-runs' random probabilities (normal)",
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    add = parser.add_argument
+    add("--experiments", type=int, default=10_000, metavar="N", help="experiments for each row")
+    add("--pseudo", type=Path, metavar="TABLE", help="make pseudo-runs of this table's runs")
+    add("--ref", type=Path, metavar="FILE", help="with --pseudo: the table's reference")
+    spread = "with --pseudo: distribution of the pseudo-runs' random probabilities (normal)"
+    add("--spread", choices=("normal", "uniform"), default="normal", help=spread)
+    add("--json", type=Path, metavar="FILE", help="write the percentages there")
     options = parser.parse_args()
     if options.pseudo:
         parts = (options.pseudo, options.ref, options.spread, options.experiments)

@@ -4,7 +4,7 @@
     python benchmarks/split_pairs.py --pairs 100000 1000000 10000000 100000000 --workers 2
 
 The command runs once for each number of pairs in --pairs and each number of processes in --workers.
-Pairs are two random sentences of 1 to --longest words. A tenth of the pairs repeat an earlier pair,
+A pair is two random sentences of 1 to --longest words. A tenth of the pairs repeat an earlier pair,
 and another tenth repeat only an earlier source. Memory is the resident memory of the command's
 largest process. Disk is the largest size of its output folder during the run, with hidden files.
 """
@@ -28,11 +28,12 @@ BLOCK = 10_000  # pairs written at a time; a repeated pair is in the same block
 def arguments() -> Namespace:
     parser = bench.parser_with(__doc__, vocabulary=100_000)
     add = parser.add_argument
-    add("--pairs", type=int, nargs="+", default=[100_000, 1_000_000, 10_000_000])
-    add("--workers", type=int, nargs="+", default=[1])
+    pairs = [100_000, 1_000_000, 10_000_000]
+    add("--pairs", type=int, nargs="+", default=pairs, help="sentence pairs of each text")
+    add("--workers", type=int, nargs="+", default=[1], help="numbers of processes")
     add("--longest", type=int, default=20, help="most words of a sentence")
-    add("--part-lines", type=int, default=200_000)
-    add("--seed", type=int, default=1)
+    add("--part-lines", type=int, default=200_000, help="pairs in a part")
+    add("--seed", type=int, default=1, help="seed of the random text")
     add("--folder", type=Path, help="folder for texts and output (the system's temporary folder)")
     return parser.parse_args()
 

@@ -262,13 +262,14 @@ def arguments() -> argparse.ArgumentParser:
         **{"threads": 1, "device": "cpu", "repeats": 9, "warmup": 5, "dropout": 0.1},
         **{"tokens": [1000], "vocabulary": [32_000]},
     )
-    parser.add_argument("--data", help="a binarized corpus with a joint dictionary")
-    parser.add_argument("--memory", action="store_true", help="measure nothing but memory")
-    parser.add_argument("--more", action="append", default=[], metavar="FLAG")
-    parser.add_argument("--toolkits", nargs="*", default=[], metavar="NAME=FOLDER")
-    parser.add_argument("--updates", type=int, default=5, help="updates of each side in a round")
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
-    parser.add_argument("--verbose", action="store_true", help="show what the sides log")
+    add = parser.add_argument
+    add("--data", help="a binarized corpus with a joint dictionary")
+    add("--memory", action="store_true", help="measure nothing but memory")
+    add("--more", action="append", default=[], metavar="FLAG", help="flag of the side `more`")
+    add("--toolkits", nargs="*", default=[], metavar="NAME=FOLDER", help="other toolkits to time")
+    add("--updates", type=int, default=5, help="updates of each side in a round")
+    add("--models", nargs="+", default=list(MODELS), choices=MODELS, help="models to train")
+    add("--verbose", action="store_true", help="show what the sides log")
     return parser
 
 
