@@ -45,8 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = _as_options(sys.argv[1:] if arguments is None else [*arguments])
     args = build_parser(only=words[0] if words else None).parse_args(words)
     try:
-        options.keep_inputs(args)
-        options.require_folders(args)
+        options.check_paths(args)
         with files.cleaned_up():
             status = args.run(args)
         sys.stdout.flush()
@@ -93,7 +92,7 @@ def _open_closed_streams() -> None:
 
 
 def build_parser(only: str | None = None) -> Parser:
-    """Build the parser of ``fairseq-ext`` with every subcommand, or with ``only`` one of them."""
+    """Build the parser of ``fairseq-ext`` with all subcommands, or with ``only`` if it is one."""
     parser = Parser(
         prog="fairseq-ext",
         usage="%(prog)s [-h] [--version] COMMAND ...",

@@ -2,11 +2,11 @@
 
 A subcommand has a module with its name (``scaling_fit.py`` for ``scaling-fit``). The module's
 function ``add(commands)`` adds a parser, and sets the parser's default ``run``: a function that
-takes the parsed arguments, and may return an exit status. Until ``run`` is called, a module imports
-little more than argparse.
+takes the parsed arguments, and may return an exit status. So that ``--help`` is fast, only ``run``
+imports more than argparse and the like.
 
-``MODULES`` lists the subcommands that share the module of another subcommand. The function
-``add_NAME`` of this module adds the subcommand NAME.
+``MODULES`` names the module of each subcommand that has none of its own. There the function
+``add_NAME`` adds the subcommand NAME.
 
 An architecture keeps its own subcommands in its folder ``commands``. The architecture's
 ``__init__.py`` lists them in ``COMMANDS``, which has the form of ``GROUPS``, and its pictures for
@@ -122,7 +122,7 @@ def add_all(parser: Parser, only: str | None = None) -> None:
 
 
 def _add_examples(parsers: dict[str, Parser], prefix: str = "") -> None:
-    """Give each parser its entry of :data:`EXAMPLES`; ``prefix`` is "plot " for ``plot curves``."""
+    """Set the examples that the parsers show; ``prefix`` is "plot " for ``plot curves``."""
     for name, parser in parsers.items():
         parser.example = EXAMPLES.get(f"{prefix}{name}", parser.example)
         for action in parser._actions:

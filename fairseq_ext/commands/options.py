@@ -69,27 +69,30 @@ def named_values(option: str, form: str, items: Sequence[str]) -> dict[str, str]
     return values
 
 
-def keep_inputs(args: Any) -> None:
-    """Refuse a command line that would overwrite an input, or write two outputs to one file.
+def check_paths(args: Any) -> None:
+    """Refuse a command line if an output cannot be written, or would overwrite an input.
 
     The arguments in :data:`OUTPUTS` are outputs; all other paths in ``args`` are inputs. A command
-    that writes several files sets ``endings``, which replace the ending of ``--output``.
+    that writes several files sets ``endings``, which replace the ending of ``--output``. A command
+    that makes the folder of ``--output`` sets ``makes_folder``.
 
     Raises:
         DataError: an input would be overwritten.
         ConfigError: two outputs are one file.
+        EnvironmentProblem: the folder of an output does not exist.
     """
+    paths = {name: getattr(args, name, None) for name in OUTPUTS}
+    outputs = {name: path for name, path in paths.items() if isinstance(path, Path)}
     written: dict[str, str] = {}
-    for name in OUTPUTS:
-        path = getattr(args, name, None)
-        if not isinstance(path, Path) or files.is_special(path):
+    for name, path in outputs.items():
+        if files.is_special(path):
             continue
-        outputs = [path]
+        written_paths = [path]
         if name == "output" and hasattr(args, "endings"):
             from fairseq_ext.evaluation import plots
 
-            outputs = [plots.with_ending(path, ending) for ending in args.endings]
-        for file in outputs:
+            written_paths = [plots.with_ending(path, ending) for ending in args.endings]
+        for file in written_paths:
             place, option = os.path.realpath(file), f"--{name}"
             if place in written:
                 raise ConfigError(
@@ -98,17 +101,8 @@ def keep_inputs(args: Any) -> None:
             written[place] = option
     read = (path for name in vars(args) if name not in OUTPUTS for path in _read(args, name))
     files.keep_inputs(read, written)
-
-
-def require_folders(args: argparse.Namespace) -> None:
-    """Raise EnvironmentProblem if the folder of an output does not exist.
-
-    The folder of ``--output`` may be missing if the command sets ``makes_folder``.
-    """
-    made_by_command = ("output",) if getattr(args, "makes_folder", False) else ()
-    for name in OUTPUTS:
-        path = getattr(args, name, None)
-        if name not in made_by_command and isinstance(path, Path):
+    for name, path in outputs.items():
+        if name != "output" or not getattr(args, "makes_folder", False):
             files.require_folder_of(path, f"--{name}")
 
 

@@ -181,7 +181,7 @@ def _run(args: argparse.Namespace) -> None:
     data, lines = _data_or_text(request, models)
     refuse_unused_data(data, models, "DATA", request.search.engine, request.search.fp16)
     request = dataclasses.replace(request, path=models, data=data, lines=lines)
-    options.keep_inputs(request)  # again, because only now models and data are paths
+    options.check_paths(request)  # again, because only now models and data are paths
     translate(request)
 
 

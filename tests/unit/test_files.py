@@ -582,7 +582,7 @@ def test_no_command_writes_over_what_it_reads(case, tmp_path):
 )
 @pytest.mark.usefixtures("files_of_every_kind")
 def test_outputs_that_may_be(words: str):
-    options.keep_inputs(cli.build_parser().parse_args(words.split()))
+    options.check_paths(cli.build_parser().parse_args(words.split()))
 
 
 @pytest.mark.usefixtures("files_of_every_kind")
@@ -594,7 +594,7 @@ def test_two_outputs_are_two_files():
         ("compare --system a=hyp --ref ref -o out --json out.json", r" out\.json, which"),
     ):
         with pytest.raises(ConfigError, match=f"`--json` must be another file than{named}"):
-            options.keep_inputs(cli.build_parser().parse_args(words.split()))
+            options.check_paths(cli.build_parser().parse_args(words.split()))
     for path in ("/dev/stdout", "/dev/null"):
         words = f"translate bin --path run.pt -o {path} --json {path}"
-        options.keep_inputs(cli.build_parser().parse_args(words.split()))
+        options.check_paths(cli.build_parser().parse_args(words.split()))
