@@ -206,7 +206,7 @@ def translate(request: Request) -> None:
         several: list[int] = []  # lines that seem to have several sentences
         translations = translate_all(request, translate_lines)
         if not request.split_sentences:
-            translations = _noticed(translations, several)
+            translations = _recording(translations, several)
         if sys.stderr.isatty():
             from tqdm import tqdm  # only for a terminal, because the import takes time
 
@@ -262,9 +262,9 @@ def _require_no_text(paths: Iterable[Path]) -> None:
 def _data_or_text(
     request: Request, models: Sequence[Path]
 ) -> tuple[Path | None, Sequence[str] | None]:
-    """Return the positional arguments as a pair: a data folder, and lines of text.
+    """Return the positional arguments as ``(data folder, None)`` or ``(None, lines of text)``.
 
-    At least one of the two is None. Raise ConfigError if the arguments are neither.
+    Return two None if there are none; raise ConfigError if they are neither folder nor text.
     """
     from fairseq_ext.checkpoints import bundle, published
 
@@ -335,7 +335,7 @@ def load(request: Request) -> tuple[Translates, TranslateLines]:
             splitter=splitter,
             keeper=keeper,
         )
-        return translations if utility is None else mbr.best_agreeing(translations, utility)
+        return translations if utility is None else mbr.keep_best(translations, utility)
 
     return model.translator, translate
 
@@ -383,8 +383,8 @@ def write(
     return number
 
 
-def _noticed(translations: Iterable[Translation], several: list[int]) -> Iterator[Translation]:
-    """Yield ``translations``; list in ``several`` the lines that seem to have several sentences."""
+def _recording(translations: Iterable[Translation], several: list[int]) -> Iterator[Translation]:
+    """Yield ``translations``; add to ``several`` the lines that seem to have several sentences."""
     from fairseq_ext.text.sentences import seem_several
 
     for translation in translations:
@@ -502,8 +502,8 @@ def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     """Describe what the translations depend on, for a manifest: files by checksum, and options.
 
     Options that may differ between workers are left out: devices, memory, paths and --skip-long.
-    A finished part does not depend on --skip-long: without this option, a worker fails at a line
-    that is too long, and does not finish the part.
+    --skip-long cannot change a finished part: a worker without it stops at a line that is too
+    long, and does not finish the part.
     """
     values = dataclasses.asdict(request.search) | dataclasses.asdict(request.text)
     values |= {name: getattr(request, name) or None for name in OF_JOB}

@@ -30,7 +30,7 @@ def available_threads() -> int:
 class EngineTranslator:
     """A translator of tokenized lines by the engine.
 
-    Several Python threads may call it; they take turns. It has the attributes of
+    Several Python threads may call its methods; they take turns. The attributes are those of
     :class:`~fairseq_ext.decoding.translator.Translator`.
 
     Args:
@@ -123,7 +123,7 @@ class EngineTranslator:
         return scored
 
     def _split(self, line: str) -> list[str]:
-        """Split a line into its sentence and, if the search has constraints, its constraints."""
+        """Split a line into its sentence and, if the search allows any, its constraints."""
         return line.split("\t") if self._search.constraints else [line]
 
     def _encode_constraints(self, constraints: Sequence[str]) -> list[int]:

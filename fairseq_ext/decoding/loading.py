@@ -116,9 +116,9 @@ def refuse_unused_data(
     engine: str = DEFAULT,
     fp16: bool = False,
 ) -> None:
-    """Raise ConfigError if ``data``, a folder with dictionaries, would have no effect.
+    """Raise ConfigError if ``data``, a folder with dictionaries, is set but would not be read.
 
-    Bundles that the engine runs use their own dictionaries. Whether the engine runs all models
+    A bundle that the engine runs has its own dictionaries. Whether the engine runs all models
     depends on the search options ``engine`` and ``fp16``. The message calls the option ``name``.
     """
     if data is not None and _run_by_engine(models, engine, fp16):
@@ -140,7 +140,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _defaults(paths: Sequence[Path]) -> SearchDefaults:
-    """Return the search defaults of a bundle or an ensemble's first bundle; {} for other models."""
+    """Return the search defaults of the first bundle; {} if a model is no bundle for the engine."""
     if not bundle.is_bundle(paths[0]) or not all(map(bundle.has_program, paths[1:])):
         return {}
     defaults = bundle.read(paths[0]).search

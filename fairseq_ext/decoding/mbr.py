@@ -1,13 +1,13 @@
 """Minimum Bayes risk decoding: choose the candidate that agrees best with all others.
 
-It follows section 4.3 of the BMT paper, after Freitag et al. 2022::
+Section 4.3 of the BMT paper gives the equation, after Freitag et al. 2022::
 
     h_MBR = argmax_{h ∈ H} (1 / |H|) Σ_{y ∈ H} u(h, y)
 
-H are samples of the model, and the sum includes y = h. A sentence sampled twice is in H twice.
-Among equally good candidates the first one wins; fairseq lists the most probable one first. The
-utility u(h, y) says how good h would be if y were the reference: sacrebleu's sentence-level chrF or
-BLEU, COMET in a Python environment of its own, or any metric of the optional library ``mbrs``.
+The candidates H are samples of the model; a sentence sampled twice is in H twice, and the sum
+includes y = h. Among equally good candidates, the first wins; fairseq lists the most probable one
+first. The utility u(h, y) says how good h would be if y were the reference: sacrebleu's chrF or
+BLEU of the sentence, COMET in its own Python environment, or any metric of the library ``mbrs``.
 """
 
 import ast
@@ -60,7 +60,7 @@ class SacrebleuUtility:
 
 
 class NeuralUtility:
-    """A neural metric as utility. It runs in its own process, which ends with this object."""
+    """A neural metric as utility. The metric runs in a process, which ends with this object."""
 
     reads_source = True
 
@@ -306,7 +306,7 @@ def _mean(decisions: Sequence[Decision], name: str) -> float:
     return float(np.mean([getattr(decision, name) for decision in decisions]))
 
 
-def best_agreeing(translations: Iterable[Translation], utility: Utility) -> Iterator[Translation]:
+def keep_best(translations: Iterable[Translation], utility: Utility) -> Iterator[Translation]:
     """Keep only one sample of each line, the one that :func:`decide` chooses.
 
     Lines that were not translated (empty or too long) stay as they are.

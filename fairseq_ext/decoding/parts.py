@@ -35,42 +35,42 @@ class Folder:
     details: bool = False  # whether each part has a file of details beside its text
     line_by_line: bool = True  # whether a part's translation has as many lines as its source
 
-    def text(self, part: Part) -> Path:
+    def text_path(self, part: Part) -> Path:
         """Return the path of the file with a part's translations."""
         return self.path / f"part-{part.number:06d}.txt"
 
-    def details_of(self, part: Part) -> Path:
-        """Return the path of a part's file of scores and alignments, one JSON object per line."""
-        return self.text(part).with_suffix(".jsonl")
+    def details_path(self, part: Part) -> Path:
+        """Return the path of the file with a part's scores and tokens, a JSON object per line."""
+        return self.text_path(part).with_suffix(".jsonl")
 
     @property
     def shared(self) -> SharedFolder:
-        """The :class:`SharedFolder` through which several workers translate the parts."""
+        """The folder's :class:`SharedFolder`, through which workers share out the parts."""
         return SharedFolder(self.path, HEAD)
 
     def missing(self, parts: Sequence[Part]) -> list[Part]:
         """Return the ``parts`` that no worker has translated yet."""
-        parts_by_name = {self.text(part).name: part for part in parts}
+        parts_by_name = {self.text_path(part).name: part for part in parts}
         return [parts_by_name[name] for name in self.shared.missing([*parts_by_name])]
 
     def work(self, parts: Sequence[Part], write: WritePart) -> None:
-        """Translate ``parts`` together with other workers, until none of them is missing.
+        """Translate ``parts`` together with other workers; return when all are translated.
 
         For each part that this worker translates, ``write(part, translations, details)`` is called
         with open files. ``details`` is None if no details are requested.
         """
-        parts_by_name = {self.text(part).name: part for part in parts}
+        parts_by_name = {self.text_path(part).name: part for part in parts}
         self.shared.work([*parts_by_name], lambda name: self._write(parts_by_name[name], write))
 
     def _write(self, part: Part, write: WritePart) -> None:
         with contextlib.ExitStack() as stack:
-            out = stack.enter_context(atomic_write(self.text(part)))  # this file appears last
+            out = stack.enter_context(atomic_write(self.text_path(part)))  # this file appears last
             details = None
             if self.details:
-                details = stack.enter_context(atomic_write(self.details_of(part)))
+                details = stack.enter_context(atomic_write(self.details_path(part)))
             write(part, out, details)
-            sums = stack.enter_context(atomic_write(self.text(part).with_suffix(".sha256")))
-            for file, path in ((out, self.text(part)), (details, self.details_of(part))):
+            sums = stack.enter_context(atomic_write(self.text_path(part).with_suffix(".sha256")))
+            for file, path in ((out, self.text_path(part)), (details, self.details_path(part))):
                 if file is not None:
                     file.flush()
                     sums.write(f"{sha256(file.name)}  {path.name}\n")
@@ -89,12 +89,12 @@ class Folder:
                 file.writelines(self._content(details))
 
     def _content(self, details: bool) -> Iterator[bytes]:
-        """Yield the texts or details of all parts in order; DataError if a checksum is wrong."""
+        """Yield the translations or details of each part; DataError if a checksum is wrong."""
         for part in self.parts:
-            path = self.details_of(part) if details else self.text(part)
+            path = self.details_path(part) if details else self.text_path(part)
             content = path.read_bytes()
             lines, checksum = content.count(b"\n"), hashlib.sha256(content).hexdigest()
-            checksums = head(self.text(part).with_suffix(".sha256"), 1000).split(b"\n")
+            checksums = head(self.text_path(part).with_suffix(".sha256"), 1000).split(b"\n")
             again = "delete it and run the same command again."
             if lines != part.lines and (details or self.line_by_line):
                 raise DataError(f"{path} has {lines:,} lines instead of {part.lines:,}; {again}")

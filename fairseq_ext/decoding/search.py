@@ -118,7 +118,7 @@ class Candidate:
 
 @dataclass
 class Counts:
-    """Numbers of source tokens read, of unknown ones among them, and of target tokens written."""
+    """Counts of source tokens read, of unknown source tokens, and of target tokens written."""
 
     source: int = 0
     unknown: int = 0
@@ -132,8 +132,8 @@ Translates: TypeAlias = "Translator | EngineTranslator"
 def require_compatible(constraints: str | None, **options: object) -> None:
     """Raise ConfigError if ``constraints`` is set together with one of ``options``.
 
-    ``options`` maps the names of options such as ``keep`` to their values. These options change a
-    line before it is translated, and would also change the constraints in the line.
+    ``options`` has values of options such as ``keep``, by name. These options change a line before
+    it is translated, and would change the constraints in the line, too.
     """
     names = [flag(name) for name, value in options.items() if value]
     if constraints is not None and names:

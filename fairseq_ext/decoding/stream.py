@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 class TextCodec(NamedTuple):
-    """Two functions: one from a line of text to a line of tokens, and one back."""
+    """A function that turns a line of text into a line of tokens, and a function that undoes it."""
 
     encode: Step
     decode: Step
@@ -33,7 +33,7 @@ class TextCodec(NamedTuple):
         return self._replace(encode=encode)
 
     def ranked(self, candidates: Sequence[Candidate]) -> "Ranked":
-        """Return the translations of a sentence with their texts."""
+        """Turn the translations of a sentence into text; return both."""
         return Ranked([self.decode(candidate.tokens) for candidate in candidates], candidates)
 
 
@@ -148,11 +148,11 @@ def translations(
 
 
 class SpannedSentences:
-    """Sentences in which masks replace spans that must stay unchanged, such as URLs.
+    """Sentences with spans that must stay unchanged, such as URLs.
 
-    The caller translates ``texts``, the masked sentences, and gives the results to :meth:`restore`.
-    If all translations of a sentence have lost a mask, the caller translates the texts between the
-    spans one by one, and gives these results to :meth:`complete`.
+    The caller translates ``texts``, in which masks replace the spans; :meth:`restore` puts the
+    spans back. If every translation of a sentence has lost a mask, the caller translates the texts
+    between its spans one by one; :meth:`complete` joins these translations with the spans.
     """
 
     def __init__(self, sentences: Sequence[str], keeper: Keeper) -> None:
@@ -164,11 +164,11 @@ class SpannedSentences:
     def restore(
         self, ranked: Sequence[Ranked], most: int | None = None
     ) -> tuple[list[str], list[int]]:
-        """Replace the masks in the translations of the masked sentences, ``ranked``, by the spans.
+        """Replace the masks in ``ranked``, the translations of :attr:`texts`, by the spans.
 
-        The object stores the results, at most ``most`` for each sentence (None: all). Some
-        sentences may have no translation with all masks. Return the texts between their spans,
-        which the caller must still translate, and for each text the index of its sentence.
+        At most ``most`` translations of each sentence are kept (None: all). If no translation of a
+        sentence has all masks, the caller must translate the texts between its spans. Return these
+        texts of all such sentences, and for each text the index of its sentence.
         """
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
             restored = zip(map(line.restored, row.texts), row.candidates, strict=True)
@@ -186,7 +186,10 @@ class SpannedSentences:
         return [part for part, _ in parts], [place for _, place in parts]
 
     def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
-        """Return all translations; ``ranked`` are those of the texts from :meth:`restore`."""
+        """Return the translations of all sentences, with the spans.
+
+        ``ranked`` has the translations of the texts that :meth:`restore` returned.
+        """
         translated, results = iter(ranked), list[Ranked]()
         for line, result in zip(self._masked, self._results, strict=True):
             if result is None:
@@ -203,9 +206,9 @@ def join_parts(
 ) -> Ranked:
     """Join the translations of a line's parts into translations of the line, best first.
 
-    The line's best translation joins the best one of each part, and so on. ``splitter`` split the
-    line into ``parts``; their translations come next in ``translated``. Indentations, and bullets
-    and numbers of list items, stay as they are. A part without a translation becomes "".
+    The first joins the best translation of each part, the second the second best, and so on.
+    ``splitter`` has split the line into ``parts``; ``translated`` yields their translations next.
+    Indentation, bullets and numbers of list items stay. A part without a translation becomes "".
     """
     rows = [*islice(translated, len(parts))]
     if len(parts) == 1:

@@ -47,8 +47,8 @@ class Options(TypedDict, total=False):
 class Model:
     """A trained model that translates lines of text. Several threads may call its methods.
 
-    ``target`` turns a line of text in the target language into tokens. ``search`` is the default
-    search of all calls.
+    ``codec`` turns text into tokens and back, ``target`` turns text in the target language into
+    tokens, and ``search`` is the default search of all calls.
 
     Attributes:
         src, tgt: languages.

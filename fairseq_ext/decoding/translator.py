@@ -264,9 +264,9 @@ def _configuration(data: str | Path, search: Search) -> Any:
 
 
 def forked_random_numbers(search: Search) -> AbstractContextManager[None]:
-    """Return a context that, at its end, restores the state of torch's random generators.
+    """Return a context that, at its end, restores the state of torch's random number generators.
 
-    Generators of GPUs are left alone if ``search`` asks for the CPU and CUDA is not yet in use.
+    Those of GPUs are left alone if ``search`` asks for the CPU and CUDA is not yet in use.
     """
     cuda = torch.cuda.is_initialized() or (torch.cuda.is_available() and not search.cpu)
     return torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else [])

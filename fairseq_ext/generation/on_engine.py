@@ -282,9 +282,8 @@ class NativeGenerator:
         if candidate.attention is not None:
             attention = torch.zeros(len(tokens), len(source))
             attention[:, source.ne(symbols.pad)] = torch.from_numpy(candidate.attention)
-            if hasattr(self._fallback, "extract_alignment"):
-                align = self._fallback.extract_alignment
-                alignment = align(attention, source, tokens, symbols.pad, symbols.end)
+            align = self._fallback.extract_alignment  # without it, there would be no attention
+            alignment = align(attention, source, tokens, symbols.pad, symbols.end)
             attention = attention.t()
         return {
             "tokens": tokens,

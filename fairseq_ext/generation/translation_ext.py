@@ -258,12 +258,12 @@ class Affixes(NamedTuple):
 
     @property
     def source(self) -> list[int]:
-        """The dictionary indices of the source's prefix and suffix, without those that are None."""
+        """The dictionary indices of the symbols around a source, without None."""
         return [symbol for symbol in self[:2] if symbol is not None]
 
     @property
     def target(self) -> list[int]:
-        """The dictionary indices of the target's prefix and suffix, without those that are None."""
+        """The dictionary indices of the symbols around a target, without None."""
         return [symbol for symbol in self[2:] if symbol is not None]
 
 
