@@ -139,7 +139,7 @@ def _run(args: argparse.Namespace) -> None:
             source=source,
             tokenizer=tokenizer,
             training=request.training,
-            extra_metrics=request.metrics.of_text,
+            extra_metrics=request.metrics.text_metrics,
             kinds=request.kinds,
             differing=request.differing,
             latencies=latencies,

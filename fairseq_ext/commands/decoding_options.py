@@ -1,8 +1,8 @@
 """Options of the commands that translate: for search, for sampling, and for text.
 
 Most options for search have the names and types of fields of :class:`Search`. Options for text
-replace single steps of ``text.json``. This file, beside a model or its data, records how the text
-of the training became tokens.
+replace single steps of ``text.json``. This file is beside a model or its data, and records how the
+training text became tokens.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 
 
 def _number(default: float, text: str) -> Any:
-    """Declare an option that is None if absent; its help is ``text`` with the usual ``default``."""
+    """Declare an option that is None if absent; its help shows the usual ``default``."""
     return option(None, f"{text} ({default})")
 
 
 def specified(args: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return the options in ``names`` that are not None, as a dict of their values by name."""
+    """Return the values of the options ``names`` that are set (not None), by name."""
     return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
@@ -181,7 +181,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
 def chosen_codec(
     options: TextOptions, src: str, tgt: str, folders: Iterable[Path], constraints: bool = False
 ) -> TextCodec:
-    """Make the codec that turns text into tokens, and tokens into text.
+    """Make the codec, which turns a line of text into tokens and a line of tokens into text.
 
     The first ``text.json`` in ``folders``, if there is one, gives the steps, and each of the
     ``options`` that is set replaces a step. If ``constraints`` is True, a line may have target

@@ -100,7 +100,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def load(named: Named, request: Request) -> System:
-    """Load a system that the command line names: model, search options and text processing."""
+    """Load a system of the command line: its model, search options and text processing."""
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.checkpoints.size import read_size
     from fairseq_ext.decoding.loading import open_model

@@ -41,12 +41,12 @@ LOW_DISK, NO_DISK = 5e9, 0.5e9  # bytes for a run's checkpoints, and for a singl
 
 @dataclass(frozen=True)
 class Check:
-    """The result of a check: the status, what was checked, what was found, and the cure."""
+    """The result of a check of the installation."""
 
     status: str  # OK, NOTE, WARNING or ERROR
-    topic: str
-    finding: str
-    cure: str = ""
+    topic: str  # what was checked, such as "torch"
+    finding: str  # what was found, such as a version
+    cure: str = ""  # how to solve the problem, if there is one
 
 
 def add(commands: options.Subparsers) -> None:
@@ -182,7 +182,7 @@ def _fairseq_distribution() -> Iterator[Check]:
 
 
 def _quietly(action: Callable[[], Any]) -> str | None:
-    """Run ``action`` without its output; return its exception in one line, or None."""
+    """Run ``action``, but print nothing; return its exception in one line, or None."""
     text = io.StringIO()
     with warnings.catch_warnings(), redirect_stderr(text), redirect_stdout(text):
         warnings.simplefilter("ignore")

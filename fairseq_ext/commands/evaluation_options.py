@@ -1,9 +1,9 @@
 """Options of the commands that read and measure translations.
 
-They name the reference, metrics, BLEU's tokenizer, and the steps that turn translations into text.
-Each of ``score``, ``compare``, ``plot lengths``, ``hypotheses`` and ``mbr`` has some of them.
-Without options for these steps, the ``text.json`` of the run that made the translations decides. It
-records how the run's text became tokens.
+The options name the reference, metrics, BLEU's tokenizer, and the steps that turn translations into
+text. ``score``, ``compare``, ``plot lengths``, ``hypotheses`` and ``mbr`` each take some of them.
+If no option names the steps, they come from ``text.json`` in the folder of the run that made the
+translations. This file records how the run's text became tokens.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ReferenceOptions:
 
 @dataclass(frozen=True)
 class TokenizerOptions:
-    """The options for BLEU's tokenizer, and for the languages that choose it by default."""
+    """The option for BLEU's tokenizer, and those whose language chooses the default."""
 
     tokenize: str | None = option(
         None,
@@ -71,9 +71,10 @@ class TokenizerOptions:
     ) -> str:
         """Return the name of sacrebleu's tokenizer: ``--tokenize``, or the target language's.
 
-        The target language is the first that one of these names: ``-l``, ``--detokenize``, the
-        converters in ``undoing``, the ending of the reference file ``path``. If the language has no
-        tokenizer of its own, :func:`~fairseq_ext.evaluation.score.choose_tokenizer` decides.
+        The target language comes from ``-l``, or else from ``--detokenize``, ``undoing`` or the
+        ending of the reference file ``path``. ``undoing`` has the objects that turn the systems'
+        translations into text. :func:`~fairseq_ext.evaluation.score.choose_tokenizer` reads
+        ``references`` if the language has no tokenizer of its own.
         """
         from fairseq_ext.evaluation.score import choose_tokenizer
 
@@ -100,14 +101,14 @@ class ProcessOptions:
         settings = {"python": self.metric_python, "batch_size": self.metric_batch_size}
         return {name: value for name, value in settings.items() if value is not None}
 
-    def refuse(self, absent: str) -> None:
-        """Raise ConfigError if one of these options is set: they have no effect without ``absent``.
+    def refuse_without(self, metric: str) -> None:
+        """Raise ConfigError if an option is set: without ``metric`` there is no such process.
 
-        ``absent`` is an option that is missing, such as ``--metric comet:MODEL``.
+        ``metric`` is the missing option, such as ``--metric comet:MODEL``.
         """
         for name in ("metric_python", "metric_batch_size"):
             if getattr(self, name) is not None:
-                raise ConfigError(f"`{flag(name)}` goes with `{absent}`, which is missing.")
+                raise ConfigError(f"`{flag(name)}` goes with `{metric}`, which is missing.")
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,8 @@ class MetricOptions:
     process: ProcessOptions = dataclasses.field(default_factory=ProcessOptions)
 
     @property
-    def of_text(self) -> list[str]:
-        """The values of ``--metric`` that name a metric of sacrebleu."""
+    def text_metrics(self) -> list[str]:
+        """The values of ``--metric`` that name a metric of sacrebleu, each once."""
         return [name for name in dict.fromkeys(self.metric) if ":" not in name]
 
     @property
@@ -142,16 +143,16 @@ class MetricOptions:
     def source_path(self, reference: ReferenceOptions, latency: bool = False) -> Path | None:
         """Return the file with the source sentences: ``--source``, or the source of the test set.
 
-        Return None if there is no such file, or if nothing reads it: only neural metrics and a
-        measurement of ``latency`` do. Raise ConfigError for an unknown metric, or for an option
-        that needs a neural metric if there is none.
+        Return None if there is no such file, or if neither a neural metric nor a measurement of
+        ``latency`` needs it. Raise ConfigError for an unknown metric, or for an option that goes
+        with a neural metric but has none.
         """
         from fairseq_ext.evaluation.score import TEXT_METRICS
 
-        if unknown := [name for name in self.of_text if name not in TEXT_METRICS]:
+        if unknown := [name for name in self.text_metrics if name not in TEXT_METRICS]:
             raise wrong_value("--metric", f"{', '.join(TEXT_METRICS)} or comet:MODEL", unknown[0])
         if not self.neural:
-            self.process.refuse("--metric comet:MODEL")
+            self.process.refuse_without("--metric comet:MODEL")
             if self.source is not None and not latency:
                 raise ConfigError("`--source` goes with `--metric comet:MODEL`, which is missing.")
             if not latency:
@@ -176,7 +177,7 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class UndoingOptions:
-    """The options for turning translations into text.
+    """The options for turning translations, which are tokens, into text.
 
     The first rule that applies decides whether subword pieces are joined:
 
@@ -194,16 +195,16 @@ class UndoingOptions:
 
     @property
     def is_default(self) -> bool:
-        """Whether no option says how translations become text."""
+        """Whether none of these options is set."""
         return self.detokenize is None and not self.keep_tokens and self.remove_bpe is None
 
     def undoing(self, generated: Sequence[Path], subwords: str = "joined") -> Postprocessor:
-        """Return the converter of one system's translations to text.
+        """Return the object that turns one system's translations into text.
 
         ``generated`` has the system's outputs of fairseq-generate; the ``text.json`` of any counts
         for all. Without ``text.json`` and options, ``subwords`` decides: ``joined`` joins
         subword-nmt's pieces, ``none`` leaves all tokens as they are. Raise ConfigError if the
-        outputs need different converters, or options contradict each other.
+        ``text.json`` of two outputs differ, or options contradict each other.
         """
         from fairseq_ext.text.generated import Postprocessor, find
         from fairseq_ext.text.pipeline import Pipeline
@@ -245,7 +246,7 @@ class UndoingOptions:
 
 
 def add_undoing(parser: argparse.ArgumentParser, *, pieces: bool = False) -> None:
-    """Add the group of options for turning translations into text; ``pieces`` adds --remove-bpe."""
+    """Add the options for turning translations into text; --remove-bpe only if ``pieces``."""
     group = parser.add_argument_group(
         "how the training corpus was prepared",
         "Needed only where the run of the translations has no text.json, or to override it.",

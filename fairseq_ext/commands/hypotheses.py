@@ -1,4 +1,4 @@
-"""``hypotheses`` extracts fairseq-generate's translations; ``mbr`` chooses among sampled ones."""
+"""Read fairseq-generate's output: ``hypotheses`` extracts translations, ``mbr`` chooses samples."""
 
 import argparse
 from collections.abc import Sequence
@@ -121,7 +121,7 @@ def _mbr(args: argparse.Namespace) -> None:
 
     neural = mbr.is_neural(request.utility)
     if not neural:
-        request.process.refuse("--utility comet:MODEL")
+        request.process.refuse_without("--utility comet:MODEL")
     undoing = request.texts.undoing(request.generated, "none")
     settings = request.process.settings() if neural else {}
     if request.tokenizer.tokenize is not None and request.utility != "bleu":

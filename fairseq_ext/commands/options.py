@@ -48,14 +48,14 @@ def add_json(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def write_json(path: Path | None, data: Any) -> None:
-    """Write ``data`` as JSON to ``path``, unless it is None."""
+    """Write ``data`` as JSON to ``path``; do nothing if ``path`` is None."""
     if path is not None:
         with files.atomic_write(path) as file:
             file.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
 
 
 def named_values(option: str, form: str, items: Sequence[str]) -> dict[str, str]:
-    """Parse the values ``NAME=VALUE`` of a repeated option; return a dict from names to values.
+    """Parse ``items``, the values ``NAME=VALUE`` of a repeated option, into a dict.
 
     Messages show ``option`` and the ``form`` of its values, such as ``NAME=FILE``.
     Raise ConfigError if a value has another form, or a name is repeated.
@@ -107,7 +107,7 @@ def check_paths(args: Any) -> None:
 
 
 def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
-    """Yield the paths of an argument; for a folder, also the files in it that commands read."""
+    """Yield the paths in the argument ``name``, and the files in folders that commands read."""
     value = getattr(args, name)
     for path in value if isinstance(value, list) else [value]:
         if name in NAMED and isinstance(path, str):
@@ -125,9 +125,9 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """End the ``with`` block at SIGTERM, SIGHUP or Ctrl-C, and go on after it without an error.
+    """Let SIGTERM, SIGHUP and Ctrl-C end the ``with`` block without an error.
 
-    It must run within ``files.cleaned_up``, as every command does. There, SIGTERM raises
+    The block must run within ``files.cleaned_up``, as every command does. There, SIGTERM raises
     KeyboardInterrupt, which this function suppresses.
     """
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:

@@ -85,7 +85,7 @@ def _run(args: argparse.Namespace) -> None:
         measures: dict[str, Any] = {
             "source": source,
             "tokenizer": tokenizer,
-            "extra_metrics": request.metrics.of_text,
+            "extra_metrics": request.metrics.text_metrics,
             "compounds": request.split_compounds,
             "neural": metrics,
         }

@@ -38,7 +38,7 @@ def add(commands: options.Subparsers) -> None:
 
 
 def serve(settings: Settings) -> int:
-    """Serve until a signal, and return the exit status."""
+    """Run the server until a signal ends it, and return the exit status."""
     settings.check()
     settings = replace(settings, keys=_keys(settings), split_sentences=_splits(settings))
     from fairseq_ext.decoding.loading import files_of, models_of, refuse_unused_data
@@ -68,7 +68,10 @@ def serve(settings: Settings) -> int:
 
 
 def _splits(settings: Settings) -> bool:
-    """Return ``--split-sentences``, or else whether the library sentence-splitter is installed."""
+    """Decide whether to split lines into sentences; without the library, print a note.
+
+    ``--split-sentences`` decides or, if it is not given, whether sentence-splitter is installed.
+    """
     if settings.split_sentences is not None:
         return settings.split_sentences
     if importlib.util.find_spec("sentence_splitter") is not None:
