@@ -37,8 +37,7 @@ def add(commands: options.Subparsers) -> None:
 
 
 def _average(args: argparse.Namespace) -> None:
-    values = {name: getattr(args, name) for name in ("last_epochs", "last_updates", "best")}
-    choice = [(name, count) for name, count in values.items() if count is not None]
+    choice = options.specified(args, ("last_epochs", "last_updates", "best"))
     if (args.dir is not None) != bool(choice):
         raise ConfigError(
             "`--dir` needs one of `--last-epochs`, `--last-updates` and `--best`; `--inputs` goes "
@@ -46,7 +45,7 @@ def _average(args: argparse.Namespace) -> None:
         )
     from fairseq_ext.checkpoints import averaging, layout, storage
 
-    paths = averaging.select(args.dir, *choice[0]) if choice else args.inputs
+    paths = averaging.select(args.dir, *choice.popitem()) if choice else args.inputs
     files.keep_inputs(paths, [args.output])
     result = averaging.average_checkpoints(paths)
     storage.save(result, args.output)

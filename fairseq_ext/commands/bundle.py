@@ -86,7 +86,7 @@ def _bundle(args: argparse.Namespace) -> None:
         raise ConfigError("`--system` goes with `--scores`, which is missing.")
     scores = read_scores(args.scores, args.system) if args.scores else []
     checkpoint = model_of(args.model, args.src, args.tgt)
-    search = decoding_options.specified(args, decoding_options.MODEL_DEFAULTS)
+    search = options.specified(args, decoding_options.MODEL_DEFAULTS)
     Search(**search)  # refuses wrong values
     source_bundle = bundle.read(checkpoint) if bundle.is_bundle(checkpoint) else None
     task = layout.options(storage.peek(checkpoint), "task")

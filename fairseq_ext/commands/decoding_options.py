@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_ext.commands.options import specified
 from fairseq_ext.decoding.search import BUFFER, Search
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, SHORTLIST_HELP
 from fairseq_ext.engine import HELP as ENGINE_HELP
@@ -26,29 +27,17 @@ if TYPE_CHECKING:
 
 MODEL_DEFAULTS = ("beam", "lenpen", "max_len_a", "max_len_b")
 """Options for which a model may have defaults."""
-# Groups of the fields of `SearchOptions`:
-SEARCH = ("beam", "nbest", "lenpen", "gnmt_lenpen")
-LIMITS = ("max_len_a", "max_len_b", "max_tokens")
-ENGINE = ("constraints", "buffer_size", "skip_long", "engine", "shortlist", "fp16", "cpu")
+SEARCH = ("constraints", "beam", "nbest", "lenpen", "gnmt_lenpen")
 DRAWS = ("epsilon_sampling", "sampling_topk", "seed")
 EPSILON, UTILITY = 0.02, "chrf"  # defaults of --epsilon-sampling and --utility with --mbr
-OPTIONS_OF_MODE = {
-    "search": ("constraints", *SEARCH),
-    "sampling": ("nbest", *DRAWS),
-    "mbr": (*DRAWS, "utility"),
-}
-"""The options of search and sampling that have an effect in each mode; others are refused."""
+OPTIONS_OF_MODE = {"search": SEARCH, "sampling": ("nbest", *DRAWS), "mbr": (*DRAWS, "utility")}
+"""The options in ``SEARCH``, ``DRAWS`` and ``utility`` that have an effect in each mode."""
 TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 
 
 def _number(default: float, text: str) -> Any:
     """Declare an option that is None if absent; its help shows the usual ``default``."""
     return option(None, f"{text} ({default})")
-
-
-def specified(args: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return the values of the options ``names`` that are set (not None), by name."""
-    return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
 @dataclass(frozen=True)
@@ -110,23 +99,19 @@ class SearchOptions:
         metavar="U",
     )
 
-    @property
-    def mode(self) -> str:
-        """How translations are chosen: ``search``, ``sampling`` or ``mbr``."""
-        return "sampling" if self.sampling else "search" if self.mbr is None else "mbr"
-
     def check(self) -> None:
-        """Raise ConfigError for an option that has no effect in this :attr:`mode`."""
+        """Raise ConfigError for an option that has no effect with ``--sampling`` or ``--mbr``."""
+        mode = "sampling" if self.sampling else "search" if self.mbr is None else "mbr"
         if self.mbr is not None:
             require_at_least(self, mbr=1)
         if self.sampling and self.mbr is not None:
             raise ConfigError("`--sampling` does not go with `--mbr`, which samples by itself.")
-        for name in ("constraints", *SEARCH, *DRAWS, "utility"):
-            if getattr(self, name) is None or name in OPTIONS_OF_MODE[self.mode]:
+        for name in specified(self, (*SEARCH, *DRAWS, "utility")):
+            if name in OPTIONS_OF_MODE[mode]:
                 continue
             fault = "goes with `--mbr`, which is missing"
-            if name in OPTIONS_OF_MODE["search"]:
-                fault = f"does not go with `--{self.mode}`, which samples instead of searching"
+            if name in SEARCH:
+                fault = f"does not go with `--{mode}`, which samples instead of searching"
             elif name in DRAWS:
                 fault = "goes with `--mbr` or `--sampling`, which are missing"
             raise ConfigError(f"`{flag(name)}` {fault}.")
@@ -139,9 +124,9 @@ class SearchOptions:
         ``--sampling-topk`` is above 0. Raise ConfigError as :meth:`check` does.
         """
         self.check()
-        shared = (*SEARCH, *LIMITS, *DRAWS, "fp16", "cpu", "engine", "shortlist", "constraints")
-        values = {**model_defaults, **specified(self, shared)}
-        if self.mode != "search":
+        names = [name for name in vars(self) if hasattr(Search, name)]
+        values = {**model_defaults, **specified(self, names)}
+        if self.sampling or self.mbr is not None:
             count = self.mbr or values.get("nbest", Search.nbest)
             values |= {"sampling": True, "beam": count, "nbest": count, "lenpen": Search.lenpen}
         if self.mbr is not None and not self.sampling_topk:
@@ -151,9 +136,10 @@ class SearchOptions:
 
 def add_search(parser: argparse.ArgumentParser) -> None:
     """Add the options of :class:`SearchOptions` in two groups, for search and for samples."""
-    add_options(parser.add_argument_group("search"), SearchOptions, (*SEARCH, *LIMITS, *ENGINE))
-    group = parser.add_argument_group("samples instead of search")
-    add_options(group, SearchOptions, ("sampling", "mbr", *DRAWS, "utility"))
+    sampling = ("sampling", "mbr", *DRAWS, "utility")
+    search = SearchOptions.__dataclass_fields__.keys() - sampling
+    add_options(parser.add_argument_group("search"), SearchOptions, search)
+    add_options(parser.add_argument_group("samples instead of search"), SearchOptions, sampling)
 
 
 @dataclass(frozen=True)

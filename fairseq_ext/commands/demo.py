@@ -109,7 +109,7 @@ def load(named: Named, request: Request) -> System:
     from fairseq_ext.text.sentences import UNSPLIT, sentence_splitter
 
     def search(defaults: SearchDefaults) -> Search:
-        numbers = {**defaults, **decoding_options.specified(request, SEARCH)}
+        numbers = {**defaults, **options.specified(request, SEARCH)}
         return Search(**numbers, cpu=request.cpu, attention=True)
 
     if not named.data.is_dir():  # checked here, because a bundle would work without this folder

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_ext.commands.options import specified
 from fairseq_ext.utils.errors import ConfigError, printable, wrong_value
 from fairseq_ext.utils.option_fields import Once, add_options, flag, option
 
@@ -106,9 +107,8 @@ class ProcessOptions:
 
         ``metric`` is the missing option, such as ``--metric comet:MODEL``.
         """
-        for name in ("metric_python", "metric_batch_size"):
-            if getattr(self, name) is not None:
-                raise ConfigError(f"`{flag(name)}` goes with `{metric}`, which is missing.")
+        for name in specified(self, ("metric_python", "metric_batch_size")):
+            raise ConfigError(f"`{flag(name)}` goes with `{metric}`, which is missing.")
 
 
 @dataclass(frozen=True)

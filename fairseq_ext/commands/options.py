@@ -6,7 +6,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,11 @@ def write_json(path: Path | None, data: Any) -> None:
     if path is not None:
         with files.atomic_write(path) as file:
             file.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+
+
+def specified(args: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return the values of the options ``names`` that are set (not None), by name."""
+    return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
 def named_values(option: str, form: str, items: Sequence[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -63,30 +63,6 @@ class PartOptions:
         metavar="ADDRESS",
     )
 
-    def check(self, inputs: Sequence[Path] | None, outputs: Mapping[str, Path | None]) -> None:
-        """Raise ConfigError if ``--parts`` is needed but missing, or if options exclude each other.
-
-        ``inputs`` are files, or None for standard input. ``outputs`` maps the names of options to
-        the files that they write. None of these files may be in the folder of the parts.
-        """
-        if self.parts is None:
-            for name in ("part_lines", "shard", "ray"):
-                if getattr(self, name) is not None:
-                    raise ConfigError(f"`{flag(name)}` goes with `--parts`, which is missing.")
-            return
-        if self.part_lines is not None:
-            require_at_least(self, part_lines=1)
-        if self.ray is not None and self.shard is not None:
-            raise ConfigError("`--shard` does not go with `--ray`, which shares out the parts.")
-        if inputs is None:
-            raise ConfigError("`--parts` needs `--input`; standard input cannot be read again.")
-        for name, path in outputs.items():
-            if path and path.resolve().is_relative_to(self.parts.resolve()):
-                raise ConfigError(
-                    f"`{name}` {path} is in the folder of the parts, which has files of its own; "
-                    "name a file elsewhere."
-                )
-
 
 @dataclasses.dataclass(frozen=True)
 class Request:
@@ -128,7 +104,7 @@ class Request:
 
     def check(self) -> None:
         """Raise ConfigError if options do not go together."""
-        self.parts.check(self.input, {"--output": self.output, "--json": self.json})
+        self._check_parts()
         require_compatible(
             self.search.constraints,
             keep=self.keep,
@@ -136,6 +112,25 @@ class Request:
             markup=self.markup,
             split_sentences=self.split_sentences,
         )
+
+    def _check_parts(self) -> None:
+        parts = self.parts
+        if parts.parts is None:
+            for name in options.specified(parts, ("part_lines", "shard", "ray")):
+                raise ConfigError(f"`{flag(name)}` goes with `--parts`, which is missing.")
+            return
+        if parts.part_lines is not None:
+            require_at_least(parts, part_lines=1)
+        if parts.ray is not None and parts.shard is not None:
+            raise ConfigError("`--shard` does not go with `--ray`, which shares out the parts.")
+        if self.input is None:
+            raise ConfigError("`--parts` needs `--input`; standard input cannot be read again.")
+        for name, path in (("--output", self.output), ("--json", self.json)):
+            if path and path.resolve().is_relative_to(parts.parts.resolve()):
+                raise ConfigError(
+                    f"`{name}` {path} is in the folder of the parts, which has files of its own; "
+                    "name a file elsewhere."
+                )
 
 
 def add(commands: options.Subparsers) -> None:
