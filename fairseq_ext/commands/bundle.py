@@ -7,7 +7,6 @@ steps between text and tokens.
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fairseq_ext.commands import decoding_options, options
 from fairseq_ext.decoding.search import DATA_HELP, Search
@@ -16,7 +15,6 @@ from fairseq_ext.utils.errors import ConfigError, wrong_value
 from fairseq_ext.utils.option_fields import add_options
 
 OUTPUT = "bundle to write: a folder, or an archive if named OUT.zip or OUT.tar.zst"
-SIDES = {"src": "source", "tgt": "target"}
 
 
 def add(commands: options.Subparsers) -> None:
@@ -90,10 +88,10 @@ def _bundle(args: argparse.Namespace) -> None:
     Search(**search)  # refuses wrong values
     source_bundle = bundle.read(checkpoint) if bundle.is_bundle(checkpoint) else None
     task = layout.options(storage.peek(checkpoint), "task")
-    for side in ("src", "tgt"):
-        asked, trained = getattr(args, side), task.get(f"{SIDES[side]}_lang")
+    for flag, asked, side in (("--src", args.src, "source"), ("--tgt", args.tgt, "target")):
+        trained = task.get(f"{side}_lang")
         if asked not in (None, trained):
-            raise wrong_value(f"--{side}", f"{trained} for {args.model}", asked)
+            raise wrong_value(flag, f"{trained} for {args.model}", asked)
     changes = (args.data, args.numbers, args.shortlist, args.about, args.licence, scores, search)
     if source_bundle and not any(changes):
         written = write.copy(source_bundle, args.output)
@@ -277,13 +275,12 @@ def _models(args: argparse.Namespace) -> None:
     from fairseq_ext.evaluation import tables
     from fairseq_ext.model import find_model
 
-    rows: list[dict[str, Any]] = []
-    cells = []
+    rows, cells = [], []
     for name in find_model.shipped():
         model = bundle.read(find_model.SHIPPED / name)
         size = sum(path.stat().st_size for path in model.folder.iterdir() if path.is_file())
-        rows.append({"name": name, "src": model.src, "tgt": model.tgt})
-        rows[-1] |= {"architecture": model.architecture, "bytes": size}
+        about = {"src": model.src, "tgt": model.tgt, "architecture": model.architecture}
+        rows.append({"name": name, **about, "bytes": size})
         languages, megabytes = f"{model.src} → {model.tgt}", f"{size / 1e6:.1f} MB"
         cells.append([name, languages, f"{megabytes:>8}", model.architecture])
     options.write_json(args.json, rows)

@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any
 
 from fairseq_ext.commands import evaluation_options, options
 from fairseq_ext.utils import files
@@ -136,17 +135,16 @@ def _mbr(args: argparse.Namespace) -> None:
         raise ConfigError(
             f"`--source` does not go with `--utility {request.utility}`, which ignores it."
         )
-    sources: dict[str, Any] = {"source": request.source, "reads_source": utility.reads_source}
     # Candidates of a sentence, in all files together.
     pooled = request.candidates_of or request.num_candidates
-    sentences = mbr.read_candidates(request.generated, pooled, undoing, **sources)
-    progress = tqdm(sentences, desc="mbr", unit="sentence", disable=None)
+    sentences = mbr.read_candidates(
+        request.generated, pooled, undoing, source=request.source, reads_source=utility.reads_source
+    )
     seed = 1 if request.seed is None else request.seed
-    draw = {"size": request.num_candidates, "seed": seed}
-    decisions = [
-        mbr.decide(candidates, utility, mbr.random_subset(candidates, **draw))
-        for candidates in progress
-    ]
+    decisions = []
+    for candidates in tqdm(sentences, desc="mbr", unit="sentence", disable=None):
+        subset = mbr.random_subset(candidates, request.num_candidates, seed)
+        decisions.append(mbr.decide(candidates, utility, subset))
     with files.atomic_write(request.output) as file:
         file.writelines(decision.text + "\n" for decision in decisions)
     drawn = {"num_candidates": request.num_candidates, "candidates_of": pooled}

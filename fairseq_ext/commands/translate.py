@@ -306,9 +306,7 @@ def load(request: Request) -> tuple[Translates, TranslateLines]:
     model = open_model(request.path, request.data, languages, search.search)
     src, tgt = model.translator.src, model.translator.tgt
     constrained = search.constraints is not None
-    codec = decoding_options.chosen_codec(
-        request.text, src, tgt, model.folders, constraints=constrained
-    )
+    codec = decoding_options.chosen_codec(request.text, src, tgt, model.folders, constrained)
     splitter = sentence_splitter(src, tgt) if request.split_sentences else UNSPLIT
     model.versions.require_unchanged()
     utility = None
