@@ -125,4 +125,4 @@ def load(named: Named, request: Request) -> System:
     about = f"{src} → {tgt}, {size}"
     splitter = sentence_splitter(src, tgt) if request.split_sentences else UNSPLIT
     finder = keeper((), markup=False, addresses=request.keep_addresses)
-    return System(named.name, model.translator, codec, model.search, about, splitter, finder)
+    return System(named.name, model.translator, codec, about, splitter, finder)

@@ -315,12 +315,11 @@ def load(request: Request) -> tuple[Translates, TranslateLines]:
 
         utility = mbr.build_utility(search.utility or decoding_options.UTILITY)
 
-    def translate(raw: Iterable[bytes], name: Path | str, **place: int) -> Iterator[Translation]:
+    def translate(raw: Iterable[bytes], name: Path | str, **place: Any) -> Iterator[Translation]:
         translations = stream.translations(
             (line for _, line in decoded(raw, name, place.get("first", 1))),
             model.translator,
             codec,
-            search=model.search,
             name=str(name),
             **place,
             buffer=BUFFER if search.buffer_size is None else search.buffer_size,

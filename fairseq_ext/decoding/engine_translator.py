@@ -43,11 +43,11 @@ class EngineTranslator:
         self, model: EngineModel, search: Search | None = None, threads: int | None = None
     ) -> None:
         self._model = model
-        self._search = search or Search(**model.search)
-        rules = self._rules(self._search)
+        self.search = search or Search(**model.search)
+        rules = self._rules(self.search)
         listed = model.shortlist
-        if self._search.shortlist is not None:
-            listed = shortlist.read(self._search.shortlist, model.source, model.target)
+        if self.search.shortlist is not None:
+            listed = shortlist.read(self.search.shortlist, model.source, model.target)
         if listed is not None:
             listed.require(rules.candidate_count + 2)
         machine = Machine(model.program, packed=model.weights, shortlist=listed)
@@ -58,8 +58,8 @@ class EngineTranslator:
         self.src, self.tgt = model.src, model.tgt
         self.name = model.architecture
         self.limit, self.limit_name = model.program.longest_source, "the model takes"
-        if self._search.max_tokens < self.limit:
-            self.limit, self.limit_name = self._search.max_tokens, "`--max-tokens` allows"
+        if self.search.max_tokens < self.limit:
+            self.limit, self.limit_name = self.search.max_tokens, "`--max-tokens` allows"
         self.counts = Counts()
         self._counting = ForkSafeLock()
 
@@ -74,7 +74,7 @@ class EngineTranslator:
         search: Search | None = None,
     ) -> list[list[Candidate]]:
         """Translate like :meth:`fairseq_ext.decoding.translator.Translator.translate`."""
-        search = search or self._search
+        search = search or self.search
         rules = self._rules(search)
         numbers = range(len(sentences)) if numbers is None else numbers
         rows = [self._split(sentence) for sentence in sentences]
@@ -82,13 +82,13 @@ class EngineTranslator:
         required = [self._encode_constraints(constraints) for _, *constraints in rows]
         first = self._model.affixes[2]
         results: list[list[Candidate]] = [[] for _ in sentences]
-        for batch in _batches(list(map(len, sources)), self._search.max_tokens):
+        for batch in _batches(list(map(len, sources)), self.search.max_tokens):
             translated = self._team.translate(
                 [sources[place] for place in batch],
                 rules,
                 [first] * len(batch) if first else None,
                 [numbers[place] for place in batch],
-                [required[place] for place in batch] if self._search.constraints else None,
+                [required[place] for place in batch] if self.search.constraints else None,
             )
             for place, hypotheses in zip(batch, translated, strict=True):
                 best = hypotheses[: search.nbest]
@@ -115,7 +115,7 @@ class EngineTranslator:
         require_short(map(len, forced), self._model.program.longest_target)
         rules = Rules(beam=1, max_len_b=max(map(len, forced), default=1), listed=False)
         scored: list[np.ndarray] = [np.empty(0)] * len(targets)
-        for batch in _batches(list(map(len, encoded)), self._search.max_tokens):
+        for batch in _batches(list(map(len, encoded)), self.search.max_tokens):
             prefixes = [forced[place] for place in batch]
             hypotheses = self._team.translate([encoded[place] for place in batch], rules, prefixes)
             for place, (hypothesis,) in zip(batch, hypotheses, strict=True):
@@ -124,7 +124,7 @@ class EngineTranslator:
 
     def _split(self, line: str) -> list[str]:
         """Split a line into its sentence and, if the search allows any, its constraints."""
-        return line.split("\t") if self._search.constraints else [line]
+        return line.split("\t") if self.search.constraints else [line]
 
     def _encode_constraints(self, constraints: Sequence[str]) -> list[int]:
         """Encode constraints as the engine reads them: the tokens of each, followed by 0."""
@@ -159,7 +159,7 @@ class EngineTranslator:
             epsilon=search.epsilon_sampling,
             lenpen=search.gnmt_lenpen or search.lenpen,
             length_offset=5.0 if search.gnmt_lenpen else 0.0,
-            unordered=self._search.constraints == "unordered",
+            unordered=self.search.constraints == "unordered",
         )
         symbols = len(self._model.target)
         if rules.candidate_count + 2 > symbols:

@@ -27,10 +27,9 @@ Languages = tuple[str | None, str | None]  # source and target; None: the traini
 
 
 class Opened(NamedTuple):
-    """A model that is ready to translate, with its default search."""
+    """A model that is ready to translate, with its files."""
 
     translator: Translates
-    search: Search  # the default search of all calls
     folders: Sequence[Path]  # where its text.json may be; the first that has one is used
     versions: FileVersions  # versions of the model's files, before they were read
 
@@ -94,7 +93,7 @@ def open_model(
         translator, folders = Translator(data, paths, *languages, search), [*homes, data]
     if len(paths) > 1:
         _require_same_text({*homes}, translator.src, translator.tgt)
-    return Opened(translator, search, folders, versions)
+    return Opened(translator, folders, versions)
 
 
 def _require_same_text(folders: Iterable[Path], src: str, tgt: str) -> None:

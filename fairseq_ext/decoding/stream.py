@@ -98,9 +98,10 @@ def translations(
     """
     if buffer < 1:
         raise wrong_value("--buffer-size", "at least 1", buffer)
+    search = search or translator.search
 
     def translate(
-        sentences: Sequence[str], line_numbers: Sequence[int], search: Search | None = search
+        sentences: Sequence[str], line_numbers: Sequence[int], search: Search = search
     ) -> list[Ranked]:
         """Translate sentences; those that are empty or too long get no translation."""
         encoded = enumerate(map(codec.encode, sentences))
@@ -136,9 +137,9 @@ def translations(
         else:
             spanned = SpannedSentences(sentences, keeper)
             # Of all translations in the beam, the best that has every span is taken.
-            widest = search and replace(search, nbest=search.beam)
+            widest = replace(search, nbest=search.beam)
             masked = translate(spanned.texts, line_numbers, widest)
-            texts, places = spanned.restore(masked, search.nbest if search else None)
+            texts, places = spanned.restore(masked, search.nbest)
             numbers = [line_numbers[place] for place in places]
             ranked = spanned.complete(translate(texts, numbers) if texts else [])
         rows = iter(ranked)
@@ -161,12 +162,10 @@ class SpannedSentences:
         self._results: list[Ranked | None] = []
         self.texts = [line.text for line in self._masked]
 
-    def restore(
-        self, ranked: Sequence[Ranked], most: int | None = None
-    ) -> tuple[list[str], list[int]]:
+    def restore(self, ranked: Sequence[Ranked], most: int) -> tuple[list[str], list[int]]:
         """Replace the masks in ``ranked``, the translations of :attr:`texts`, by the spans.
 
-        At most ``most`` translations of each sentence are kept (None: all). If no translation of a
+        At most ``most`` translations of each sentence are kept. If no translation of a
         sentence has all masks, the caller must translate the texts between its spans. Return these
         texts of all such sentences, and for each text the index of its sentence.
         """

@@ -47,8 +47,8 @@ class Options(TypedDict, total=False):
 class Model:
     """A trained model that translates lines of text. Several threads may call its methods.
 
-    ``codec`` turns text into tokens and back, ``target`` turns text in the target language into
-    tokens, and ``search`` is the default search of all calls.
+    ``codec`` turns text into tokens and back; ``target`` turns text in the target language into
+    tokens.
 
     Attributes:
         src, tgt: languages.
@@ -56,11 +56,8 @@ class Model:
         limit: the most source tokens in a line, ``</s>`` included.
     """
 
-    def __init__(
-        self, translator: Translates, codec: TextCodec, target: stream.Step, search: Search
-    ) -> None:
+    def __init__(self, translator: Translates, codec: TextCodec, target: stream.Step) -> None:
         self._translator, self._codec, self._target = translator, codec, target
-        self._search = search
         self.src, self.tgt, self.name = translator.src, translator.tgt, translator.name
         self.limit = translator.limit
 
@@ -142,7 +139,7 @@ class Model:
         overrides: dict[str, Any] = {"beam": beam, "lenpen": lenpen}
         overrides |= {"max_len_a": max_len_a, "max_len_b": max_len_b}
         search = dataclasses.replace(
-            self._search,
+            self._translator.search,
             **{name: value for name, value in overrides.items() if value is not None},
             nbest=nbest,
             attention=alignments,
@@ -151,7 +148,7 @@ class Model:
         _require_count(buffer, "buffer")
         keep = [*_strings(_listed(keep, "keep"), "keep")]
         require_compatible(
-            self._search.constraints,
+            self._translator.search.constraints,
             keep=keep,
             keep_addresses=keep_addresses,
             markup=markup,
@@ -295,4 +292,4 @@ def load(
     if constraints is not None:
         codec = codec.with_constraints(target)
     model.versions.require_unchanged()
-    return Model(model.translator, codec, target, model.search)
+    return Model(model.translator, codec, target)

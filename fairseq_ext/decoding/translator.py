@@ -52,6 +52,7 @@ class Translator:
         name: name of the (last) model's architecture.
         limit: the most source tokens in a sentence, ``</s>`` included.
         limit_name: the start of a message about the limit, such as ``the model takes``.
+        search: the default search of all calls.
         counts: counts of all tokens so far.
 
     Raises:
@@ -68,8 +69,7 @@ class Translator:
         tgt: str | None = None,
         search: Search | None = None,
     ) -> None:
-        search = search or Search()
-        self._search = search
+        self.search = search = search or Search()
         with forked_random_numbers(search):
             self._cfg = _configuration(data, search)
             self._models, cfg, self._task = trained.load(data, paths, src, tgt)
@@ -102,7 +102,7 @@ class Translator:
 
     def _generator(self, search: Search) -> Any:
         """Return a generator for a search: one from an earlier call, or a new one."""
-        fixed = {name: getattr(self._search, name) for name in FIXED}
+        fixed = {name: getattr(self.search, name) for name in FIXED}
         search = dataclasses.replace(search, **fixed)
         generator = self._generators.get(search)
         if generator is None:
@@ -149,18 +149,18 @@ class Translator:
             ConfigError: the search is not possible.
             DataError: a constraint has tokens that the model does not write.
         """
-        search = search or self._search
+        search = search or self.search
         results: list[list[Candidate]] = [[] for _ in sentences]
         numbers = range(len(sentences)) if numbers is None else numbers
         words = self._task.source_dictionary
-        with self._one_at_a_time.held(), forked_random_numbers(self._search):
+        with self._one_at_a_time.held(), forked_random_numbers(self.search):
             generator = self._generator(search)
             skipped = getattr(generator, "symbols_to_strip_from_output", {generator.eos})
             if search.sampling and sentences:
                 # Samples depend on the number of the first sentence, not on earlier calls. If it is
                 # 0, ``fairseq-interactive`` draws the same samples.
                 utils.set_torch_seed(search.seed + numbers[0])
-                if not numbers[0] and search == self._search:
+                if not numbers[0] and search == self.search:
                     torch.set_rng_state(self._random)
             dataset = self._dataset(sentences)
             for place, source, hypotheses in self._run(generator, dataset, numbers):
@@ -196,7 +196,7 @@ class Translator:
             eos=end,
         )
         scored: list[Tensor] = [torch.empty(0)] * len(targets)
-        with self._one_at_a_time.held(), forked_random_numbers(self._search):
+        with self._one_at_a_time.held(), forked_random_numbers(self.search):
             scorer, numbers = SequenceScorer(words), range(len(targets))
             for place, _, (hypothesis,) in self._run(scorer, pairs, numbers):
                 scored[place] = hypothesis["positional_scores"].cpu()

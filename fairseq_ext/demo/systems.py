@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.decoding.loading import data_of, model_of
-from fairseq_ext.decoding.search import Search, Translates
+from fairseq_ext.decoding.search import Translates
 from fairseq_ext.decoding.stream import TextCodec, translations
 from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Hypothesis, Sentence
@@ -44,12 +44,11 @@ class Named:
 
 @dataclass(frozen=True)
 class System:
-    """A loaded system: a model, its search, its text processing, and its description."""
+    """A loaded system: a model with its default search, its text processing, its description."""
 
     name: str  # name on the page
     translator: Translates
     codec: TextCodec
-    search: Search
     about: str  # languages and size
     splitter: SentenceSplitter
     keeper: Keeper | None  # finds URLs and the like, which stay as they are
@@ -136,9 +135,7 @@ def _answer_of(system: System, text: str) -> Answer:
         return Answer(system.name, "", f"Too long: {max(lengths):,} source tokens, but {limit}.")
     unknown, produced = translator.counts.unknown, translator.counts.target
     began = time.perf_counter()
-    (line,) = translations(
-        [text], translator, system.codec, search=system.search, splitter=splitter, keeper=finder
-    )
+    (line,) = translations([text], translator, system.codec, splitter=splitter, keeper=finder)
     seconds = time.perf_counter() - began
     if not line.candidates:
         return Answer(system.name, line.text, "The text has no words to translate.")

@@ -138,5 +138,5 @@ def load(settings: Settings) -> Pairs:
         codec = TextCodec(text.encoder(), text.decoder())
         splitter = sentence_splitter(text.src, text.tgt) if settings.split_sentences else UNSPLIT
         model.versions.require_unchanged()
-        served[str(path)] = Served(model.translator, codec, model.search.nbest, splitter)
+        served[str(path)] = Served(model.translator, codec, model.translator.search.nbest, splitter)
     return Pairs(served)

@@ -228,7 +228,7 @@ def test_what_is_in_it(run: Path, bundled: Path):
     text = "".join(path.read_text() for path in bundled.glob("*.json"))
     assert str(run.parent) not in text
     assert "de → en: lowercase" in (bundled / "README.md").read_text()
-    assert fairseq_ext.load(bundled)._search.beam == 3
+    assert fairseq_ext.load(bundled)._translator.search.beam == 3
 
 
 def test_other_numbers_than_its_own(run: Path, bundled: Path, tmp_path: Path):
@@ -304,7 +304,7 @@ def archive(request, bundled, tmp_path, cache):
 def test_an_archive_is_taken_as_its_folder(bundled: Path, archive: Path, tmp_path: Path):
     expected, from_archive = fairseq_ext.load(bundled), fairseq_ext.load(archive)
     assert from_archive.translate(LINES, **SHORT) == expected.translate(LINES, **SHORT)
-    assert from_archive._search.beam == 3
+    assert from_archive._translator.search.beam == 3
     (unpacked,) = (tmp_path / "cache" / "fairseq-ext" / "bundles").iterdir()
     assert bundle.home(archive) == unpacked / "b"
     assert bundle.as_file(archive) == unpacked / "b" / "bundle.json"

@@ -16,7 +16,7 @@ from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from smoke import train
 from wmt14_csv import dictionary_of
 
-from fairseq_ext.decoding.search import Candidate, Counts
+from fairseq_ext.decoding.search import Candidate, Counts, Search
 from fairseq_ext.decoding.stream import TextCodec, translations
 from fairseq_ext.text import cleaning, moses, subwords
 from fairseq_ext.text.byte_level import FILES, ByteBPE
@@ -342,7 +342,7 @@ class Upper:
     """Translates to capitals, and to a second best with an exclamation mark."""
 
     src, tgt, name, limit, limit_name = "de", "en", "upper", 4, "the model takes"
-    counts = Counts()
+    counts, search = Counts(), Search()
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:
         return [len(sentence.split()) + 1 for sentence in sentences]

@@ -26,7 +26,7 @@ EVERYTHING = keeper([r"\{\w+\}"], markup=True, addresses=True)
 class Careless:
     """A translator that repeats, drops, doubles and swaps words, and writes in capitals."""
 
-    limit, limit_name = 100, "the model takes"
+    limit, limit_name, search = 100, "the model takes", Search()
 
     def __init__(self, carelessness: float) -> None:
         self._random, self._carelessness = random.Random(3), carelessness
