@@ -96,12 +96,12 @@ def compiler_of(
     """Return the compiler in ``table`` for the class of a module, or for its nearest base class.
 
     Raises:
-        ConfigError: ``table`` has no such class, or code outside this package overrides one of the
-            ``methods`` of the class in the table.
+        ConfigError: ``table`` has no such class, or code outside this package overrides a method in
+            ``methods`` of this class.
     """
     for kind in type(module).__mro__:
         if kind in table:
-            require_methods(module, kind, methods)
+            require_unchanged(module, kind, methods)
             return table[kind]
     raise ConfigError(f"the engine has no {type(module).__name__}.")
 
@@ -118,7 +118,7 @@ def require(condition: bool, feature: str) -> None:
         raise ConfigError(f"the engine has no {feature}.")
 
 
-def require_methods(module: nn.Module, base: type, names: Sequence[str] = METHODS) -> None:
+def require_unchanged(module: nn.Module, base: type, names: Sequence[str] = METHODS) -> None:
     """Raise ConfigError if a module overrides methods of the class ``base``.
 
     ``names`` are the methods to check. Methods that this package defines are allowed.
@@ -189,7 +189,10 @@ def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **how: Any) -> C
 
 
 def joined(layers: list[Any], x: Columns, program: Writer) -> list[Columns]:
-    """Compile linear layers that all read ``x``, as one matrix product if all are ``nn.Linear``."""
+    """Compile linear layers that all read ``x``; return the columns of each result.
+
+    If all are ``nn.Linear``, one matrix product computes all results.
+    """
     if any(compiler_of(PRODUCTS, layer) is not plain_linear for layer in layers):
         return [linear(layer, x, program) for layer in layers]
     weights = program.derive("rows", *(program.array(layer.weight) for layer in layers))
@@ -199,7 +202,7 @@ def joined(layers: list[Any], x: Columns, program: Writer) -> list[Columns]:
 
 
 def norm(layer: Any, x: Columns, program: Writer, groups: int = 1) -> Columns:
-    """Compile a layer norm, which normalizes each of ``groups`` equal parts of a row.
+    """Compile a layer norm of each of ``groups`` equal parts of a row.
 
     If ``layer`` is None or ``nn.Identity``, return ``x``.
     """
@@ -257,8 +260,8 @@ def encoder_decoder(model: BaseFairseqModel, program: Writer, compile_layer: Lay
 
 def compile_transformer(model: transformer.TransformerModelBase, program: Writer) -> None:
     """Compile the Transformer of Vaswani et al. (2017), with the options of fairseq's layers."""
-    require_methods(model.encoder, transformer.TransformerEncoderBase)
-    require_methods(model.decoder, transformer.TransformerDecoderBase)
+    require_unchanged(model.encoder, transformer.TransformerEncoderBase)
+    require_unchanged(model.decoder, transformer.TransformerDecoderBase)
     encoder_decoder(model, program, transformer_layer)
 
 
@@ -272,7 +275,7 @@ def transformer_layer(
     """
     in_encoder = source is NOTHING
     base = TransformerEncoderLayerBase if in_encoder else TransformerDecoderLayerBase
-    require_methods(layer, base)
+    require_unchanged(layer, base)
     for name in ("attn_ln", "ffn_layernorm", "w_resid", "c_attn"):  # Shleifer et al. (2021)
         require(getattr(layer, name, None) is None, f"`{name}` in a layer")
     x = residual(layer, "self_attn", x, NOTHING, False, program)
@@ -290,26 +293,26 @@ def residual(
     ``name`` is the attention's name in the layer: ``self_attn`` or ``encoder_attn``. ``source`` and
     ``alignment`` are arguments of :func:`attention`.
     """
-    attention, after = getattr(layer, name), getattr(layer, f"{name}_layer_norm")
+    attention, layer_norm = getattr(layer, name), getattr(layer, f"{name}_layer_norm")
     require(attention is not None, "decoder without a source")
     before = layer.normalize_before
-    read = norm(after, x, program) if before else x
+    read = norm(layer_norm, x, program) if before else x
     x = compiler_of(ATTENTIONS, attention)(attention, read, source, x, alignment, program)
-    return x if before else norm(after, x, program)
+    return x if before else norm(layer_norm, x, program)
 
 
 def feed_forward(
-    layer: Any, after: nn.LayerNorm, activation: str, x: Columns, program: Writer
+    layer: Any, layer_norm: nn.LayerNorm, activation: str, x: Columns, program: Writer
 ) -> Columns:
     """Compile ``LN(x + FFN(x))``, or ``x + FFN(LN(x))`` if ``layer`` has ``normalize_before``.
 
-    FFN consists of ``layer.fc1``, the activation and ``layer.fc2``. ``after`` is the layer norm LN.
+    FFN consists of ``layer.fc1``, the activation and ``layer.fc2``. LN is ``layer_norm``.
     """
     before = layer.normalize_before
-    read = norm(after, x, program) if before else x
+    read = norm(layer_norm, x, program) if before else x
     hidden = linear(layer.fc1, read, program, activation=activation)
     x = linear(layer.fc2, hidden, program, added=x)
-    return x if before else norm(after, x, program)
+    return x if before else norm(layer_norm, x, program)
 
 
 def attention(
@@ -341,8 +344,8 @@ def attention(
 
 def compile_lightconv(model: lightconv.LightConvModel, program: Writer) -> None:
     """Compile LightConv or DynamicConv: a Transformer with convolutions for self-attention."""
-    require_methods(model.encoder, lightconv.LightConvEncoder)
-    require_methods(model.decoder, lightconv.LightConvDecoder)
+    require_unchanged(model.encoder, lightconv.LightConvEncoder)
+    require_unchanged(model.decoder, lightconv.LightConvDecoder)
     encoder_decoder(model, program, lightconv_layer)
 
 
@@ -351,23 +354,23 @@ def lightconv_layer(
 ) -> Columns:
     """Compile a LightConv layer; the arguments are those of :func:`transformer_layer`."""
     if source is NOTHING:
-        require_methods(layer, lightconv.LightConvEncoderLayer)
+        require_unchanged(layer, lightconv.LightConvEncoderLayer)
         x = convolution(layer, layer.layer_norm1, x, program)
         return feed_forward(layer, layer.layer_norm2, "relu", x, program)
-    require_methods(layer, lightconv.LightConvDecoderLayer)
+    require_unchanged(layer, lightconv.LightConvDecoderLayer)
     x = convolution(layer, layer.conv_layer_norm, x, program)
     x = residual(layer, "encoder_attn", x, source, alignment, program)
     return feed_forward(layer, layer.final_layer_norm, "relu", x, program)
 
 
-def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) -> Columns:
+def convolution(layer: Any, layer_norm: nn.LayerNorm, x: Columns, program: Writer) -> Columns:
     """Compile a convolution with its projections, ``LN(x + W_2 Conv(GLU(W_1 x + b_1)) + b_2)``.
 
-    ``after`` is the layer norm LN. If ``layer`` has ``normalize_before``, LN is applied to the
-    input of W_1 instead. Without ``--encoder-glu`` or ``--decoder-glu`` there is no GLU.
+    LN is ``layer_norm``. If ``layer`` has ``normalize_before``, LN is applied to the input of W_1
+    instead. Without ``--encoder-glu`` or ``--decoder-glu`` there is no GLU.
     """
     before = layer.normalize_before
-    read = norm(after, x, program) if before else x
+    read = norm(layer_norm, x, program) if before else x
     values = linear(layer.linear1, read, program)
     if layer.act is not None:
         values = program.gate(*values.split(2))
@@ -377,12 +380,12 @@ def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) ->
     require(usual, "padding of a convolution other than fairseq's default")
     convolve = lightweight if isinstance(layer.conv, LightweightConv1dTBC) else dynamic
     x = linear(layer.linear2, convolve(layer.conv, values, program), program, added=x)
-    return x if before else norm(after, x, program)
+    return x if before else norm(layer_norm, x, program)
 
 
 def lightweight(layer: LightweightConv1dTBC, values: Columns, program: Writer) -> Columns:
     """Compile a lightweight convolution: each head has one kernel (Wu et al. 2019, eq. 3)."""
-    require_methods(layer, LightweightConv1dTBC)
+    require_unchanged(layer, LightweightConv1dTBC)
     require(layer.bias is None, "bias of a convolution")
     kernels = program.array(layer.weight)
     if layer.weight_softmax:
@@ -392,7 +395,7 @@ def lightweight(layer: LightweightConv1dTBC, values: Columns, program: Writer) -
 
 def dynamic(layer: Any, values: Columns, program: Writer) -> Columns:
     """Compile a dynamic convolution: each token predicts its kernel (Wu et al. 2019, eq. 4)."""
-    require_methods(layer, DYNAMIC_CONVOLUTION)
+    require_unchanged(layer, DYNAMIC_CONVOLUTION)
     require(layer.weight_softmax, "dynamic convolution without `--weight-softmax`")
     has_bias = getattr(layer, "has_conv_bias", layer.conv_bias is not None)
     require(not has_bias, "bias of a convolution")
@@ -408,8 +411,8 @@ def dynamic(layer: Any, values: Columns, program: Writer) -> Columns:
 
 def compile_lstm(model: LSTMModel, program: Writer) -> None:
     """Compile fairseq's LSTM: an encoder of one or two directions, a decoder with input feeding."""
-    require_methods(model.encoder, LSTMEncoder)
-    require_methods(model.decoder, LSTMDecoder)
+    require_unchanged(model.encoder, LSTMEncoder)
+    require_unchanged(model.decoder, LSTMDecoder)
     lstm_decoder(model.decoder, lstm_encoder(model.encoder, program), program)
 
 
@@ -468,7 +471,7 @@ def lstm_decoder(decoder: LSTMDecoder, encoded: Encoded, program: Writer) -> Non
     ):
         x = lstm_step(cell, x, states, initial, program)
     if decoder.attention is not None:
-        require_methods(decoder.attention, AttentionLayer)
+        require_unchanged(decoder.attention, AttentionLayer)
         query = linear(decoder.attention.input_proj, x, program)
         program.attend(query, source, source, 1, scale=1.0, alignment=True, out=context)
         projection = decoder.attention.output_proj
