@@ -137,7 +137,7 @@ def _pairs(source: Side, target: Side, first: int, last: int) -> tuple[np.ndarra
 
 
 def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndarray]:
-    """Return, for each source word, the ids of its ``count`` most probable target words, in order.
+    """Return the ids of each source word's ``count`` most probable target words, best first.
 
     There are fewer ids if ``table`` has fewer words. Of ``source`` and ``target``, only the
     vocabulary sizes are used.

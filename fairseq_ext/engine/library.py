@@ -206,7 +206,7 @@ class Worker:
     ) -> list[list[Hypothesis]]:
         """Translate sentences by one call of the C function ``engine_translate``.
 
-        ``rows`` are the prefixes, the constraints and the listed target tokens, or None.
+        ``rows`` are the prefixes, the constraints and the listed target tokens; each can be None.
         """
         words, begins = joined(sentences)
         program = self._machine.program
@@ -248,7 +248,7 @@ class Worker:
 
 
 class Team:
-    """Threads that divide each batch; the number of threads does not change the translations."""
+    """Threads that share the sentences of each batch; their number changes no translation."""
 
     def __init__(self, machine: Machine, threads: int) -> None:
         self._machine, self._threads, self._free = machine, threads, ForkSafeLock()

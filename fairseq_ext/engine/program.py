@@ -120,9 +120,9 @@ class Symbols(NamedTuple):
 
 @dataclass(frozen=True)
 class Matrix:
-    """An array of a program: a weight ``[N, K]`` of a matrix product or an embedding.
+    """An array of a program: a weight ``[N, K]`` of a matrix product, or a table of embeddings.
 
-    If ``plain``, it is any other array, such as a bias.
+    Other arrays, such as biases, are called ``plain``.
     """
 
     values: np.ndarray  # in fp32, or in int8 with a factor for each row in `units`
@@ -231,10 +231,10 @@ CACHED = (Code.ATTEND_PAST, Code.CONVOLVE, Code.TAPS, Code.FILTER)
 """Operations whose ``ints[1]`` is the number of a cache, or -1."""
 
 
-def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) -> Program:
+def merged(programs: Sequence[Program], counts: Sequence[int] | None = None) -> Program:
     """Join the programs of several models into the program of an ensemble.
 
-    ``weights`` has the number of weights of each program; None for the lengths of the programs'
+    ``counts`` has the number of weights of each program; None for the lengths of the programs'
     ``matrices``. Raise ConfigError if the models have different special symbols.
     """
     first, *rest = programs
@@ -245,7 +245,7 @@ def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) ->
     source = min(model.longest_source for model in programs)
     target = min(model.longest_target for model in programs)
     ensemble = Program(first.symbols, source, target)
-    counts = weights or [len(model.matrices) for model in programs]
+    counts = counts or [len(model.matrices) for model in programs]
     for model, number in zip(programs, accumulate(counts, initial=0), strict=False):
         _append(ensemble, model, number)
     return ensemble

@@ -123,7 +123,7 @@ def _fault(path: str | Path, place: int, fault: str) -> DataError:
 
 
 def coverage(shortlist: Shortlist, source: Side, target: Side) -> tuple[float, float]:
-    """Measure a shortlist on some thousand sentence pairs, spread over a parallel text.
+    """Measure a shortlist on fewer than 2,000 sentence pairs, spread over a parallel text.
 
     Return two numbers: the fraction of the target tokens that the shortlist allows for their source
     sentence, and the mean number of tokens that it allows for a sentence.

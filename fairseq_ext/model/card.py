@@ -65,9 +65,9 @@ class Card:
         return cls(about, licence[1] if licence else cls.licence, body[2] if body else "")
 
     def with_format_note(self, numbers: str) -> "Card":
-        """Add a note that the scores were measured with weights in the format ``numbers``.
+        """Return the card with a note on the weights with which its scores were measured.
 
-        A card without scores, or with such a note, is returned unchanged.
+        ``numbers`` is their format. A card without scores, or with such a note, stays unchanged.
         """
         if not self.table or _MEASURED in self.table:
             return self

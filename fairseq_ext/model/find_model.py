@@ -214,7 +214,7 @@ def _listed_files(repo: str) -> Collection[str]:
 
 @contextmanager
 def _one_line(repo: str, revision: str | None = None) -> Iterator[None]:
-    """Turn errors in the ``with`` block into this package's; hide huggingface_hub's warnings."""
+    """Turn errors in the ``with`` block into one-line errors; hide huggingface_hub's warnings."""
     from huggingface_hub import constants, errors
     from huggingface_hub.utils import logging as reports
 

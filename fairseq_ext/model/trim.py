@@ -105,7 +105,7 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
 def _tokens(
     texts: Sequence[Path], text: Pipeline, symbols: Sequence[Sequence[str]]
 ) -> list[set[str]]:
-    """Return the source and target tokens of texts that are in the dictionaries, ``symbols``."""
+    """Encode texts; return their source tokens and target tokens that are in ``symbols``."""
     languages = (text.src, text.tgt)
     tokens: list[set[str]] = [set(), set()]
     for path in texts:

@@ -79,7 +79,7 @@ class Sizes(NamedTuple):
 
 
 def rounded(count: int) -> int:
-    """Round a size up to 1, 2, 3, 4, 6, 8, 12, 16, …, because each size needs a CUDA graph."""
+    """Round a size up to 1, 2, 3, 4, 6, 8, 12, 16, …, so that few sizes need a CUDA graph."""
     power = 1 << max(0, count - 1).bit_length()
     return 3 * power // 4 if power > 2 and count <= 3 * power // 4 else power
 
@@ -96,7 +96,7 @@ def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
       sentence at indices 0 to W - 1. Hypotheses that need not be kept go to index W, which nothing
       reads.
 
-    If a batch has fewer than B sentences, ``open`` stays false for the rest.
+    The tensor ``open [B]`` says whose search goes on. It is false where a batch has no sentence.
     """
     b, s, t, w = sizes
     program, dtype = model.program, model.dtype
@@ -195,9 +195,9 @@ def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
 
 
 def ancestors_of(ancestors: Tensor, rows: Tensor) -> Tensor:
-    """Return ``ancestors`` (see :func:`allocate`) of n hypotheses of each sentence, ``[B, n, T]``.
+    """Return the rows from which n hypotheses of each sentence descend, ``[B, n, T]``.
 
-    ``rows [B, n]`` are the rows (0 to W - 1) of the hypotheses.
+    ``rows [B, n]`` are the hypotheses, as rows (0 to W - 1) of ``ancestors`` (:func:`allocate`).
     """
     return ancestors.gather(1, rows.unsqueeze(2).expand(-1, -1, ancestors.size(2)))
 
@@ -236,7 +236,7 @@ def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tenso
     """Set the logits ``[B, W, V]`` of tokens that would repeat an n-gram to -∞.
 
     An n-gram has ``size`` tokens, none of which is the start symbol. ``state`` has the earlier
-    tokens. The logit of ``pad`` may become -∞, too, because pads are never chosen.
+    tokens. The logit of ``pad`` may become -∞, too; pads are never chosen anyway.
     """
     step, ancestors = state["step"], state["ancestors"]
     words = state["tokens"].transpose(1, 2).gather(1, ancestors)  # of each hypothesis, [B, W, T]
@@ -321,7 +321,8 @@ class Executor:
     ) -> list[list[Hypothesis]]:
         """Translate by beam search, as :meth:`fairseq_ext.engine.library.Worker.translate` does.
 
-        Sampling and ``constraints`` are ignored: callers must refuse them.
+        Callers must refuse sampling and ``constraints``, because this method ignores both.
+        ``numbers`` has no effect without sampling.
         """
         if not sentences:
             return []
