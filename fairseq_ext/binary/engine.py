@@ -61,19 +61,13 @@ def feed_forward_output(
 
 
 def attention(
-    layer: BinaryAttention,
-    x: Columns,
-    source: Columns,
-    added: Columns,
-    alignment: bool,
-    program: Writer,
+    layer: BinaryAttention, x: Columns, source: Columns, added: Columns, program: Writer
 ) -> Columns:
     """Compile ``added + LN(A W_b) + A`` (section 3.5); return the columns of the result.
 
     ``A`` are the joined outputs of all heads. A layer without norm or shortcut leaves out LN or
     ``+ A``. Queries are computed from ``x``, keys and values from ``source``, or from ``x`` if
-    ``source`` is ``NOTHING``. If ``alignment`` is true, the attention weights become the
-    translation's alignment.
+    ``source`` is ``NOTHING``.
     """
     read, heads = x if source is NOTHING else source, layer.num_heads
     q = linear(layer.q_proj, x, program)
@@ -85,7 +79,7 @@ def attention(
         q, k = program.binarize(q, heads), program.binarize(k, heads)
     if layer.binary_score_v:
         v = program.binarize(v, heads)
-    context = program.attend(q, k, v, heads, alignment=alignment, binary=layer.binary_score_v)
+    context = program.attend(q, k, v, heads, binary=layer.binary_score_v)
     y = norm(layer.output_norm, linear(layer.out_proj, context, program), program)
     if layer.shortcut:
         y = program.add(y, context)

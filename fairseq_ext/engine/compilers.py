@@ -37,10 +37,10 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError
 # PRODUCTS, `attention` in ATTENTIONS, and `transformer_layer` for a Layer.
 MODELS: dict[type, Callable[[Any, Writer], None]] = {}
 PRODUCTS: dict[type, Callable[..., Columns]] = {}
-ATTENTIONS: dict[type, Callable[[Any, Columns, Columns, Columns, bool, Writer], Columns]] = {}
+ATTENTIONS: dict[type, Callable[[Any, Columns, Columns, Columns, Writer], Columns]] = {}
 TABLES: dict[type, Callable[[Any, Writer], np.ndarray]] = {}
 """For each class of embedding and output layer, a function that returns the layer's weight."""
-Layer = Callable[[Any, Columns, Columns, bool, Writer], Columns]
+Layer = Callable[[Any, Columns, Columns, Writer], Columns]
 Encoded = tuple[Columns, list[Columns], list[Columns]]  # what lstm_encoder returns
 
 OF_MODEL = ("get_normalized_probs", "get_normalized_probs_scriptable")
@@ -242,11 +242,11 @@ def encoder_decoder(model: BaseFairseqModel, program: Writer, compile_layer: Lay
     """Compile a model built like fairseq's Transformer; ``compile_layer`` compiles its layers."""
     x = embed(model.encoder, Phase.TOKENS, program)
     for layer in model.encoder.layers:
-        x = compile_layer(layer, x, NOTHING, False, program)
+        x = compile_layer(layer, x, NOTHING, program)
     source = norm(model.encoder.layer_norm, x, program)
     y = embed(model.decoder, Phase.HYPOTHESES, program)
     for layer in model.decoder.layers:
-        y = compile_layer(layer, y, source, layer is model.decoder.layers[-1], program)
+        y = compile_layer(layer, y, source, program)
     y = norm(model.decoder.layer_norm, y, program)
     require(model.decoder.project_out_dim is None, "projection before the output layer")
     require(model.decoder.adaptive_softmax is None, "adaptive softmax")
@@ -265,39 +265,34 @@ def compile_transformer(model: transformer.TransformerModelBase, program: Writer
     encoder_decoder(model, program, transformer_layer)
 
 
-def transformer_layer(
-    layer: Any, x: Columns, source: Columns, alignment: bool, program: Writer
-) -> Columns:
+def transformer_layer(layer: Any, x: Columns, source: Columns, program: Writer) -> Columns:
     """Compile a Transformer layer: self-attention, attention to the source, feed-forward network.
 
-    ``source`` is the output of the encoder; NOTHING for a layer of the encoder itself. If
-    ``alignment``, the weights of the attention to the source are the alignment of the translation.
+    ``source`` is the output of the encoder; NOTHING for a layer of the encoder itself.
     """
     in_encoder = source is NOTHING
     base = TransformerEncoderLayerBase if in_encoder else TransformerDecoderLayerBase
     require_unchanged(layer, base)
     for name in ("attn_ln", "ffn_layernorm", "w_resid", "c_attn"):  # Shleifer et al. (2021)
         require(getattr(layer, name, None) is None, f"`{name}` in a layer")
-    x = residual(layer, "self_attn", x, NOTHING, False, program)
+    x = residual(layer, "self_attn", x, NOTHING, program)
     if not in_encoder:
         require(not layer.cross_self_attention, "cross-self-attention")
-        x = residual(layer, "encoder_attn", x, source, alignment, program)
+        x = residual(layer, "encoder_attn", x, source, program)
     return feed_forward(layer, layer.final_layer_norm, layer.activation_fn.__name__, x, program)
 
 
-def residual(
-    layer: Any, name: str, x: Columns, source: Columns, alignment: bool, program: Writer
-) -> Columns:
+def residual(layer: Any, name: str, x: Columns, source: Columns, program: Writer) -> Columns:
     """Compile ``LN(x + Attention(x))``, or ``x + Attention(LN(x))`` for ``normalize_before``.
 
-    ``name`` is the attention's name in the layer: ``self_attn`` or ``encoder_attn``. ``source`` and
-    ``alignment`` are arguments of :func:`attention`.
+    ``name`` is the attention's name in the layer, ``self_attn`` or ``encoder_attn``; ``source`` is
+    an argument of :func:`attention`.
     """
     attention, layer_norm = getattr(layer, name), getattr(layer, f"{name}_layer_norm")
     require(attention is not None, "decoder without a source")
     before = layer.normalize_before
     read = norm(layer_norm, x, program) if before else x
-    x = compiler_of(ATTENTIONS, attention)(attention, read, source, x, alignment, program)
+    x = compiler_of(ATTENTIONS, attention)(attention, read, source, x, program)
     return x if before else norm(layer_norm, x, program)
 
 
@@ -316,18 +311,12 @@ def feed_forward(
 
 
 def attention(
-    layer: MultiheadAttention,
-    x: Columns,
-    source: Columns,
-    added: Columns,
-    alignment: bool,
-    program: Writer,
+    layer: MultiheadAttention, x: Columns, source: Columns, added: Columns, program: Writer
 ) -> Columns:
     """Compile fairseq's multi-head attention, ``added + softmax(Q K^T / √D) V W_O + b``.
 
     Q is computed from ``x``. K and V are computed from ``source``, or from ``x`` if ``source`` is
-    NOTHING. D is the width of a head. If ``alignment`` is true, the attention weights are the
-    alignment of the translation.
+    NOTHING. D is the width of a head.
     """
     require(layer.bias_k is None and not layer.add_zero_attn, "extra key in attention")
     if source is NOTHING:
@@ -335,7 +324,7 @@ def attention(
     else:
         q = linear(layer.q_proj, x, program)
         k, v = joined([layer.k_proj, layer.v_proj], source, program)
-    context = program.attend(q, k, v, layer.num_heads, alignment=alignment)
+    context = program.attend(q, k, v, layer.num_heads)
     return linear(layer.out_proj, context, program, added=added)
 
 
@@ -349,9 +338,7 @@ def compile_lightconv(model: lightconv.LightConvModel, program: Writer) -> None:
     encoder_decoder(model, program, lightconv_layer)
 
 
-def lightconv_layer(
-    layer: Any, x: Columns, source: Columns, alignment: bool, program: Writer
-) -> Columns:
+def lightconv_layer(layer: Any, x: Columns, source: Columns, program: Writer) -> Columns:
     """Compile a LightConv layer; the arguments are those of :func:`transformer_layer`."""
     if source is NOTHING:
         require_unchanged(layer, lightconv.LightConvEncoderLayer)
@@ -359,7 +346,7 @@ def lightconv_layer(
         return feed_forward(layer, layer.layer_norm2, "relu", x, program)
     require_unchanged(layer, lightconv.LightConvDecoderLayer)
     x = convolution(layer, layer.conv_layer_norm, x, program)
-    x = residual(layer, "encoder_attn", x, source, alignment, program)
+    x = residual(layer, "encoder_attn", x, source, program)
     return feed_forward(layer, layer.final_layer_norm, "relu", x, program)
 
 
@@ -473,7 +460,7 @@ def lstm_decoder(decoder: LSTMDecoder, encoded: Encoded, program: Writer) -> Non
     if decoder.attention is not None:
         require_unchanged(decoder.attention, AttentionLayer)
         query = linear(decoder.attention.input_proj, x, program)
-        program.attend(query, source, source, 1, scale=1.0, alignment=True, out=context)
+        program.attend(query, source, source, 1, scale=1.0, out=context)
         projection = decoder.attention.output_proj
         linear(projection, attended, program, activation="tanh", out=features)
     if hasattr(decoder, "additional_fc"):

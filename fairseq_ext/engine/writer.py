@@ -194,20 +194,19 @@ class Writer(Program):
         heads: int,
         *,
         scale: float | None = None,
-        alignment: bool = False,
         binary: str | None = None,
         out: Columns | None = None,
     ) -> Columns:
         """Compute attention, ``softmax(scale Q K^T) V``.
 
         - In the encoder, the tokens of a sentence attend to its own tokens or slots.
-        - In the decoder, if the keys come from the encoder, hypotheses attend to the source.
+        - In the decoder, if the keys come from the encoder, hypotheses attend to the source. See
+          :meth:`finish` for the alignment.
         - Otherwise, hypotheses attend to their past. Then ``keys`` and ``values`` belong to this
           step; the machine keeps the keys and values of past steps.
 
         Args:
             scale: factor of ``Q K^T``; None for ``1 / √D``, where D is the width of a head.
-            alignment: whether attention weights over the source are the translation's alignment.
             binary: how to binarize the attention weights, a key of
                 :data:`fairseq_ext.engine.program.WEIGHTS`; None for floats. If it is not None,
                 ``values`` must be a result of :meth:`binarize` for ``heads`` groups.
@@ -217,11 +216,9 @@ class Writer(Program):
         if self.phase(keys) is Phase.HYPOTHESES:
             code, option = Code.ATTEND_PAST, self.cache(keys)
         else:
-            code = Code.ATTEND
-            if self.phase(q) is Phase.HYPOTHESES:
-                code = Code.ATTEND_SOURCE
+            to_source = self.phase(q) is Phase.HYPOTHESES
+            code, option = Code.ATTEND_SOURCE if to_source else Code.ATTEND, 0
             keys = self.write(Operation(Code.TRANSPOSE, self.like(keys), (keys,), ints=(heads,)))
-            option = int(alignment)
         ints = (heads, option, programs.WEIGHTS[binary])
         return self.write(Operation(code, out, (q, keys, values), ints=ints, reals=(scale,)))
 
@@ -336,5 +333,14 @@ class Writer(Program):
         return self.write(Operation(Code.LSTM, out, (inputs, hiddens, cell)))
 
     def finish(self, x: Columns, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
-        """Add the output layer: the logits are ``x W^T + b``."""
+        """Add the output layer, which computes the logits ``x W^T + b``.
+
+        The weights of the last attention to the source become the alignment of translations, unless
+        its keys are slots.
+        """
         self.outputs = [programs.Output(x, self.matrix(weight), self.matrix(bias, plain=True))]
+        places = [n for n, op in enumerate(self.decoder) if op.code is Code.ATTEND_SOURCE]
+        last = self.decoder[places[-1]] if places else None
+        if last is not None and self.phase(last.inputs[2]) is Phase.TOKENS:
+            heads, _, binary = last.ints
+            self.decoder[places[-1]] = last._replace(ints=(heads, 1, binary))

@@ -130,7 +130,7 @@ def attend(
     keys = annotations
     if hasattr(attention, "hidden"):  # general attention; for dot, keys are the annotations
         keys = linear(attention.hidden, annotations, program)
-    program.attend(query, keys, annotations, 1, scale=1.0, alignment=True, out=out)
+    program.attend(query, keys, annotations, 1, scale=1.0, out=out)
 
 
 MODELS[GRUAttentionModel] = compile_gru

@@ -13,17 +13,12 @@ from fairseq_ext.linformer.attention import LinformerAttention
 
 
 def attention(
-    layer: LinformerAttention,
-    x: Columns,
-    source: Columns,
-    added: Columns,
-    alignment: bool,
-    program: Writer,
+    layer: LinformerAttention, x: Columns, source: Columns, added: Columns, program: Writer
 ) -> Columns:
     """Compile ``added + softmax(Q (E K)^T · scale) F V W_O + b``; return the columns of the result.
 
     Queries are computed from ``x``, keys and values from ``source``, or from ``x`` if ``source`` is
-    ``NOTHING``. ``alignment`` is ignored: a Linformer has no weights of single tokens to align by.
+    ``NOTHING``.
     """
     read = x if source is NOTHING else source
     projection = layer.projection

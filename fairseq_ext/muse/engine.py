@@ -18,14 +18,10 @@ from fairseq_ext.muse.model import MuseModel
 from fairseq_ext.muse.projections import FusedProjections
 
 
-def block(
-    layer: ParallelBlock, x: Columns, source: Columns, alignment: bool, program: Writer
-) -> Columns:
+def block(layer: ParallelBlock, x: Columns, source: Columns, program: Writer) -> Columns:
     """Compile ``LN(x + SAConv(x) + Cross(x, source) + FFN(x))``; return the columns of the result.
 
-    SAConv is self-attention and convolution. In an encoder ``source`` is ``NOTHING``. If
-    ``alignment`` is true, this block's attention weights over the source become the translation's
-    alignment.
+    SAConv is self-attention and convolution. In an encoder ``source`` is ``NOTHING``.
     """
     before, heads = x, layer.attention.heads
     if layer.normalize_before:
@@ -41,7 +37,7 @@ def block(
         )
     if source is not NOTHING:
         keys, values = linear(layer.cross_key_value, source, program).split(2)
-        program.attend(parts[1], keys, values, heads, alignment=alignment, out=context[0])
+        program.attend(parts[1], keys, values, heads, out=context[0])
     program.activate(parts[-1], layer.activation.__name__, out=hidden)
     y = contribute(layer, [attended, *context, hidden], before, program)
     if layer.ordinary_convolution is not None:
