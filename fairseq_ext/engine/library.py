@@ -52,7 +52,6 @@ def library() -> Any:
     return machine
 
 
-@functools.cache
 def available_paths() -> tuple[str, ...]:
     """Return the processor's instruction sets, from :data:`PATHS`; () if there is no C library."""
     machine = library()
