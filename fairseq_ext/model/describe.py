@@ -32,8 +32,7 @@ def describe(path: str | Path) -> dict[str, Any]:
     sizes = {
         name: (manifest.folder / name).stat().st_size for name in (*manifest.files, bundle.MANIFEST)
     }
-    weights = _weights(tensors)
-    parts = Counter({f"weights, {kind}": size for kind, size in weights.items()})
+    parts = _weights(tensors)
     parts["weights, names"] = sizes.pop(bundle.WEIGHTS) - parts.total()
     for name, size in sizes.items():
         parts["dictionaries" if name.startswith("dict.") else KINDS.get(name, "text")] += size
@@ -89,8 +88,8 @@ def multiply_adds(program: Program, weights: Sequence[Packed]) -> dict[str, int]
 
 
 def _weights(tensors: Tensors) -> Counter[str]:
-    """Count the bytes of all tensors by the format in which they are stored."""
-    sizes: Counter[str] = Counter()
+    """Count the bytes of all tensors, by the format in which they are stored."""
+    parts: Counter[str] = Counter()
     for name in tensors.all_names():
         kind = tensors.kind(name)
         if name.startswith(bundle.CONSTANT):
@@ -99,8 +98,8 @@ def _weights(tensors: Tensors) -> Counter[str]:
             kind = "binary or ternary"
         elif name.endswith((INT8, SCALE)):
             kind = "int8"
-        sizes[kind] += tensors.stored(name).nbytes
-    return sizes
+        parts[f"weights, {kind}"] += tensors.stored(name).nbytes
+    return parts
 
 
 KINDS = {

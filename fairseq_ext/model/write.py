@@ -222,9 +222,8 @@ def _write_model(
     (folder / bundle.WEIGHTS).write_bytes(save(stored))
     if numbers in NUMBERS[1:]:  # the program's constants are computed from the rounded weights
         tensors = Tensors(folder / bundle.WEIGHTS)
-        rounded = {name: torch.tensor(tensors.array(name)) for name in tensors.names()}
-        for name, first in {**{name: name for name in rounded}, **tied}.items():
-            state[name].copy_(rounded[first])
+        for name, tensor in state.items():
+            tensor.copy_(torch.from_numpy(tensors.array(tied.get(name, name))))
     try:
         program, begins, cut = compiled(model, task)
     except ConfigError as error:
