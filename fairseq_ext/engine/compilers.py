@@ -1,8 +1,8 @@
 """Compile trained models to programs for the engine: fairseq's models and those of this package.
 
-Four dictionaries map a class to the function that compiles it: ``MODELS`` (models), ``PRODUCTS``
-(linear layers), ``ATTENTIONS`` (attention layers) and ``TABLES`` (embeddings and output layers).
-The file ``engine.py`` in a paper's folder, such as ``gru/``, adds the classes of the paper.
+Three dictionaries map a class to the function that compiles it: ``MODELS`` (models), ``PRODUCTS``
+(linear layers) and ``ATTENTIONS`` (attention layers). The file ``engine.py`` in a paper's folder,
+such as ``gru/``, adds the classes of the paper.
 """
 
 import importlib
@@ -178,14 +178,14 @@ def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None
 # ---- what all models share -----------------------------------------------------------------------
 
 
-def linear(layer: nn.Module, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compile a float or binary linear layer; ``how`` are arguments for :meth:`Writer.linear`."""
-    return compiler_of(PRODUCTS, layer)(layer, x, program, **how)
+def linear(layer: nn.Module, x: Columns, program: Writer, **options: Any) -> Columns:
+    """Compile a float or binary linear layer, with ``options`` of :meth:`Writer.linear`."""
+    return compiler_of(PRODUCTS, layer)(layer, x, program, **options)
 
 
-def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compile torch's linear layer; ``how`` are arguments for :meth:`Writer.linear`."""
-    return program.linear(x, *program.parameters(layer), **how)
+def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **options: Any) -> Columns:
+    """Compile torch's linear layer, with ``options`` of :meth:`Writer.linear`."""
+    return program.linear(x, *program.parameters(layer), **options)
 
 
 def joined(layers: list[Any], x: Columns, program: Writer) -> list[Columns]:
@@ -214,9 +214,9 @@ def norm(layer: Any, x: Columns, program: Writer, groups: int = 1) -> Columns:
 
 
 def embed(coder: Any, phase: Phase, program: Writer) -> Columns:
-    """Compile the embeddings, positions and first layer norm of fairseq's encoder or decoder.
+    """Compile the embeddings, positions and first layer norm of an encoder or decoder of fairseq.
 
-    ``phase`` is TOKENS for an encoder and HYPOTHESES for a decoder.
+    ``phase`` is TOKENS if ``coder`` is an encoder, HYPOTHESES if it is a decoder.
     """
     require(getattr(coder, "project_in_dim", None) is None, "projection of embeddings")
     noise = getattr(coder, "quant_noise", None)  # a separate layer, despite its name
@@ -433,7 +433,10 @@ def lstm_encoder(encoder: LSTMEncoder, program: Writer) -> Encoded:
 
 
 def lstm_decoder(decoder: LSTMDecoder, encoded: Encoded, program: Writer) -> None:
-    """Compile a step of the LSTM's decoder: its layers, the attention and the output layer."""
+    """Compile a step of the LSTM's decoder: its layers, the attention and the output layer.
+
+    ``encoded`` is the result of :func:`lstm_encoder`.
+    """
     source, hiddens, cells = encoded
     require(not decoder.residuals, "residual connection of an LSTM")
     require(decoder.adaptive_softmax is None, "adaptive softmax")

@@ -117,7 +117,7 @@ class Machine:
             shortlist.check(self.target_vocabulary)
         self._program = ctypes_structs.program_struct(program, self._packed)
 
-    def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
+    def slices(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
         """Divide a batch into slices of sentences, which are translated one slice after another.
 
         ``lists`` has the ids of the target tokens that each sentence's search may choose. For each
@@ -186,7 +186,7 @@ class Worker:
             check_constraints(constraints, sentences, rules, machine)
         numbers = range(len(sentences)) if numbers is None else numbers
         if shortlist is None or not rules.listed:
-            return self._together(sentences, rules, numbers, prefixes, constraints, None)
+            return self._translate(sentences, rules, numbers, prefixes, constraints, None)
         shortlist.require(rules.candidate_count + 2)
         none, end = [()] * len(sentences), machine.program.symbols.end
         together = zip(sentences, prefixes or none, constraints or none, strict=True)
@@ -195,12 +195,12 @@ class Worker:
             for sentence, prefix, required in together
         ]
         translations = []
-        for part in machine.parts(lists):
+        for part in machine.slices(lists):
             rows = (of_all and of_all[part] for of_all in (prefixes, constraints, lists))
-            translations += self._together(sentences[part], rules, numbers[part], *rows)
+            translations += self._translate(sentences[part], rules, numbers[part], *rows)
         return translations
 
-    def _together(
+    def _translate(
         self, sentences: Rows, rules: Rules, numbers: Sequence[int], *rows: Sequence[Any] | None
     ) -> list[list[Hypothesis]]:
         """Translate sentences by one call of the C function ``engine_translate``.

@@ -57,13 +57,13 @@ class Rules:
         """Number of candidates for the next token of a hypothesis: 1 if sampling, else 2 · beam."""
         return 1 if self.sampling else 2 * self.beam
 
-    def longest(self, source: int, program: Program) -> int:
+    def longest(self, source_length: int, program: Program) -> int:
         """Return the largest number of tokens that a translation may have before ``</s>``.
 
-        ``source`` is the number of source tokens, ``</s>`` included.
+        ``source_length`` is the number of source tokens, ``</s>`` included.
         """
         a, b = (min(bound, program.longest_target) for bound in (self.max_len_a, self.max_len_b))
-        limit = source if self.match_source_len else int(a * source + b)
+        limit = source_length if self.match_source_len else int(a * source_length + b)
         return min(limit, program.longest_target - 1)
 
     def score(self, total: float, length: int) -> float:

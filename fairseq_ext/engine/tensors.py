@@ -91,7 +91,7 @@ class Tensors:
         """Yield the names of all tensors in the file, such as ``NAME.int8`` and ``NAME.scale``."""
         yield from self._table
 
-    def kind(self, name: str) -> str:
+    def number_format(self, name: str) -> str:
         """Return the number format of a tensor, such as ``fp32``."""
         kind = self._entry(name)["dtype"]
         return {"F32": "fp32", "BF16": "bf16"}.get(kind, kind.lower())

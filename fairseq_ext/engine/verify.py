@@ -248,7 +248,7 @@ class _Verifier:
         equal = parts >= 1 and not any(width % parts for width in widths)
         _require(equal, "a width cannot be cut into equal parts")
 
-    def memory(self, op: Operation) -> None:
+    def attention_operands(self, op: Operation) -> None:
         """Check the queries, keys and values of attention to tokens or slots.
 
         The keys must be the result of TRANSPOSE for the same number of heads.
@@ -310,14 +310,14 @@ class _Verifier:
         self.heads[op.out.register] = heads
 
     def check_attend(self, op: Operation) -> None:
-        self.memory(op)
+        self.attention_operands(op)
         _require(self.within(op.out).phase == Phase.TOKENS, "its rows are not tokens")
 
     def check_attend_past(self, op: Operation) -> None:
         _require(op.ints[2] in programs.WEIGHTS.values(), "it binarizes in an unknown way")
 
     def check_attend_source(self, op: Operation) -> None:
-        self.memory(op)
+        self.attention_operands(op)
         alignment = op.ints[1] != 0  # the alignment has room for one weight per source token
         tokens = self.within(op.inputs[2]).phase == Phase.TOKENS
         _require(tokens or not alignment, "its alignment is not to source tokens")

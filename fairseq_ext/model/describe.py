@@ -91,7 +91,7 @@ def _weights(tensors: Tensors) -> Counter[str]:
     """Count the bytes of all tensors, by the format in which they are stored."""
     parts: Counter[str] = Counter()
     for name in tensors.all_names():
-        kind = tensors.kind(name)
+        kind = tensors.number_format(name)
         if name.startswith(bundle.CONSTANT):
             kind = "of the program alone"
         elif name.endswith((BITS, TRITS, LEVELS)):

@@ -73,7 +73,7 @@ def test_neither_batches_nor_threads_change_a_bit(how, numbers, path, monkeypatc
     monkeypatch.setattr(library, "COPIES", 1)  # no two sentences have room together
     machine = Machine(program, numbers, path, shortlist=some_lists())
     lists = [machine.shortlist.of(sentence, [engine.END]) for sentence in SENTENCES]
-    assert len(list(machine.parts(lists))) == len(SENTENCES)
+    assert len(list(machine.slices(lists))) == len(SENTENCES)
     assert engine.bits(machine.worker().translate(SENTENCES, OPTIONS[how])) == together
 
 
