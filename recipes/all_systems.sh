@@ -23,37 +23,28 @@ schedule_kind=inverse_sqrt # or cosine
 
 names=() rates="" updates="" jobs="" device="" smoke=0
 
-# own_option OPTION VALUE...: reads an option that only the sourcing script has, with its value.
-own_option() { die "\`$1\` is not an option; --help lists them."; }
+own_options="" # options that only the sourcing script has, as for read_arguments
+
+# check_own: checks these options in a script that has any.
+check_own() { :; }
+
+own_option() {
+    local members
+    [[ "$1" == --group ]] || return 1
+    needs_value "$1" "$@"
+    [[ "$2" =~ ^[1-9]$ && "$2" -le "${#groups[@]}" ]] ||
+        die "\`--group\` must be from 1 to ${#groups[@]}, but is \`$2\`."
+    read -ra members <<<"${groups[$2 - 1]}"
+    operands+=("${members[@]}")
+}
 
 # choose_corpus: sets the corpus and its test sets in a script where these depend on the options.
 choose_corpus() { :; }
 
 read_options() {
-    local members=()
-    while (($#)); do
-        case "$1" in
-        --device | --jobs | --rates | --updates | --data | --out)
-            set_option "$@"
-            shift
-            ;;
-        --group)
-            needs_value "$1" "$@"
-            [[ "$2" =~ ^[1-9]$ && "$2" -le "${#groups[@]}" ]] ||
-                die "\`--group\` must be from 1 to ${#groups[@]}, but is \`$2\`."
-            read -ra members <<<"${groups[$2 - 1]}"
-            names+=("${members[@]}")
-            shift
-            ;;
-        --help | -h) usage && exit ;;
-        -*)
-            own_option "$@"
-            shift
-            ;;
-        *) names+=("$1") ;;
-        esac
-        shift
-    done
+    read_arguments "--device= --jobs= --rates= --updates= --data= --out= $own_options WORD" "$@"
+    check_own
+    names=("${operands[@]}")
     [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
     ((${#names[@]})) || read -ra names <<<"${groups[*]}"
     check_options

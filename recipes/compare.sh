@@ -37,28 +37,16 @@ commands.
 HELP
 }
 
-updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" from="" seeds=1 subwords=bpe table=1
-words=() dictionary=()
+updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" from="" seeds=1 subwords=bpe no_table=""
+dictionary=()
 
 # read_options ARGUMENT...: sets the globals above, `data`, `src`, `tgt` and `models`.
 read_options() {
-    while (($#)); do
-        case "$1" in
-        --updates | --bpe | --subwords | --max-tokens | --lr | --seeds | --from | --out)
-            set_option "$@"
-            shift
-            ;;
-        --tokenize) tokenize=--tokenize ;;
-        --no-table) table=0 ;;
-        --help | -h) usage && exit ;;
-        -*) die "\`$1\` is not an option; --help lists them." ;;
-        *) words+=("$1") ;;
-        esac
-        shift
-    done
-    ((${#words[@]} >= 4)) || die "needs DATA_DIR, SRC, TGT and at least one ARCH; see --help."
-    src="${words[1]}" tgt="${words[2]}" models=("${words[@]:3}")
-    data="$(own_text DATA_DIR "${words[0]}" "$src" "$tgt")"
+    read_arguments "--updates= --bpe= --subwords= --max-tokens= --lr= --seeds= --from= --out= --tokenize \
+        --no-table WORD" "$@"
+    ((${#operands[@]} >= 4)) || die "needs DATA_DIR, SRC, TGT and at least one ARCH; see --help."
+    src="${operands[1]}" tgt="${operands[2]}" models=("${operands[@]:3}")
+    data="$(own_text DATA_DIR "${operands[0]}" "$src" "$tgt")"
     positive --updates "$updates"
     [[ "$bpe" == 0 ]] || positive --bpe "$bpe"
     check_subwords "$subwords"
@@ -179,7 +167,7 @@ main() {
         for ((seed = 1; seed <= seeds; seed++)); do compare_one "$model" "$seed"; done
     done
     if dry || joining; then exit; fi
-    ((table)) || exit 0
+    [[ -z "$no_table" ]] || exit 0
     compare_finished
     printf '\nEverything is in %s: compare.md, its numbers and picture, and the models\n' "$out"
 }

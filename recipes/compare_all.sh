@@ -49,27 +49,17 @@ HELP
 }
 
 corpus=multi30k mirror="" data="" src=en tgt=de tokenize="" updates=6000 bpe=4000 max_tokens=2000 lr=0.002
-baseline="" metric="" out="" seeds=1 subwords=bpe names=()
+baseline="" metric="" out="" seeds=1 subwords=bpe
 
 # read_options ARGUMENT...: sets the globals above.
 read_options() {
-    local languages=""
-    while (($#)); do
-        [[ "$1" != --src && "$1" != --tgt ]] || languages="$1"
-        case "$1" in
-        --mirror | --data | --src | --tgt | --updates | --bpe | --subwords | --max-tokens | --lr | \
-            --seeds | --baseline | --metric | --out)
-            set_option "$@"
-            shift
-            ;;
-        --tok) corpus=multi30k_tok ;;
-        --tokenize) tokenize=--tokenize ;;
-        --help | -h) usage && exit ;;
-        -*) die "\`$1\` is not an option; --help lists them." ;;
-        *) names+=("$1") ;;
-        esac
-        shift
+    local languages="" word tok=""
+    for word in "$@"; do
+        [[ "$word" != --src && "$word" != --tgt ]] || languages="$word"
     done
+    read_arguments "--mirror= --data= --src= --tgt= --updates= --bpe= --subwords= --max-tokens= --lr= \
+        --seeds= --baseline= --metric= --out= --tok --tokenize WORD" "$@"
+    [[ -z "$tok" ]] || corpus=multi30k_tok
     positive --updates "$updates"
     positive --bpe "$bpe"
     check_subwords "$subwords"
@@ -95,11 +85,11 @@ read_options() {
 choose_models() {
     local name model all=" " chosen=()
     for model in "${models[@]}"; do all+="${model%%=*} "; done
-    for name in ${names[@]+"${names[@]}"}; do
+    for name in ${operands[@]+"${operands[@]}"}; do
         [[ "$all" == *" $name "* ]] || die "\`$name\` must be one of${all% }."
     done
     for model in "${models[@]}"; do
-        if ((${#names[@]} == 0)) || [[ " ${names[*]} " == *" ${model%%=*} "* ]]; then
+        if ((${#operands[@]} == 0)) || [[ " ${operands[*]} " == *" ${model%%=*} "* ]]; then
             chosen+=("$model")
         fi
     done

@@ -32,21 +32,10 @@ DRY_RUN=1 only prints the commands. OMP_NUM_THREADS is the number of CPU threads
 HELP
 }
 
-model="" data="" src="" tgt="" updates=1000 lr=3e-5 max_tokens=2000 out="" extra=()
+model="" data="" src="" tgt="" updates=1000 lr=3e-5 max_tokens=2000 out=""
 
 read_options() {
-    while (($#)); do
-        case "$1" in
-        --model | --data | --src | --tgt | --updates | --lr | --max-tokens | --out)
-            set_option "$@"
-            shift
-            ;;
-        --help | -h) usage && exit ;;
-        --) shift && extra=("$@") && break ;;
-        *) die "\`$1\` is not an option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
-        esac
-        shift
-    done
+    read_arguments "--model= --data= --src= --tgt= --updates= --lr= --max-tokens= --out= --" "$@"
     [[ -n "$model" && -n "$data" && -n "$src" && -n "$tgt" ]] ||
         die "\`--model\`, \`--data\`, \`--src\` and \`--tgt\` are needed; --help says what they are."
     positive --updates "$updates"

@@ -69,6 +69,41 @@ set_option() {
     printf -v "${name//-/_}" '%s' "$2"
 }
 
+# own_option OPTION VALUE...: reads an option for which a script has code of its own; fails if there
+# is no such option.
+own_option() { return 1; }
+
+# read_arguments "OPTION..." ARGUMENT...: reads the command line of a recipe with these options. The
+# value of `--bpe=` goes into the variable `bpe`; an option without `=` is a switch, and its variable
+# gets its name. If the list has `WORD`, arguments that are no options go into the array `operands`;
+# if the list has `--`, all arguments after `--` go into the array `extra`.
+operands=() extra=()
+read_arguments() {
+    local options=" $1 " hint=""
+    [[ "$options" != *" -- "* ]] || hint=" Flags for fairseq-train come after \`--\`."
+    shift
+    while (($#)); do
+        if [[ "$1" == --help || "$1" == -h ]]; then
+            usage && exit
+        elif [[ "$1" == -- && -n "$hint" ]]; then
+            extra=("${@:2}")
+            return
+        elif [[ "$1" != -* && "$options" == *" WORD "* ]]; then
+            operands+=("$1")
+        elif [[ "$1" =~ ^--[a-z-]+$ && "$options" == *" $1= "* ]]; then
+            set_option "$@"
+            shift
+        elif [[ "$1" =~ ^--[a-z-]+$ && "$options" == *" $1 "* ]]; then
+            set_option "$1" "$1"
+        elif own_option "$@"; then
+            shift
+        else
+            die "\`$1\` is not an option; --help lists them.$hint"
+        fi
+        shift
+    done
+}
+
 # absolute PATH: prints the path from the root, because a run changes its folder.
 absolute() {
     local path="$1"

@@ -15,7 +15,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=all_systems.sh
 source "$(dirname "${BASH_SOURCE[0]}")/all_systems.sh"
 
-recipe=multi30k-all corpus=multi30k_tok src=en tgt=de patience=10
+recipe=multi30k-all corpus=multi30k_tok src=en tgt=de patience=10 own_options=--mirror=
 tests=(test test_2017_flickr test_2017_mscoco) # the first is that of 2016
 
 # bmt comes early because bmt-1 waits for it.
@@ -55,11 +55,6 @@ and the same command continues them. The tables show every system that is finish
 SMOKE=1 needs no files: it runs every step at a tiny size, with two or three systems. DRY_RUN=1 only
 prints the commands, as if the first rate were the best.
 HELP
-}
-
-own_option() {
-    [[ "$1" == --mirror ]] || die "\`$1\` is not an option; --help lists them."
-    set_option "$@"
 }
 
 use_smoke_settings() {

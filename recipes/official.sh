@@ -67,23 +67,11 @@ use_smoke_settings() {
 }
 
 # read_options ARGUMENT...: sets the globals above and those of the next line.
-data="" mirror="" any_counts="" out="" name="" against="" other_subwords="" extra=()
+data="" mirror="" any_counts="" out="" name="" against="" other_subwords=""
 read_options() {
     local option
-    while (($#)); do
-        case "$1" in
-        --arch | --data | --mirror | --bpe | --subwords | --max-tokens | --update-freq | --updates | --warmup | \
-            --dropout | --average | --against | --out)
-            set_option "$@"
-            shift
-            ;;
-        --any-counts) any_counts=--any-counts ;;
-        --help | -h) usage && exit ;;
-        --) shift && extra=("$@") && break ;;
-        *) die "\`$1\` is not an option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
-        esac
-        shift
-    done
+    read_arguments "--arch= --data= --mirror= --bpe= --subwords= --max-tokens= --update-freq= --updates= \
+        --warmup= --dropout= --average= --against= --out= --any-counts --" "$@"
     for option in max_tokens update_freq updates warmup average; do
         positive "--${option/_/-}" "${!option}"
     done

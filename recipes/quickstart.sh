@@ -41,7 +41,7 @@ HELP
 }
 
 # The settings of an ordinary run, and smaller ones with which every step still makes sense.
-arch=gru_attention src=es tgt=en data="" tokenize="" out="" subwords=bpe extra=()
+arch=gru_attention src=es tgt=en data="" tokenize="" out="" subwords=bpe
 updates=1600 bpe=4000 pairs=(--valid 300 --test 1000) name=quickstart
 if [[ "${SMOKE:-0}" == 1 ]]; then
     updates=20 bpe=200 pairs=(--sample 400,40,40) name=smoke
@@ -50,19 +50,7 @@ fi
 
 # read_options ARGUMENT...: sets the globals above and `interval`.
 read_options() {
-    while (($#)); do
-        case "$1" in
-        --arch | --src | --tgt | --data | --updates | --bpe | --subwords | --out)
-            set_option "$@"
-            shift
-            ;;
-        --tokenize) tokenize=--tokenize ;;
-        --help | -h) usage && exit ;;
-        --) shift && extra=("$@") && break ;;
-        *) die "\`$1\` is not an option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
-        esac
-        shift
-    done
+    read_arguments "--arch= --src= --tgt= --data= --updates= --bpe= --subwords= --out= --tokenize --" "$@"
     positive --updates "$updates"
     positive --bpe "$bpe"
     check_subwords "$subwords"

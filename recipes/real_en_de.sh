@@ -22,7 +22,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=all_systems.sh
 source "$(dirname "${BASH_SOURCE[0]}")/all_systems.sh"
 
-corpus=real src=en tgt=de average=1 schedule_kind=cosine
+corpus=real src=en tgt=de average=1 schedule_kind=cosine own_options="--corpus= --from=" from=""
 flags+=(--no-epoch-checkpoints)
 systems="transformer muse bmt lightconv dynamicconv linformer-32 gru muse-simple transformer-12-1 \
 transformer-12-1-prenorm linformer-8 bmt-1 binary"
@@ -65,20 +65,10 @@ the commands.
 HELP
 }
 
-own_option() {
-    case "$1" in
-    --corpus)
-        needs_value "$1" "$@"
-        [[ "$2" =~ ^(real|multi30k)$ ]] ||
-            die "\`--corpus\` must be real or multi30k, but is \`$2\`."
-        corpus="$2"
-        ;;
-    --from)
-        needs_value "$1" "$@"
-        mirror="$2"
-        ;;
-    *) die "\`$1\` is not an option; --help lists them." ;;
-    esac
+check_own() {
+    [[ "$corpus" =~ ^(real|multi30k)$ ]] ||
+        die "\`--corpus\` must be real or multi30k, but is \`$corpus\`."
+    mirror="$from"
 }
 
 use_smoke_settings() {

@@ -16,7 +16,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/own_text.sh"
 # shellcheck source-path=SCRIPTDIR source=systems.sh
 source "$(dirname "${BASH_SOURCE[0]}")/systems.sh"
 
-updates=3000 bpe=4000 max_tokens=1000 tokenize="" buckets=4,6,8,10,12,15 out="" words=() extra=()
+updates=3000 bpe=4000 max_tokens=1000 tokenize="" buckets=4,6,8,10,12,15 out=""
 names=() systems=()
 
 usage() {
@@ -46,22 +46,9 @@ HELP
 }
 
 read_options() {
-    while (($#)); do
-        case "$1" in
-        --updates | --bpe | --max-tokens | --buckets | --out)
-            set_option "$@"
-            shift
-            ;;
-        --tokenize) tokenize=--tokenize ;;
-        --help | -h) usage && exit ;;
-        --) shift && extra=("$@") && break ;;
-        -*) die "\`$1\` is not an option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
-        *) words+=("$1") ;;
-        esac
-        shift
-    done
-    ((${#words[@]} >= 4)) || die "needs STUDY, DATA_DIR, SRC and TGT; see --help."
-    study="${words[0]}" src="${words[2]}" tgt="${words[3]}" names=("${words[@]:4}")
+    read_arguments "--updates= --bpe= --max-tokens= --buckets= --out= --tokenize WORD --" "$@"
+    ((${#operands[@]} >= 4)) || die "needs STUDY, DATA_DIR, SRC and TGT; see --help."
+    study="${operands[0]}" src="${operands[2]}" tgt="${operands[3]}" names=("${operands[@]:4}")
     list_systems
     choose_systems
     positive --updates "$updates"
@@ -71,7 +58,7 @@ read_options() {
             die "\`$word\` contains white space; write such values without, like '(0.9,0.98)'."
     done
     ((updates > 10)) || die "\`--updates\` must be more than 10, but is $updates."
-    data="$(own_text DATA_DIR "${words[@]:1:3}")"
+    data="$(own_text DATA_DIR "${operands[@]:1:3}")"
     out="$(absolute "${out:-$REPO/runs/$study-$(basename "$data")-$src-$tgt}")"
 }
 

@@ -50,21 +50,10 @@ HELP
 }
 
 read_options() {
-    local words=()
-    while (($#)); do
-        case "$1" in
-        --archive | --src | --tgt | --updates | --warmup | --lr | --dropout | --numbers | --out)
-            set_option "$@"
-            shift
-            ;;
-        --help | -h) usage && exit ;;
-        -*) die "\`$1\` is not an option; --help lists them." ;;
-        *) words+=("$1") ;;
-        esac
-        shift
-    done
-    ((${#words[@]} <= 1)) || die "give one model at a time, not \`${words[*]}\`."
-    system="${words[0]:-$system}"
+    read_arguments "--archive= --src= --tgt= --updates= --warmup= --lr= --dropout= --numbers= --out= WORD" \
+        "$@"
+    ((${#operands[@]} <= 1)) || die "give one model at a time, not \`${operands[*]}\`."
+    system="${operands[0]:-$system}"
     [[ "$src $tgt" =~ ^(es en|en es)$ ]] ||
         die "\`--src\` and \`--tgt\` must be es and en, or en and es, but are \`$src\` and \`$tgt\`."
     positive --updates "$updates"

@@ -43,23 +43,11 @@ HELP
 
 only="" scales=1,2,4,8,16,32,64,128,256,512,1024,2048,4096 outputs=plain,scale,layer,shortcut
 output_scale=64 stages=2000,1000,1000 warmup=100 lr=0.002 arch=bmt_tiny bpe=8000 max_tokens=2000
-out="" words=()
+out=""
 
 read_options() {
-    while (($#)); do
-        case "$1" in
-        --only | --scales | --outputs | --output-scale | --stages | --warmup | --lr | --arch | \
-            --bpe | --subwords | --max-tokens | --out)
-            set_option "$@"
-            shift
-            ;;
-        --tokenize) tokenize=--tokenize ;;
-        --help | -h) usage && exit ;;
-        -*) die "\`$1\` is not an option; --help lists them." ;;
-        *) words+=("$1") ;;
-        esac
-        shift
-    done
+    read_arguments "--only= --scales= --outputs= --output-scale= --stages= --warmup= --lr= --arch= \
+        --bpe= --subwords= --max-tokens= --out= --tokenize WORD" "$@"
     check_options
     choose_folders ablations
 }

@@ -1,5 +1,5 @@
 # Code that table1.sh and ablations.sh share: models trained by recipes/compare.sh, and smoke mode.
-# A script sources this file after lib.sh, and sets `words` to DATA_DIR, SRC and TGT.
+# A script sources this file after lib.sh, and sets `operands` to DATA_DIR, SRC and TGT.
 # shellcheck shell=bash disable=SC2034,SC2154  # variables of the script that sources this
 
 # shellcheck source-path=SCRIPTDIR source=../own_text.sh
@@ -27,18 +27,18 @@ check_vocabulary() {
 
 # choose_folders NAME: sets the output folder and, for a smoke run without DATA_DIR, the corpus.
 choose_folders() {
-    if [[ "${SMOKE:-0}" == 1 && ${#words[@]} == 0 ]]; then
-        out="${out:-$REPO/runs/smoke-$1}" words=("$out.text" en de) needs_text=1
+    if [[ "${SMOKE:-0}" == 1 && ${#operands[@]} == 0 ]]; then
+        out="${out:-$REPO/runs/smoke-$1}" operands=("$out.text" en de) needs_text=1
     fi
-    ((${#words[@]} == 3)) || die "needs DATA_DIR, SRC and TGT; see --help."
-    ((needs_text)) || words[0]="$(own_text DATA_DIR "${words[@]}")"
-    out="${out:-$REPO/runs/$1-$(basename "${words[0]}")-${words[1]}-${words[2]}}"
+    ((${#operands[@]} == 3)) || die "needs DATA_DIR, SRC and TGT; see --help."
+    ((needs_text)) || operands[0]="$(own_text DATA_DIR "${operands[@]}")"
+    out="${out:-$REPO/runs/$1-$(basename "${operands[0]}")-${operands[1]}-${operands[2]}}"
 }
 
 make_smoke_text() {
     ((needs_text)) || return 0
-    [[ -e "${words[0]}/test.de" ]] ||
-        smoke_text en de 300 30 30 "${words[0]}"
+    [[ -e "${operands[0]}/test.de" ]] ||
+        smoke_text en de 300 30 30 "${operands[0]}"
 }
 
 # compare NAME UPDATES STAGES [--from NAME] -- FLAG...: trains and scores one model.
@@ -47,7 +47,7 @@ compare() {
     shift 3
     [[ "$1" == -- ]] || from=("$1" "$2")
     shift $((${#from[@]} + 1))
-    bash "$REPO/recipes/compare.sh" "${words[@]}" --out "$out" --updates "$total" --lr "$lr" \
+    bash "$REPO/recipes/compare.sh" "${operands[@]}" --out "$out" --updates "$total" --lr "$lr" \
         --bpe "$bpe" --subwords "$subwords" --max-tokens "$max_tokens" --no-table \
         ${tokenize:+"$tokenize"} ${from[@]+"${from[@]}"} \
         "$name=$arch --share-all-embeddings --lr-scheduler staged_cosine --stage-updates $lengths \

@@ -41,7 +41,7 @@ HELP
 
 depths=6,8,10,12,14,18,22,26,30,36,42,48 base=6 updates=50000,40000 warmup=4000 lr=0.001
 arch=bmt_scaling bpe=32000 max_tokens=4096 sample=2000 out="" data="" src=en tgt=de subwords=bpe
-words=() names=() prefixes=() models=() tiny=() extra=()
+names=() prefixes=() models=() tiny=()
 
 # use_smoke_settings: makes every step run at a tiny size.
 use_smoke_settings() {
@@ -56,25 +56,8 @@ use_smoke_settings() {
 
 read_options() {
     local option
-    while (($#)); do
-        case "$1" in
-        --depths | --base | --updates | --warmup | --lr | --arch | --bpe | --subwords | \
-            --max-tokens | --sample | --out)
-            set_option "$@"
-            shift
-            ;;
-        --eval)
-            needs_value "$1" "$@"
-            add_evaluation "$2"
-            shift
-            ;;
-        --help | -h) usage && exit ;;
-        --) shift && extra=("$@") && break ;;
-        -*) die "\`$1\` is not an option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
-        *) words+=("$1") ;;
-        esac
-        shift
-    done
+    read_arguments "--depths= --base= --updates= --warmup= --lr= --arch= --bpe= --subwords= \
+        --max-tokens= --sample= --out= WORD --" "$@"
     check_options
     name=scaling
     [[ "${SMOKE:-0}" != 1 ]] || name=smoke-scaling
@@ -82,14 +65,16 @@ read_options() {
     [[ "$out" == /* ]] || out="$PWD/$out"
 }
 
-# add_evaluation NAME=PREFIX
-add_evaluation() {
-    local side="${1%%=*}"
-    [[ "$1" == *=?* && "$side" =~ ^[A-Za-z0-9._-]+$ ]] ||
-        die "\`--eval\` must be NAME=PREFIX, with letters, digits and ._- in NAME, but is \`$1\`."
+# own_option --eval NAME=PREFIX: adds an evaluation set.
+own_option() {
+    [[ "$1" == --eval ]] || return 1
+    needs_value "$1" "$@"
+    local side="${2%%=*}"
+    [[ "$2" == *=?* && "$side" =~ ^[A-Za-z0-9._-]+$ ]] ||
+        die "\`--eval\` must be NAME=PREFIX, with letters, digits and ._- in NAME, but is \`$2\`."
     [[ ! "$side" =~ ^(train|valid|test|sample)$ ]] ||
-        die "\`--eval $1\`: the name \`$side\` is taken; choose another."
-    names+=("$side") prefixes+=("$(realpath -m "${1#*=}")")
+        die "\`--eval $2\`: the name \`$side\` is taken; choose another."
+    names+=("$side") prefixes+=("$(realpath -m "${2#*=}")")
 }
 
 check_options() {
@@ -104,10 +89,10 @@ check_options() {
         die "\`--updates\` must be two numbers of updates like 50000,40000, but is \`$updates\`."
     IFS=, read -r float weights <<<"$updates"
     IFS=, read -ra sizes <<<"$depths"
-    if [[ "${SMOKE:-0}" == 1 && ${#words[@]} == 0 ]]; then return; fi
-    ((${#words[@]} == 3)) || die "needs DATA_DIR, SRC and TGT; see --help."
-    src="${words[1]}" tgt="${words[2]}"
-    data="$(own_text DATA_DIR "${words[0]}" "$src" "$tgt")"
+    if [[ "${SMOKE:-0}" == 1 && ${#operands[@]} == 0 ]]; then return; fi
+    ((${#operands[@]} == 3)) || die "needs DATA_DIR, SRC and TGT; see --help."
+    src="${operands[1]}" tgt="${operands[2]}"
+    data="$(own_text DATA_DIR "${operands[0]}" "$src" "$tgt")"
 }
 
 # make_text: copies the corpus, and the sets of --eval beside the corpus's own.

@@ -34,28 +34,17 @@ xnor-base. DRY_RUN=1 only prints the commands.
 HELP
 }
 
-stages=2000,1000,1000 warmup=100 lr=0.002 arch=bmt_tiny bpe=8000 max_tokens=2000 out="" words=()
+stages=2000,1000,1000 warmup=100 lr=0.002 arch=bmt_tiny bpe=8000 max_tokens=2000 out=""
 presets=(float bmt-1 bmt-2 bmt-3 bmt-6 xnor-base)
 
 read_options() {
-    while (($#)); do
-        case "$1" in
-        --stages | --warmup | --lr | --arch | --bpe | --subwords | --max-tokens | --out)
-            set_option "$@"
-            shift
-            ;;
-        --tokenize) tokenize=--tokenize ;;
-        --help | -h) usage && exit ;;
-        -*) die "\`$1\` is not an option; --help lists them." ;;
-        *) words+=("$1") ;;
-        esac
-        shift
-    done
+    read_arguments "--stages= --warmup= --lr= --arch= --bpe= --subwords= --max-tokens= --out= \
+        --tokenize WORD" "$@"
     check_vocabulary
     [[ "$stages" =~ ^[1-9][0-9]*,[1-9][0-9]*,[1-9][0-9]*$ ]] ||
         die "\`--stages\` must be three numbers of updates like 2000,1000,1000, but is \`$stages\`."
-    ((${#words[@]} <= 3)) || presets=("${words[@]:3}")
-    words=("${words[@]:0:3}")
+    ((${#operands[@]} <= 3)) || presets=("${operands[@]:3}")
+    operands=("${operands[@]:0:3}")
     choose_folders table1
     IFS=, read -r float weights activations <<<"$stages"
 }

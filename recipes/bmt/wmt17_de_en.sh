@@ -30,7 +30,8 @@ corpus=wmt17_de_en src=de tgt=en
 dictionary=(--joined-dictionary --nwordssrc 32000 --nwordstgt 32000)
 arch=bmt_wmt_de_en preset=bmt-1 dropout=0.1
 batch_size=64 update_freq=16 stages=50000,88339,88339 warmup=4000 lr=0.001
-beam=4 gnmt_lenpen=0.6 teacher="" kd="${KD:-0}"
+beam=4 gnmt_lenpen=0.6 teacher="" kd=""
+[[ "${KD:-0}" != 1 ]] || kd=--kd
 paper="26.35 BLEU in float, BMT-1 25.93, BMT-2 25.44, BMT-3 24.11, BMT-6 17.87 (distilled)"
 
 usage() {
@@ -76,21 +77,8 @@ use_smoke_settings() {
 }
 
 read_options() {
-    while (($#)); do
-        case "$1" in
-        --preset | --teacher | --stages | --warmup | --lr | --batch-size | --update-freq | --arch | \
-            --dropout | --data | --mirror | --bpe | --subwords | --out)
-            set_option "$@"
-            shift
-            ;;
-        --kd) kd=1 ;;
-        --any-counts) any_counts=--any-counts ;;
-        --help | -h) usage && exit ;;
-        --) shift && extra=("$@") && break ;;
-        *) die "\`$1\` is not an option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
-        esac
-        shift
-    done
+    read_arguments "--preset= --teacher= --stages= --warmup= --lr= --batch-size= --update-freq= --arch= \
+        --dropout= --data= --mirror= --bpe= --subwords= --out= --kd --any-counts --" "$@"
     check_options
     name="$corpus"
     [[ "${SMOKE:-0}" != 1 ]] || name="smoke-$corpus"
@@ -109,10 +97,10 @@ check_options() {
     [[ "$subwords" == bpe ]] || other_subwords="$subwords"
     check_stages
     if [[ -n "$teacher" ]]; then
-        [[ "$kd" != 1 ]] || die "\`--teacher\` does not go with \`--kd\`, which trains one."
+        [[ -z "$kd" ]] || die "\`--teacher\` does not go with \`--kd\`, which trains one."
         [[ -f "$teacher" ]] || die "\`--teacher\`: $teacher does not exist; check the path."
         teacher="$(absolute "$teacher")"
-    elif [[ "$kd" == 1 ]]; then
+    elif [[ -n "$kd" ]]; then
         teacher=teacher/checkpoint_last.pt
     fi
     for word in ${extra[@]+"${extra[@]}"}; do # the recipe computes other things from them
@@ -187,7 +175,7 @@ translate() {
 
 draw() {
     local logs=(--log "$preset=checkpoints/train.log")
-    [[ "$kd" != 1 ]] || logs+=(--log "teacher=teacher/train.log")
+    [[ -z "$kd" ]] || logs+=(--log "teacher=teacher/train.log")
     run fairseq-ext plot curves "${logs[@]}" -o curves.png
     draw_lengths
 }
@@ -213,7 +201,7 @@ main() {
     open_run "$out" "$(settings)"
     stage corpus prepare_corpus
     stage binarize binarize_corpus
-    if [[ "$kd" == 1 ]]; then stage teacher train_teacher; fi
+    if [[ -n "$kd" ]]; then stage teacher train_teacher; fi
     stage train train_model
     stage translate translate
     stage score score

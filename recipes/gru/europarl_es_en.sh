@@ -47,7 +47,7 @@ HELP
 }
 
 source="" target="" train=900000 valid=80000 test=20000 patience=1 max_epoch=50
-arch=gru_europarl_es_en out="" name=europarl extra=()
+arch=gru_europarl_es_en out="" name=europarl
 if [[ "${SMOKE:-0}" == 1 ]]; then
     train=300 valid=30 test=30 max_epoch=2 name=smoke-europarl
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -56,18 +56,8 @@ fi
 # read_options ARGUMENT...: sets the globals above.
 read_options() {
     local option
-    while (($#)); do
-        case "$1" in
-        --source | --target | --train | --valid | --test | --patience | --max-epoch | --arch | --out)
-            set_option "$@"
-            shift
-            ;;
-        --help | -h) usage && exit ;;
-        --) shift && extra=("$@") && break ;;
-        *) die "\`$1\` is not an option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
-        esac
-        shift
-    done
+    read_arguments "--source= --target= --train= --valid= --test= --patience= --max-epoch= --arch= \
+        --out= --" "$@"
     for option in train valid test patience max_epoch; do
         positive "--${option/_/-}" "${!option}"
     done

@@ -39,7 +39,7 @@ HELP
 }
 
 data="" marks="" arch=linformer_encoder k=32 max_len=256 bpe=8000 words="" batch_size=32 max_epoch=20
-patience=5 out="" extra=()
+patience=5 out=""
 if [[ "${SMOKE:-0}" == 1 ]]; then
     arch=linformer_encoder_tiny k=8 max_len=32 bpe=300 max_epoch=5
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -49,23 +49,12 @@ task=(--task sentence_prediction --criterion sentence_prediction)
 # read_options ARGUMENT...: sets the globals above.
 read_options() {
     local option
-    while (($#)); do
-        case "$1" in
-        --arch | --marks | --k | --max-len | --bpe | --batch-size | --max-epoch | --patience | --out)
-            set_option "$@"
-            shift
-            ;;
-        --words) words=words ;;
-        --help | -h) usage && exit ;;
-        --) shift && extra=("$@") && break ;;
-        -*) die "\`$1\` is not an option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
-        *)
-            [[ -z "$data" ]] || die "give one DATA_DIR, not both \`$data\` and \`$1\`."
-            data="$1"
-            ;;
-        esac
-        shift
-    done
+    read_arguments "--arch= --marks= --k= --max-len= --bpe= --batch-size= --max-epoch= --patience= \
+        --out= --words WORD --" "$@"
+    words="${words#--}"
+    ((${#operands[@]} < 2)) ||
+        die "give one DATA_DIR, not both \`${operands[0]}\` and \`${operands[1]}\`."
+    data="${operands[*]}"
     for option in k max_len bpe batch_size max_epoch patience; do
         positive "--${option/_/-}" "${!option}"
     done

@@ -58,7 +58,7 @@ HELP
 src=en tgt=de positions=256 init_lr=1e-7 min_lr=1e-6 dropout=0.1
 data="" download="" vocabulary="" merges="" fraction=1/2 csv_valid=""
 arch=linformer_wmt_en_de k=32 batch_size=88 epochs=10 lr=1e-4 warmup=4000
-out="" name=wmt14 extra=()
+out="" name=wmt14
 if [[ "${SMOKE:-0}" == 1 ]]; then
     arch=linformer_tiny k=8 batch_size=22 epochs=2 warmup=8 lr=3e-3 name=smoke-wmt14
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -72,20 +72,8 @@ task=(--task translation_ext --source-lang "$src" --target-lang "$tgt" --truncat
 # read_options ARGUMENT...: sets the globals above, `model` and `model_flags`.
 read_options() {
     local option
-    while (($#)); do
-        case "$1" in
-        --data | --download | --vocabulary | --merges | --arch | --k | --fraction | --batch-size | \
-            --epochs | --lr | --warmup | --out)
-            set_option "$@"
-            shift
-            ;;
-        --csv-valid) csv_valid=--csv-valid ;;
-        --help | -h) usage && exit ;;
-        --) shift && extra=("$@") && break ;;
-        *) die "\`$1\` is not an option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
-        esac
-        shift
-    done
+    read_arguments "--data= --download= --vocabulary= --merges= --arch= --k= --fraction= --batch-size= \
+        --epochs= --lr= --warmup= --out= --csv-valid --" "$@"
     for option in batch_size epochs warmup; do
         positive "--${option/_/-}" "${!option}"
     done
