@@ -104,6 +104,16 @@ read_arguments() {
     done
 }
 
+# refuse_extra "FLAG..." OPTIONS [REASON]: dies if one of the flags follows `--`. The message names the
+# options of the recipe that replace these flags.
+refuse_extra() {
+    local word
+    for word in "${extra[@]}"; do
+        [[ " $1 " != *" ${word%%=*} "* ]] ||
+            die "\`${word%%=*}\` must not follow \`--\`${3:-}; use the recipe's $2, before \`--\`."
+    done
+}
+
 # absolute PATH: prints the path from the root, because a run changes its folder.
 absolute() {
     local path="$1"

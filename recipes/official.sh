@@ -81,7 +81,9 @@ read_options() {
         die "\`--bpe\` must be a whole number, but is \`$bpe\`."
     check_subwords "$subwords"
     [[ "$subwords" != none ]] || bpe=0
-    check_extra
+    # From these the recipe computes other settings.
+    refuse_extra "--max-tokens --update-freq --max-update --warmup-updates --lr-period-updates" \
+        "\`--max-tokens\`, \`--update-freq\`, \`--updates\` and \`--warmup\`"
     if [[ "$bpe" == 0 ]]; then folder=text; elif [[ -n "$bpe" ]]; then folder=bpe; fi
     [[ "$subwords" =~ ^(bpe|none)$ ]] || other_subwords="$subwords"
     name="$corpus"
@@ -101,20 +103,6 @@ check_against() {
         die "\`--against\` must be NAME=GENERATED, with another name than $arch, but is \`$against\`."
     [[ -f "$file" ]] || die "\`--against\`: $file does not exist; check the path."
     against="${against%%=*}=$(absolute "$file")"
-}
-
-# check_extra: refuses flags after `--` that the recipe has as options, because it computes other
-# settings from these options.
-check_extra() {
-    local word
-    for word in ${extra[@]+"${extra[@]}"}; do
-        case "${word%%=*}" in
-        --max-tokens | --update-freq | --max-update | --warmup-updates | --lr-period-updates)
-            die "\`${word%%=*}\` must not follow \`--\`; use the recipe's \`--max-tokens\`," \
-                "\`--update-freq\`, \`--updates\` and \`--warmup\`, before \`--\`."
-            ;;
-        esac
-    done
 }
 
 make_smoke_archives() {

@@ -88,7 +88,7 @@ read_options() {
 }
 
 check_options() {
-    local option word
+    local option
     for option in warmup batch_size update_freq ${bpe:+bpe}; do
         positive "--${option/_/-}" "${!option}"
     done
@@ -103,14 +103,9 @@ check_options() {
     elif [[ -n "$kd" ]]; then
         teacher=teacher/checkpoint_last.pt
     fi
-    for word in ${extra[@]+"${extra[@]}"}; do # the recipe computes other things from them
-        case "${word%%=*}" in
-        --batch-size | --update-freq | --max-update | --stage-updates | --warmup-updates)
-            die "\`${word%%=*}\` must not follow \`--\`; use the recipe's \`--batch-size\`," \
-                "\`--update-freq\`, \`--stages\` and \`--warmup\`, before \`--\`."
-            ;;
-        esac
-    done
+    # From these the recipe computes other settings.
+    refuse_extra "--batch-size --update-freq --max-update --stage-updates --warmup-updates" \
+        "\`--batch-size\`, \`--update-freq\`, \`--stages\` and \`--warmup\`"
 }
 
 # check_stages: checks --stages, and sets `updates` to the updates of all stages together.

@@ -77,7 +77,10 @@ read_options() {
     for option in batch_size epochs warmup; do
         positive "--${option/_/-}" "${!option}"
     done
-    check_extra
+    # From these the recipe computes the schedule.
+    refuse_extra "--batch-size --max-sentences --max-tokens --update-freq --max-epoch --max-update --lr \
+--min-lr --warmup-updates" "\`--batch-size\`, \`--epochs\`, \`--lr\` and \`--warmup\`" \
+        ", because the schedule would not fit it"
     [[ "${SMOKE:-0}" == 1 ]] || check_files
     model="$arch" model_flags=()
     if [[ "$arch" == linformer* ]]; then
@@ -88,20 +91,6 @@ read_options() {
     option="${option/k=/-k}"
     out="${out:-$REPO/runs/$name-$src-$tgt-${option//,/_}}"
     out="$(absolute "$out")"
-}
-
-# The schedule is computed from these; given after `--` they would make it wrong.
-check_extra() {
-    local word
-    for word in ${extra[@]+"${extra[@]}"}; do
-        case "${word%%=*}" in
-        --batch-size | --max-sentences | --max-tokens | --update-freq | --max-epoch | --max-update | \
-            --lr | --min-lr | --warmup-updates)
-            die "\`${word%%=*}\` must not follow \`--\`, because the schedule would not fit it; use the" \
-                "recipe's \`--batch-size\`, \`--epochs\`, \`--lr\` and \`--warmup\`, before \`--\`."
-            ;;
-        esac
-    done
 }
 
 check_files() {
