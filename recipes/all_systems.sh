@@ -133,7 +133,7 @@ with_needs() {
     needed="$parent"
     [[ "$seed" == 1 ]] || with_needs "${name%@*}" # for the learning rate
     [[ -z "$needed" ]] || with_needs "$needed"
-    [[ " ${chosen[*]-} " == *" $name "* ]] || chosen+=("$name")
+    [[ " ${chosen[*]} " == *" $name "* ]] || chosen+=("$name")
 }
 
 # ---- the steps of one system ---------------------------------------------------------------------
@@ -337,7 +337,7 @@ list_finished() {
     local name folder
     finished=()
     for name in ${groups[*]} "${chosen[@]}"; do # the words of the groups
-        [[ " ${finished[*]-} " != *" $name "* ]] || continue
+        [[ " ${finished[*]} " != *" $name "* ]] || continue
         if translated "$name" test; then finished+=("$name"); fi
     done
 }

@@ -68,7 +68,7 @@ make_text() {
 
 binarize_all() {
     if [[ "$bpe" == 0 ]]; then
-        binarize text "$src" "$tgt" ${dictionary[@]+"${dictionary[@]}"}
+        binarize text "$src" "$tgt" "${dictionary[@]}"
     else
         split_into_subwords "$bpe" "$src" "$tgt" "$subwords"
         binarize bpe "$src" "$tgt" "${dictionary[@]}"
@@ -84,7 +84,7 @@ train_one() {
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
         --lr "$lr" --lr-scheduler inverse_sqrt --warmup-updates $((updates / 10 + 1)) \
         --max-update "$updates" --max-tokens "$max_tokens" \
-        ${criterion[@]+"${criterion[@]}"} --num-workers 0 --seed 1 --log-interval 50 \
+        "${criterion[@]}" --num-workers 0 --seed 1 --log-interval 50 \
         --no-epoch-checkpoints --save-interval-updates $((updates / 10 + 1)) \
         --keep-interval-updates 1 "$@"
 }

@@ -85,7 +85,7 @@ read_options() {
 choose_models() {
     local name model all=" " chosen=()
     for model in "${models[@]}"; do all+="${model%%=*} "; done
-    for name in ${operands[@]+"${operands[@]}"}; do
+    for name in "${operands[@]}"; do
         [[ "$all" == *" $name "* ]] || die "\`$name\` must be one of${all% }."
     done
     for model in "${models[@]}"; do
@@ -125,7 +125,7 @@ train_all() {
     [[ "$subwords" == bpe ]] || other=(--subwords "$subwords")
     run bash "$REPO/recipes/compare.sh" "$text" "$src" "$tgt" --updates "$updates" --bpe "$bpe" \
         --max-tokens "$max_tokens" --lr "$lr" --seeds "$seeds" --out "$out" --no-table ${tokenize:+"$tokenize"} \
-        ${other[@]+"${other[@]}"} "${models[@]}"
+        "${other[@]}" "${models[@]}"
 }
 
 compare_models() {
@@ -139,7 +139,7 @@ compare_models() {
     run fairseq-ext plot curves "${logs[@]}" -o "$out/curves.png"
     [[ -z "$metric" ]] || neural=(--metric "$metric" --source "$source")
     run fairseq-ext compare "${systems[@]}" --baseline "$baseline" --ref "$ref" \
-        ${tokens[@]+"${tokens[@]}"} ${neural[@]+"${neural[@]}"} -o "$out/compare" --pictures "$out/curves.png"
+        "${tokens[@]}" "${neural[@]}" -o "$out/compare" --pictures "$out/curves.png"
     dry && return
     printf '\nEverything is in %s: compare.md with its picture, curves.png and the models\n' "$out"
     printf 'Translate a line of yours: echo … | fairseq-ext translate --path %q\n' "${folder#"$PWD"/}"

@@ -77,13 +77,12 @@ train_model() {
     local flags=()
     dry || mapfile -t flags < <(python "$REPO/recipes/finetune_flags.py" start)
     dry || ((${#flags[@]})) || die "the options of the model cannot be read; see above."
-    train checkpoints ${flags[@]+"${flags[@]}"} --finetune-from-model start \
+    train checkpoints "${flags[@]}" --finetune-from-model start \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
         --lr "$lr" --lr-scheduler inverse_sqrt --warmup-updates "$interval" \
         --max-update "$updates" --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
         --max-tokens "$max_tokens" --num-workers 0 --seed 1 --log-interval "$interval" \
-        --no-epoch-checkpoints --save-interval-updates "$interval" --keep-interval-updates 3 \
-        ${extra[@]+"${extra[@]}"}
+        --no-epoch-checkpoints --save-interval-updates "$interval" --keep-interval-updates 3 "${extra[@]}"
 }
 
 average_checkpoints() {
@@ -91,7 +90,7 @@ average_checkpoints() {
     # The file of the last update has the weights of checkpoint_last.pt, which must not count twice.
     dry || mapfile -t files < <(find checkpoints -name 'checkpoint_*_*.pt' \
         ! -name "checkpoint_*_$updates.pt" | sort)
-    run fairseq-ext average --inputs ${files[@]+"${files[@]}"} checkpoints/checkpoint_last.pt \
+    run fairseq-ext average --inputs "${files[@]}" checkpoints/checkpoint_last.pt \
         -o checkpoints/average.pt
 }
 
@@ -102,7 +101,7 @@ make_bundle() {
 for name, value in json.load(open("start/bundle.json"))["search"].items():
     print(f"--{name}={value}".replace("_", "-"))')
     run rm -rf bundle
-    run fairseq-ext bundle checkpoints/average.pt --data bin ${search[@]+"${search[@]}"} -o bundle
+    run fairseq-ext bundle checkpoints/average.pt --data bin "${search[@]}" -o bundle
 }
 
 compare_both() {
@@ -124,7 +123,7 @@ tgt=$tgt
 updates=$updates
 lr=$lr
 max_tokens=$max_tokens
-flags=${extra[*]-}
+flags=${extra[*]}
 SETTINGS
 }
 

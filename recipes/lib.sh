@@ -403,7 +403,7 @@ check_architecture() {
 split_into_subwords() {
     local size=(--size "$1")
     [[ "${4:-bpe}" != none ]] || size=() # words are not split
-    run fairseq-ext subwords text --src "$2" --tgt "$3" --kind "${4:-bpe}" ${size[@]+"${size[@]}"} -o bpe
+    run fairseq-ext subwords text --src "$2" --tgt "$3" --kind "${4:-bpe}" "${size[@]}" -o bpe
 }
 
 # binarize FOLDER SRC TGT FLAG...: makes fairseq's dictionaries and binary data of FOLDER, in bin/.
@@ -424,7 +424,7 @@ train() {
     choose_launcher "$folder"
     spread_update "${@:2}"
     run mkdir -p "$folder"
-    set -- ${launcher[@]+"${launcher[@]}"} fairseq-train bin --user-dir "$USER_DIR" \
+    set -- "${launcher[@]}" fairseq-train bin --user-dir "$USER_DIR" \
         --save-dir "$folder" --log-file "$folder/train.log" "${spread[@]}"
     show "$@"
     dry && return

@@ -131,7 +131,7 @@ link_corpus() {
 }
 
 binarize_corpus() {
-    binarize final "$src" "$tgt" ${dictionary[@]+"${dictionary[@]}"}
+    binarize final "$src" "$tgt" "${dictionary[@]}"
 }
 
 # on_gpu: whether to train in half precision.
@@ -148,8 +148,8 @@ train_model() {
         --optimizer adam --adam-betas '(0.9, 0.98)' --lr "$lr" --warmup-updates "$warmup" \
         --warmup-init-lr 1e-7 "${schedule[@]}" --max-tokens "$max_tokens" \
         --update-freq "$update_freq" --max-update "$updates" --keep-last-epochs "$average" \
-        ${flags[@]+"${flags[@]}"} ${precision[@]+"${precision[@]}"} --seed "$seed" \
-        --num-workers 0 --log-interval 100 ${extra[@]+"${extra[@]}"} "${@:2}"
+        "${flags[@]}" "${precision[@]}" --seed "$seed" \
+        --num-workers 0 --log-interval 100 "${extra[@]}" "${@:2}"
 }
 
 # inverse_sqrt: sets a learning rate that falls as 1 / sqrt(update) after the warm-up.
@@ -191,7 +191,7 @@ score() {
     local split=()
     ((compounds == 0)) || split=(--split-compounds)
     run fairseq-ext score --generated generated.txt --ref "reference/test.$tgt" \
-        --detokenize "$tgt" --tokenized-ref "text/test.$tgt" ${split[@]+"${split[@]}"} \
+        --detokenize "$tgt" --tokenized-ref "text/test.$tgt" "${split[@]}" \
         --json scores.json
     run fairseq-ext hypotheses generated.txt -o "hyp.$tgt"
 }
@@ -218,7 +218,7 @@ has_gates() {
     local word before="" kernels=3,15
     [[ "$arch" == muse* ]] || return 1
     [[ "$arch" != muse_simple* ]] || kernels=none
-    for word in ${extra[@]+"${extra[@]}"}; do
+    for word in "${extra[@]}"; do
         [[ "$before" != --muse-kernels ]] || kernels="$word"
         [[ "$word" != --muse-kernels=* ]] || kernels="${word#*=}"
         before="$word"
@@ -235,7 +235,7 @@ batch=$max_tokens $update_freq
 updates=$updates $warmup $lr
 dropout=$dropout
 average=$average
-flags=${extra[*]-}
+flags=${extra[*]}
 SETTINGS
 }
 

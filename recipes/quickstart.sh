@@ -101,16 +101,14 @@ train_model() {
         --eval-bleu-detok-args "{\"source_lang\": \"$src\", \"target_lang\": \"$tgt\"}"
         --eval-bleu-args '{"beam": 1, "max_len_a": 1.5, "max_len_b": 10}' --batch-size-valid 100)
     [[ "$arch" != gru_attention ]] || read -ra shape <<<"${matched[gru]#* }"
-    train checkpoints --arch "$arch" ${shape[@]+"${shape[@]}"} --dropout 0.1 \
-        ${samples[@]+"${samples[@]}"} \
+    train checkpoints --arch "$arch" "${shape[@]}" --dropout 0.1 "${samples[@]}" \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
         --lr 3e-3 --lr-scheduler polynomial_decay --total-num-update "$updates" \
         --warmup-updates $((updates / 12)) --max-update "$updates" \
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
         --max-tokens 800 --num-workers 0 --seed 1 \
         --log-interval $((interval < 100 ? interval : 100)) \
-        --no-epoch-checkpoints --save-interval-updates "$interval" --keep-interval-updates 5 \
-        ${extra[@]+"${extra[@]}"}
+        --no-epoch-checkpoints --save-interval-updates "$interval" --keep-interval-updates 5 "${extra[@]}"
 }
 
 average_checkpoints() {
@@ -121,7 +119,7 @@ average_checkpoints() {
     done < <(find checkpoints -name 'checkpoint_*_*.pt' 2>/dev/null |
         sed -nE 's/.*\/(checkpoint_[0-9]+_([0-9]+)\.pt)$/\2 \1/p' | sort -n |
         awk -v end="$updates" '$1 < end' | tail -n 4)
-    run fairseq-ext average --inputs ${files[@]+"${files[@]}"} checkpoints/checkpoint_last.pt \
+    run fairseq-ext average --inputs "${files[@]}" checkpoints/checkpoint_last.pt \
         -o checkpoints/average.pt
 }
 
@@ -129,7 +127,7 @@ translate() {
     generate checkpoints/average.pt generated.txt --gen-subset test --beam 5 --max-tokens 4000
     local keep=() # text that comes as tokens is compared as tokens
     [[ -n "$tokenize" ]] || keep=(--keep-tokens)
-    run fairseq-ext hypotheses generated.txt -o "hyp.$tgt" ${keep[@]+"${keep[@]}"}
+    run fairseq-ext hypotheses generated.txt -o "hyp.$tgt" "${keep[@]}"
 }
 
 score() {
@@ -169,14 +167,14 @@ pairs=${pairs[*]}
 tokenize=$tokenize
 data=$data
 sums=$([[ -z "$data" ]] || cat "$data"/{train,valid,test}.{"$src","$tgt"} 2>/dev/null | cksum)
-flags=${extra[*]-}
+flags=${extra[*]}
 SETTINGS
 }
 
 main() {
     read_options "$@"
     use_environment sacremoses "${SUBWORDS[$subwords]}"
-    check_architecture "$arch" ${extra[@]+"${extra[@]}"}
+    check_architecture "$arch" "${extra[@]}"
     open_run "$out" "$(settings)"
     stage corpus make_text
     stage bpe learn_subwords

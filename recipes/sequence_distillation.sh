@@ -45,7 +45,7 @@ own_settings() { printf 'copies=%s\nstudent=%s\nteacher=%s\n' "$copies" "${stude
 
 # as_student COMMAND...: runs the command with the student's sizes.
 as_student() {
-    local extra=("${student[@]}" ${extra[@]+"${extra[@]}"})
+    local extra=("${student[@]}" "${extra[@]}")
     "$@"
 }
 

@@ -53,7 +53,7 @@ read_options() {
     choose_systems
     positive --updates "$updates"
     local word
-    for word in ${extra[@]+"${extra[@]}"}; do # compare.sh takes them in one string
+    for word in "${extra[@]}"; do # compare.sh takes them in one string
         [[ "$word" != *[[:space:]]* ]] ||
             die "\`$word\` contains white space; write such values without, like '(0.9,0.98)'."
     done

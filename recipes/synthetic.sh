@@ -153,8 +153,8 @@ binarize_text() { binarize "$1" "$src" "$tgt" "${dictionary[@]}"; }
 system() {
     local through=() folder="$1"
     [[ -z "${3:-}" ]] || through=("$3")
-    stage "$folder-data" ${through[@]+"${through[@]}"} inside "$folder" binarize_text "../$2"
-    stage "$folder-train" ${through[@]+"${through[@]}"} inside "$folder" train_model
+    stage "$folder-data" "${through[@]}" inside "$folder" binarize_text "../$2"
+    stage "$folder-train" "${through[@]}" inside "$folder" train_model
     stage "$folder-average" inside "$folder" average_updates
 }
 

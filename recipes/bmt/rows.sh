@@ -49,7 +49,7 @@ compare() {
     shift $((${#from[@]} + 1))
     bash "$REPO/recipes/compare.sh" "${operands[@]}" --out "$out" --updates "$total" --lr "$lr" \
         --bpe "$bpe" --subwords "$subwords" --max-tokens "$max_tokens" --no-table \
-        ${tokenize:+"$tokenize"} ${from[@]+"${from[@]}"} \
+        ${tokenize:+"$tokenize"} "${from[@]}" \
         "$name=$arch --share-all-embeddings --lr-scheduler staged_cosine --stage-updates $lengths \
 --warmup-updates $warmup $*${tiny[*]+ ${tiny[*]}}"
 }

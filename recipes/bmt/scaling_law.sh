@@ -124,7 +124,7 @@ draw_sample() {
 # fairseq calls the sets test, test1, test2 …
 binarize_all() {
     local name all=bpe/test,bpe/sample
-    for name in ${names[@]+"${names[@]}"}; do all+=",bpe/$name"; done
+    for name in "${names[@]}"; do all+=",bpe/$name"; done
     binarize bpe "$src" "$tgt" --joined-dictionary --testpref "$all"
 }
 
@@ -136,7 +136,7 @@ train_model() {
         --optimizer adam --adam-betas '(0.9, 0.98)' --criterion cross_entropy --dropout 0.1 \
         --max-tokens "$max_tokens" --seed 1 --num-workers 0 --log-interval 100 \
         --no-epoch-checkpoints --save-interval-updates "$((float > 2000 ? 2000 : float))" \
-        --keep-interval-updates 1 ${tiny[@]+"${tiny[@]}"} ${extra[@]+"${extra[@]}"}
+        --keep-interval-updates 1 "${tiny[@]}" "${extra[@]}"
 }
 
 # train_size ENCODER DECODER: trains both models of a size, the binary one from the float one.
@@ -178,8 +178,8 @@ arch=$arch
 bpe=$bpe$([[ "$subwords" == bpe ]] || printf '\nsubwords=%s' "$subwords")
 max_tokens=$max_tokens
 sample=$sample
-sets=${names[*]-} ${prefixes[*]-}
-flags=${tiny[*]-} ${extra[*]-}
+sets=${names[*]} ${prefixes[*]}
+flags=${tiny[*]} ${extra[*]}
 data=$data $src $tgt
 sums=$([[ -z "$data" ]] || cat "$data"/{train,valid,test}.{"$src","$tgt"} 2>/dev/null | cksum)
 SETTINGS

@@ -141,8 +141,7 @@ train_as() {
         --lr-scheduler staged_cosine --stage-updates "$stages" --warmup-updates "$warmup" \
         --max-update "$updates" --batch-size "$batch_size" --update-freq "$update_freq" \
         --no-epoch-checkpoints --save-interval-updates 2000 --keep-interval-updates 1 \
-        "${@:3}" ${precision[@]+"${precision[@]}"} --seed 1 --num-workers 0 --log-interval 100 \
-        ${extra[@]+"${extra[@]}"}
+        "${@:3}" "${precision[@]}" --seed 1 --num-workers 0 --log-interval 100 "${extra[@]}"
 }
 
 # half_precision: prints this machine's flag; the weights stay in single precision for Adam.
@@ -184,7 +183,7 @@ data=$data $bpe${other_subwords:+ $other_subwords}
 batch=$batch_size $update_freq
 stages=$stages $warmup $lr
 dropout=$dropout
-flags=${extra[*]-}
+flags=${extra[*]}
 SETTINGS
 }
 

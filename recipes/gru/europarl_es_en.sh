@@ -99,7 +99,7 @@ train_model() {
     train checkpoints --arch "$arch" --optimizer adam --lr 1e-3 --lr-scheduler fixed \
         --criterion cross_entropy --batch-size 32 --curriculum "$max_epoch" \
         --patience "$patience" --max-epoch "$max_epoch" --no-epoch-checkpoints \
-        --seed 1 --num-workers 0 --log-interval 100 ${extra[@]+"${extra[@]}"}
+        --seed 1 --num-workers 0 --log-interval 100 "${extra[@]}"
 }
 
 # decode BEAM: translates with the best checkpoint and scores. The paper's own BLEU is on
@@ -128,7 +128,7 @@ target=$target $([[ -z "$target" ]] || cksum <"$target")
 pairs=$train $valid $test
 patience=$patience
 max_epoch=$max_epoch
-flags=${extra[*]-}
+flags=${extra[*]}
 SETTINGS
 }
 

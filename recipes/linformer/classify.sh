@@ -116,13 +116,13 @@ train_model() {
     dry || classes="$(LC_ALL=C sort -u text/train.label | wc -l)"
     [[ "$arch" != linformer* ]] || model_flags=(--linformer-k "$k" --linformer-max-len "$max_len")
     train checkpoints "${task[@]}" --num-classes "$classes" --arch "$arch" \
-        ${model_flags[@]+"${model_flags[@]}"} --max-positions "$max_len" \
+        "${model_flags[@]}" --max-positions "$max_len" \
         --shorten-method truncate --batch-size "$batch_size" --dropout 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --lr 5e-4 --clip-norm 1.0 \
         --lr-scheduler inverse_sqrt --warmup-updates 100 \
         --max-epoch "$max_epoch" --patience "$patience" --no-epoch-checkpoints \
         --best-checkpoint-metric accuracy --maximize-best-checkpoint-metric \
-        --seed 1 --num-workers 0 --log-interval 100 ${extra[@]+"${extra[@]}"}
+        --seed 1 --num-workers 0 --log-interval 100 "${extra[@]}"
 }
 
 predict_test() {
@@ -142,7 +142,7 @@ input=${words:-bpe $bpe}
 batch_size=$batch_size
 max_epoch=$max_epoch
 patience=$patience
-flags=${extra[*]-}
+flags=${extra[*]}
 SETTINGS
 }
 

@@ -141,12 +141,11 @@ train_model() {
         read -ra schedule <schedule.txt
         python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' && precision=(--amp)
     fi
-    train checkpoints "${task[@]}" --random-batches --arch "$arch" ${model_flags[@]+"${model_flags[@]}"} \
+    train checkpoints "${task[@]}" --random-batches --arch "$arch" "${model_flags[@]}" \
         --share-all-embeddings --dropout "$dropout" --criterion cross_entropy \
         --optimizer adam --adam-betas '(0.9, 0.98)' "${schedule[@]}" \
-        --batch-size "$batch_size" --max-epoch "$epochs" ${precision[@]+"${precision[@]}"} \
-        --no-epoch-checkpoints --seed 1 --num-workers 0 --log-interval 100 \
-        ${extra[@]+"${extra[@]}"}
+        --batch-size "$batch_size" --max-epoch "$epochs" "${precision[@]}" \
+        --no-epoch-checkpoints --seed 1 --num-workers 0 --log-interval 100 "${extra[@]}"
 }
 
 measure_perplexity() {
@@ -192,7 +191,7 @@ batch_size=$batch_size
 epochs=$epochs
 lr=$lr
 warmup=$warmup
-flags=${extra[*]-}
+flags=${extra[*]}
 SETTINGS
 }
 
