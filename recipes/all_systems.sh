@@ -424,7 +424,7 @@ SETTINGS
 }
 
 main() {
-    local name file chosen=() finished=() steps=()
+    local name chosen=() finished=() steps=()
     read_options "$@"
     use_environment sacremoses subword_nmt
     choose_device
@@ -436,9 +436,6 @@ main() {
     train_all
     report_all
     dry && exit
-    printf '\nEverything is in %s:\n' "$out"
-    for file in systems.{md,json} compare-*.md curves.png lengths.png gates.png results; do
-        [[ ! -e "$file" ]] || echo "  $file"
-    done
+    list_results systems.{md,json} compare-*.md curves.png lengths.png gates.png results
     ((${#steps[@]} == 0)) || exit 1
 }

@@ -40,13 +40,15 @@ HELP
 updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" from="" seeds=1 subwords=bpe no_table=""
 dictionary=()
 
-# read_options ARGUMENT...: sets the globals above, `data`, `src`, `tgt` and `models`.
+# read_options ARGUMENT...: sets the globals above, `data`, `src`, `tgt`, `models` and `undo`.
 read_options() {
     read_arguments "--updates= --bpe= --subwords= --max-tokens= --lr= --seeds= --from= --out= --tokenize \
         --no-table WORD" "$@"
     ((${#operands[@]} >= 4)) || die "needs DATA_DIR, SRC, TGT and at least one ARCH; see --help."
     src="${operands[1]}" tgt="${operands[2]}" models=("${operands[@]:3}")
     data="$(own_text DATA_DIR "${operands[0]}" "$src" "$tgt")"
+    undo=(--detokenize "$tgt")
+    [[ -n "$tokenize" ]] || undo=(--keep-tokens) # text that comes as tokens is compared as tokens
     positive --updates "$updates"
     [[ "$bpe" == 0 ]] || positive --bpe "$bpe"
     check_subwords "$subwords"
@@ -93,8 +95,6 @@ evaluate_one() {
     local folder="$1"
     generate "$folder/checkpoint_last.pt" "$folder/generated.txt" --gen-subset test --beam 5 \
         --max-tokens 4000
-    local undo=(--detokenize "$tgt")
-    [[ -n "$tokenize" ]] || undo=(--keep-tokens) # text that comes as tokens is compared as tokens
     run fairseq-ext score --generated "$folder/generated.txt" --ref "$data/test.$tgt" \
         "${undo[@]}" --tokenized-ref "text/test.$tgt" --json "$folder/scores.json"
 }
@@ -127,8 +127,7 @@ model=${flags[*]}"
 )
 
 compare_finished() {
-    local folder files systems=() undo=(--detokenize "$tgt")
-    [[ -n "$tokenize" ]] || undo=(--keep-tokens)
+    local folder files systems=()
     cd "$out"
     for folder in models/*; do
         [[ -e "$folder/.stages/evaluate" && "$folder" != *.old-* ]] || continue # see open_run

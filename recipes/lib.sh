@@ -360,6 +360,15 @@ stage() {
     log "$name: $((SECONDS - began)) s"
 }
 
+# list_results FILE...: prints the run's folder, and those of the files that it has.
+list_results() {
+    local file
+    printf '\nEverything is in %s:\n' "$out"
+    for file in "$@"; do
+        [[ ! -e "$file" ]] || echo "  $file"
+    done
+}
+
 explain_stop() {
     local status=$?
     [[ "$status" == 0 || -z "$STAGE" ]] ||

@@ -240,7 +240,6 @@ SETTINGS
 }
 
 main() {
-    local file
     [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
     read_options "$@"
     choose_schedule
@@ -257,10 +256,7 @@ main() {
     dry && exit
     python "$REPO/recipes/report.py" --dir . --src "$src" --tgt "$tgt" --title \
         "$src → $tgt, $arch, beam $beam, $(wc -l <"reference/test.$tgt") test sentences"
-    printf '\nEverything is in %s:\n' "$out"
-    for file in results.md curves.png lengths.png gates.png checkpoints/average.pt; do
-        [[ ! -e "$file" ]] || echo "  $file"
-    done
+    list_results results.md curves.png lengths.png gates.png checkpoints/average.pt
     show_table
     printf '\nThe paper: %s\n' "$paper"
 }

@@ -192,10 +192,7 @@ main() {
         printf '\nThis model, and the one that comes with the package:\n'
         sed -n '/^|/p; /^## /q' compare.md
     fi
-    printf '\nEverything is in %s:\n' "$out"
-    for file in results.md compare.md curves.png alignment.png checkpoints/average.pt; do
-        if [[ -e "$file" ]]; then echo "  $file"; fi
-    done
+    list_results results.md compare.md curves.png alignment.png checkpoints/average.pt
     show_next
 }
 

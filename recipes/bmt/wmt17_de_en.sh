@@ -188,7 +188,6 @@ SETTINGS
 }
 
 main() {
-    local file
     [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
     read_options "$@"
     use_environment sacremoses "${SUBWORDS[$subwords]}"
@@ -203,10 +202,7 @@ main() {
     dry && exit
     python "$REPO/recipes/report.py" --dir . --src "$src" --tgt "$tgt" --title \
         "$src → $tgt, $preset, beam $beam, $(wc -l <"reference/test.$tgt") test sentences"
-    printf '\nEverything is in %s:\n' "$out"
-    for file in results.md curves.png lengths.png checkpoints/checkpoint_last.pt; do
-        echo "  $file"
-    done
+    list_results results.md curves.png lengths.png checkpoints/checkpoint_last.pt
     printf '\nThe paper: %s\n' "$paper"
 }
 

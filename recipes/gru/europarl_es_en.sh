@@ -72,14 +72,10 @@ read_options() {
     out="$(absolute "$out")"
 }
 
-make_smoke_pairs() {
-    smoke_text es en $((train + 2 * (valid + test))) 1 1 pairs
-}
-
 make_text() {
     local side
     if [[ -z "$source" ]]; then
-        make_smoke_pairs
+        smoke_text es en $((train + 2 * (valid + test))) 1 1 pairs
         source=pairs/train.es target=pairs/train.en
     fi
     run fairseq-ext corpus pairs --source "$source" --target "$target" \
@@ -89,8 +85,7 @@ make_text() {
     run cp split/text.json text/
     for side in es en; do
         run cp "split/valid.$side" "split/test.$side" text/
-        show head -n "$train" "split/train.$side" '>' "text/train.$side"
-        dry || head -n "$train" "split/train.$side" >"text/train.$side"
+        into "text/train.$side" head -n "$train" "split/train.$side"
     done
 }
 

@@ -109,18 +109,13 @@ check_files() {
     done
 }
 
-# make_smoke_files: makes 600 pairs, of which the recipe takes half, and an encoding of 600 ids.
-make_smoke_files() {
-    smoke_text "$src" "$tgt" 600 20 20 pairs
-    run python "$REPO/recipes/linformer/smoke.py" --pairs pairs --src "$src" --tgt "$tgt" --out csv \
-        --size 600 --encoding encoding
-}
-
 make_text() {
     local encoding=(--download "$download")
     [[ -n "$download" ]] || encoding=(--vocabulary "$vocabulary" --merges "$merges")
     if [[ -z "$data" ]]; then
-        make_smoke_files
+        smoke_text "$src" "$tgt" 600 20 20 pairs # the recipe takes half of the 600
+        run python "$REPO/recipes/linformer/smoke.py" --pairs pairs --src "$src" --tgt "$tgt" \
+            --out csv --size 600 --encoding encoding
         data=csv encoding=(--vocabulary encoding/encoder.json --merges encoding/vocab.bpe)
     fi
     run rm -rf text bpe
