@@ -10,7 +10,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,37 +77,6 @@ def remove_bpe(text: str) -> str:
     return (text + " ").replace("@@ ", "").rstrip()
 
 
-class Merges:
-    """A callable that splits the words of a line into pieces like subword-nmt.
-
-    ``codes`` is the file of merges, from fastBPE if ``counts`` is set, else from subword-nmt.
-    """
-
-    def __init__(self, codes: Path, counts: bool = False) -> None:
-        version, merges = ("0.2", check_fastbpe(codes)) if counts else check_merges(codes)
-        self._ends_apart = version == "0.1"  # the end of a word is a symbol of its own
-        # If a pair is there twice, the first counts.
-        self._ranks = {pair: rank for rank, pair in reversed([*enumerate(merges)])}
-        self._cache: dict[str, str] = {}
-
-    def __call__(self, line: str) -> str:
-        cache = self._cache
-        return " ".join([cache.get(word) or self._pieces(word) for word in line.split(" ")])
-
-    def _pieces(self, word: str) -> str:
-        symbols = [*word, END_OF_WORD]
-        if not self._ends_apart:
-            symbols[-2:] = [word[-1:] + END_OF_WORD]
-        symbols = merge_pairs(symbols, self._ranks)
-        symbols[-1] = symbols[-1].removesuffix(END_OF_WORD)
-        pieces = "@@ ".join(filter(None, symbols))
-        if len(self._cache) >= REMEMBERED:
-            self._cache.clear()
-        if len(word) <= LONGEST_REMEMBERED:
-            self._cache[word] = pieces
-        return pieces
-
-
 def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
     """Merge symbols like subword-nmt, in time nearly linear (not quadratic) in their number.
 
@@ -146,11 +115,27 @@ def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) ->
     return [symbol for symbol in merged if symbol]
 
 
-def _of_merges(merges: Merges) -> Subwords:
-    return Subwords(
-        lambda line: merges(MARK_LIKE.sub(r"\1\\", line) if "@@" in line else line),
-        lambda line: ESCAPED_MARK.sub(r"\1", remove_bpe(line)),
-    )
+def _of_merges(version: str, merges: Sequence[tuple[str, str]]) -> Subwords:
+    # If a pair is there twice, the first counts.
+    ranks = {pair: rank for rank, pair in reversed([*enumerate(merges)])}
+
+    def split(word: str) -> str:
+        symbols = [*word, END_OF_WORD]
+        if version != "0.1":  # in which the end of a word is a symbol of its own
+            symbols[-2:] = [word[-1:] + END_OF_WORD]
+        symbols = merge_pairs(symbols, ranks)
+        symbols[-1] = symbols[-1].removesuffix(END_OF_WORD)
+        return "@@ ".join(filter(None, symbols))
+
+    cached = lru_cache(REMEMBERED)(split)
+
+    def encode(line: str) -> str:
+        words = (MARK_LIKE.sub(r"\1\\", line) if "@@" in line else line).split(" ")
+        return " ".join(
+            [cached(word) if len(word) <= LONGEST_REMEMBERED else split(word) for word in words]
+        )
+
+    return Subwords(encode, lambda line: ESCAPED_MARK.sub(r"\1", remove_bpe(line)))
 
 
 def _sentencepiece(model: Path) -> Subwords:
@@ -209,8 +194,8 @@ def _unreadable(path: Path, form: str, error: BaseException) -> DataError:
 KINDS: dict[str, Callable[..., Subwords]] = {
     # text already in subword-nmt's pieces, which are joined but not made
     "joined": lambda: Subwords(str, remove_bpe),
-    "subword-nmt": lambda codes: _of_merges(Merges(codes)),
-    "fastbpe": lambda codes: _of_merges(Merges(codes, counts=True)),
+    "subword-nmt": lambda codes: _of_merges(*check_merges(codes)),
+    "fastbpe": lambda codes: _of_merges("0.2", check_fastbpe(codes)),
     "sentencepiece": _sentencepiece,
     "tokenizers": _tokenizers,
     "byte-level": _byte_level,  # GPT-2's pieces, as ids like those of fairseq's `--bpe gpt2`
@@ -263,32 +248,29 @@ def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
             raise nothing
 
 
-def _learn_sentencepiece(model_type: str) -> Learn:
-    def learn_model(texts: Sequence[Path], path: Path, size: int) -> None:
-        extras.need("sentencepiece")
-        import sentencepiece
+def _learn_sentencepiece(model_type: str, texts: Sequence[Path], path: Path, size: int) -> None:
+    extras.need("sentencepiece")
+    import sentencepiece
 
-        try:
-            with path.open("wb") as model:
-                sentencepiece.SentencePieceTrainer.train(
-                    sentence_iterator=_lines(texts, mark=METASPACE),
-                    model_writer=model,
-                    vocab_size=size,
-                    model_type=model_type,
-                    character_coverage=1.0,
-                    normalization_rule_name="identity",  # because cleaning has already normalized
-                    minloglevel=2,
-                )
-        except RuntimeError as error:
-            reason, limit = str(error), re.search(r"value <= (\d+)|\d vs (\d+)", str(error))
-            if limit:
-                most, least = limit.groups()
-                reason = f"it takes {'at most' if most else 'at least'} {int(most or least):,}."
-            raise DataError(
-                f"SentencePiece cannot learn {size:,} pieces (`--size`) from this text: {reason}"
-            ) from error
-
-    return learn_model
+    try:
+        with path.open("wb") as model:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=_lines(texts, mark=METASPACE),
+                model_writer=model,
+                vocab_size=size,
+                model_type=model_type,
+                character_coverage=1.0,
+                normalization_rule_name="identity",  # because cleaning has already normalized
+                minloglevel=2,
+            )
+    except RuntimeError as error:
+        reason, limit = str(error), re.search(r"value <= (\d+)|\d vs (\d+)", str(error))
+        if limit:
+            most, least = limit.groups()
+            reason = f"it takes {'at most' if most else 'at least'} {int(most or least):,}."
+        raise DataError(
+            f"SentencePiece cannot learn {size:,} pieces (`--size`) from this text: {reason}"
+        ) from error
 
 
 def _learn_tokenizers(texts: Sequence[Path], path: Path, size: int) -> None:
@@ -324,10 +306,11 @@ class Learner(NamedTuple):
 LEARNT: dict[str, Learner] = {
     "bpe": Learner("subword-nmt", "codes", "subword-nmt", learn_merges),
     **{
-        f"sentencepiece-{model}": Learner(
-            "sentencepiece", "sentencepiece.model", "sentencepiece", _learn_sentencepiece(model)
+        f"sentencepiece-{kind}": Learner(
+            *("sentencepiece", "sentencepiece.model", "sentencepiece"),
+            partial(_learn_sentencepiece, kind),
         )
-        for model in ("unigram", "bpe")
+        for kind in ("unigram", "bpe")
     },
     "tokenizers": Learner("tokenizers", "tokenizer.json", "tokenizers", _learn_tokenizers),
 }

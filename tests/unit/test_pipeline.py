@@ -8,6 +8,7 @@ import random
 import time
 from pathlib import Path
 from random import Random
+from unittest.mock import Mock
 
 import pytest
 from subword_nmt.apply_bpe import BPE
@@ -239,13 +240,16 @@ def text_folder(folder: Path) -> Path:
     return folder
 
 
-def test_long_words_are_not_remembered(tmp_path: Path):
+def test_long_words_are_not_remembered(tmp_path: Path, monkeypatch):
     """A server that anybody may write to would keep them for good."""
     (tmp_path / "codes").write_text("#version: 0.2\na b</w>\n")
-    merges = subwords.Merges(tmp_path / "codes")
+    encode = subwords.load("subword-nmt", [tmp_path / "codes"]).encode
+    merge = Mock(side_effect=subwords.merge_pairs)
+    monkeypatch.setattr(subwords, "merge_pairs", merge)
     long = "ab" * subwords.LONGEST_REMEMBERED
-    assert merges(f"ab {long}") == f"ab {' '.join(f'{letter}@@' for letter in long[:-2])} ab"
-    assert list(merges._cache) == ["ab"]
+    for _ in range(2):
+        assert encode(f"ab {long}") == f"ab {' '.join(f'{letter}@@' for letter in long[:-2])} ab"
+    assert [len(call.args[0]) for call in merge.mock_calls] == [2, len(long), len(long)]
 
 
 def test_saved_and_loaded(tmp_path: Path):
@@ -544,7 +548,7 @@ def codes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_the_pieces_are_those_of_subword_nmt(codes: Path):
     with codes.open(encoding="utf-8") as file:
         library = BPE(file)
-    encode, draw = subwords.Merges(codes), random.Random(2)
+    encode, draw = subwords.load("subword-nmt", [codes]).encode, random.Random(2)
     words = ["".join(draw.choices("abcd", k=draw.randint(1, 300))) for _ in range(60)]
     words += ["", "a", "a" * 101, "ab" * 70, "aab" * 51 + "é"]
     for word in words:
@@ -556,11 +560,12 @@ def test_a_pair_of_a_lower_rank_waits_for_the_end_of_the_round(tmp_path: Path):
     codes = write_lines(tmp_path / "codes", ["#version: 0.2", "ab a", "a b"])
     with codes.open(encoding="utf-8") as file:
         expected = BPE(file).process_line("ababc")
-    assert subwords.Merges(codes)("ababc") == expected == "ab@@ ab@@ c"
+    encode = subwords.load("subword-nmt", [codes]).encode
+    assert encode("ababc") == expected == "ab@@ ab@@ c"
 
 
 def test_a_word_of_many_letters_takes_no_longer_than_its_letters(codes: Path):
-    encode = subwords.Merges(codes)
+    encode = subwords.load("subword-nmt", [codes]).encode
     start = time.process_time()
     assert encode("abcab" * 20_000).replace("@@ ", "") == "abcab" * 20_000
     assert time.process_time() - start < 20  # subword-nmt takes hours
