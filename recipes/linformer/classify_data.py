@@ -15,13 +15,13 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from fairseq_ext.checkpoints.dictionaries import SPECIAL
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.text.checks import check_text
 from fairseq_ext.text.reading import lines
 from fairseq_ext.utils.errors import DataError, FairseqExtError
 from fairseq_ext.utils.files import write_all
 
-SPECIAL = {"<s>", "<pad>", "</s>", "<unk>"}
 MARKS = {".": "statement", "?": "question", "!": "exclamation"}
 
 
@@ -45,15 +45,15 @@ def read_labels(path: Path) -> list[str]:
     return labels
 
 
-def read_corpus(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
-    """Read and check the sentences and the labels of each split: ``{split: (texts, labels)}``."""
+def read_corpus(folder: Path) -> dict[str, list[str]]:
+    """Read and check a corpus; return its lines by the names of the files (``train.text`` …)."""
     names = [f"{split}.{part}" for split in SPLITS for part in ("text", "label")]
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:
         raise DataError(
             f"`{folder}` must be a folder with {', '.join(names)}, but lacks {', '.join(absent)}."
         )
-    corpus = {}
+    corpus: dict[str, list[str]] = {}
     for split in SPLITS:
         text, label = folder / f"{split}.text", folder / f"{split}.label"
         sizes = check_text(text), check_text(label)
@@ -62,18 +62,19 @@ def read_corpus(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
                 f"{text} has {sizes[0]:,} lines but {label} has {sizes[1]:,}. Line n of one must "
                 "be the class of line n of the other."
             )
-        corpus[split] = [line for _, line in lines(text)], read_labels(label)
+        corpus |= {text.name: [line for _, line in lines(text)], label.name: read_labels(label)}
     require_known(folder, corpus)
     return corpus
 
 
-def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[str]]]:
-    """Read each split's sentences without their end marks; the kind of mark is the label.
+def read_marks(folder: Path, language: str) -> dict[str, list[str]]:
+    """Make a corpus (see :func:`read_corpus`) of sentences whose end marks are the labels.
 
-    Lines with several sentences or without an end mark, and repeated sentences, are left out.
+    The marks are removed. Lines with several sentences or without an end mark, and repeated
+    sentences, are left out.
     """
     sentences: set[str] = set()
-    corpus = {}
+    corpus: dict[str, list[str]] = {}
     for split in SPLITS:
         path = folder / f"{split}.{language}"
         if not path.is_file():
@@ -87,35 +88,27 @@ def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[s
         if not kinds:
             raise DataError(f"`{path}` must have sentences that end in . ? or !, but has none.")
         sentences.update(kinds)
-        corpus[split] = list(kinds), list(kinds.values())
+        corpus |= {f"{split}.text": [*kinds], f"{split}.label": [*kinds.values()]}
     require_known(folder, corpus)
     return corpus
 
 
-def require_known(folder: Path, corpus: dict[str, tuple[list[str], list[str]]]) -> None:
+def require_known(folder: Path, corpus: dict[str, list[str]]) -> None:
     """Refuse a corpus whose ``train`` has only one label, or lacks a label of another split."""
-    labels = set(corpus["train"][1])
+    labels = set(corpus["train.label"])
     if len(labels) < 2:
         raise DataError(
             f"{folder / 'train.label'} must have at least two different labels, but has only "
             f"`{labels.pop()}` instead."
         )
     for split in SPLITS[1:]:
-        for number, label in enumerate(corpus[split][1], 1):
+        for number, label in enumerate(corpus[f"{split}.label"], 1):
             if label not in labels:
                 listed = ", ".join(sorted(labels)[:10]) + (" …" if len(labels) > 10 else "")
                 raise DataError(
                     f"{folder / split}.label, line {number}: the label `{label}` does not occur in "
                     f"train.label, which has {listed}. Correct it, or move the sentence to train."
                 )
-
-
-def write_corpus(corpus: dict[str, tuple[list[str], list[str]]], out: Path) -> None:
-    """Write all files ``{split}.text`` and ``{split}.label``, or none of them."""
-    files = {}
-    for split, (texts, labels) in corpus.items():
-        files |= {f"{split}.text": texts, f"{split}.label": labels}
-    write_all(out, files)
 
 
 def main() -> None:
@@ -129,11 +122,11 @@ def main() -> None:
             corpus = read_marks(args.data, args.marks)
         else:
             corpus = read_corpus(args.data)
-        write_corpus(corpus, args.out)
+        write_all(args.out, corpus)
     except (FairseqExtError, OSError) as error:
         sys.exit(f"classify_data: error: {error}")
-    counts = Counter(corpus["train"][1]).most_common(10)
-    print(", ".join(f"{split} {len(texts):,} lines" for split, (texts, _) in corpus.items()))
+    counts = Counter(corpus["train.label"]).most_common(10)
+    print(", ".join(f"{split} {len(corpus[f'{split}.text']):,} lines" for split in SPLITS))
     print("classes of train:", ", ".join(f"{label} {count:,}" for label, count in counts))
 
 

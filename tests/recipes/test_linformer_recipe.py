@@ -276,7 +276,7 @@ def test_missing_files_are_listed(tmp_path: Path) -> None:
 def test_a_corpus_is_copied_line_by_line(tmp_path: Path) -> None:
     text = ["Hi,\u0085 you", "It's\u2028so", "Grüße "]
     folder = corpus(tmp_path / "data", train_text=text, train_label=[" x", "y\r", "x "])
-    classify_data.write_corpus(classify_data.read_corpus(folder), tmp_path / "copy")
+    classify_data.write_all(tmp_path / "copy", classify_data.read_corpus(folder))
     copied = (tmp_path / "copy" / "train.text").read_text(encoding="utf-8")
     assert copied == "".join(f"{line}\n" for line in text)
     assert (tmp_path / "copy" / "train.label").read_text() == "x\ny\nx\n"
@@ -289,9 +289,12 @@ def test_marks_are_the_classes_of_a_translation_corpus(tmp_path: Path) -> None:
     write_lines(tmp_path / "valid.es", ["¿Ve?", "Hola, Tom."])
     write_lines(tmp_path / "test.es", ["Hola, Tom!", "¡ Qué día!"])
     assert classify_data.read_marks(tmp_path, "es") == {
-        "train": (["Qué sabes", "Ve", "Corre"], ["question", "statement", "exclamation"]),
-        "valid": (["Hola, Tom"], ["statement"]),
-        "test": (["Qué día"], ["exclamation"]),
+        "train.text": ["Qué sabes", "Ve", "Corre"],
+        "train.label": ["question", "statement", "exclamation"],
+        "valid.text": ["Hola, Tom"],
+        "valid.label": ["statement"],
+        "test.text": ["Qué día"],
+        "test.label": ["exclamation"],
     }
 
 
