@@ -153,7 +153,7 @@ def _has_manifest(path: Path) -> bool:
 
 
 def home(path: str | Path) -> Path:
-    """Return a bundle's folder, or the folder in which a checkpoint is."""
+    """Return the folder of the bundle or checkpoint at a path."""
     return _folder(path) or Path(path).parent
 
 
@@ -333,11 +333,12 @@ def _weights(path: Path, binary: Any) -> dict[str, Any]:
 
 
 def latent_weights(weight: Signs, binary: dict[str, Any]) -> np.ndarray:
-    """Return latent weights, ``[N, K]`` in fp32, that the model binarizes to ``weight [N, K]``.
+    """Return latent weights, ``[N, K]`` in fp32, that the model binarizes to ``weight``.
 
-    Latent weights are the real numbers that training updates. ``binary`` is the entry ``binary`` of
-    ``config.json``: its ``binarizer`` names the method, and its ``granularity`` says whether each
-    row of a ternary weight has its own level (``channel``) or all rows share one (``tensor``).
+    Latent weights are the real numbers that training updates. ``weight`` has N rows: K signs (-1, 0
+    or 1) times the level of the row. ``binary`` is the entry ``binary`` of ``config.json``: its
+    ``binarizer`` names the method, and its ``granularity`` says whether each row of a ternary
+    weight has its own level (``channel``) or all rows share one (``tensor``).
     """
     signs, levels = weight.array(), weight.levels
     if binary["binarizer"] != TERNARY:

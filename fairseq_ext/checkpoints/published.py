@@ -9,8 +9,8 @@ into it.
 
 Multilingual models have one of three tasks of fairseq. :func:`prepare` replaces these tasks by
 ``translation_ext``, so that translation, training, bundles and the engine need to know no other
-task. Then options of ``translation_ext`` tell the model the languages. The table has these options
-by the model's former task, for example from English to German or Romanian:
+task. Then options of ``translation_ext`` tell the model the languages. For each task that is
+replaced, the table has these options, for example from English to German or Romanian:
 
 ==================================  ================================================================
 ``translation_multi_simple_epoch``  ``--source-prefix __en__``, ``--target-prefix __de__``; both are
@@ -424,11 +424,11 @@ def _tokens(
 ) -> tuple[list[str], dict[str, Any]]:
     """Return symbols and options for a model of the task ``translation_multi_simple_epoch``.
 
-    The symbols must be added to the dictionaries. They are language tokens for all ``codes``;
-    then, if the model has them, a mask and tags for the origin of training data. The options are
-    ``source_prefix`` and ``target_prefix`` of ``translation_ext``. Each is the token of
-    ``pair["src"]`` or ``pair["tgt"]``, or "" for no prefix. ``settings`` are those of
-    :func:`plan_pair`.
+    The symbols, to be added to the dictionaries, are language tokens for all ``codes``; then, if
+    the model has them, a mask and tags for the origin of training data. The options are
+    ``source_prefix`` and ``target_prefix`` of ``translation_ext``: the language token of
+    ``pair["src"]`` or ``pair["tgt"]``, or "" if the model was trained without a token there.
+    ``settings`` are those of :func:`plan_pair`.
     """
     if settings.get("lang_tok_replacing_bos_eos"):
         raise CheckpointError(

@@ -67,7 +67,7 @@ def registered(path: str | Path, kind: str, name: Any, registry: Mapping[str, An
 def require_fitting(cfg: Any, task: Any, path: str | Path) -> None:
     """Refuse a checkpoint whose architecture does not fit the task.
 
-    ``task`` is an object of the task; None for the task that the configuration ``cfg`` names.
+    ``task`` is a ``FairseqTask``; None stands for the task that the configuration ``cfg`` names.
 
     Raises:
         CheckpointError: the task needs another kind of model, or ``cfg`` names an unknown

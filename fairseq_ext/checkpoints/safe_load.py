@@ -445,7 +445,7 @@ def allow_classes() -> None:
 
 
 def require_plain(value: Any, file_bytes: int) -> None:
-    """Raise CheckpointError if a value is not plain data, endless, or far larger than its file.
+    """Raise CheckpointError if a value is not plain data, contains itself, or is far too large.
 
     torch's ``weights_only=True`` accepts small files whose content fills the memory when it is
     used. Lists that contain each other can make 2^40 entries out of a few hundred bytes. A tensor
@@ -527,10 +527,10 @@ def require_inert(settings: Any) -> None:
 
 
 def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any]]) -> bool:
-    """Return whether ``text`` refers to a single option of ``settings``, or to nothing there.
+    """Return whether ``text`` refers to one option of ``settings``, or to a missing option.
 
-    The result is False for a section, a list, or anything outside ``settings``. ``sections`` is a
-    cache that all calls for one configuration share.
+    Return False if it refers to a section, to a list, or to anything outside ``settings``.
+    ``sections`` is a cache that all calls for one configuration share.
     """
     reference = _REFERENCE.fullmatch(text)
     if reference is None or isinstance(settings, Namespace):  # `args` have no references

@@ -151,7 +151,7 @@ def _text(path: str | Path, kind: str = "file of merges") -> str:
 
 
 def _rows(text: str, row: str, path: str | Path, form: str) -> list[tuple[str, str]]:
-    """Match each line of a text with the regex ``row``; return the two groups of each match.
+    """Match each line of a text with the regex ``row``; return the texts of its two groups.
 
     Raise DataError, with a message that ends in ``is not {form}``, if a line does not match.
     """

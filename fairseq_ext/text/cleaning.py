@@ -32,7 +32,7 @@ def lower_case(language: str) -> Callable[[str], str]:
     """Return the function that lower-cases text of a language.
 
     In Turkish and its relatives ``I`` becomes ``ı``, the letter i without a dot. In every language
-    ``İ`` becomes ``i``; by Unicode's rule a combining dot would follow, which tokenizers split off.
+    ``İ`` becomes ``i``; ``str.lower`` would add a combining dot, which tokenizers split off.
     """
     if is_turkic(language):
         return lambda text: text.replace("I\u0307", "i").translate(TURKIC).lower()

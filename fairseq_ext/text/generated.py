@@ -69,7 +69,7 @@ def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
     Return the folder of its ``text.json``, and the pipeline; None if there is no such file.
 
     - If the output names a ``text.json`` (:func:`note`), take this file or an unchanged copy. If
-      there is neither, print a message.
+      both are missing, print a message and return None.
     - Otherwise take the ``text.json`` in the output's folder.
     """
     beside = Path(generated).absolute().parent
@@ -98,8 +98,8 @@ def require_text(
     """Raise :class:`DataError` if the lines of the file ``name`` are subwords instead of text.
 
     Lines are subwords of SentencePiece if most begin with ``▁``. They are subwords of subword-nmt
-    if more than a tenth have ``@@``, and no reference has; without ``references``, this is not
-    checked.
+    if more than a tenth have ``@@``, but none of the ``references``, which are text. Without
+    ``references`` only SentencePiece's subwords are refused.
     """
     if references is not None and 10 * _marked(lines) > len(lines) and not _marked(references):
         raise DataError(

@@ -37,9 +37,9 @@ def short_code(language: str) -> str:
 def matching_code(language: str, codes: Collection[str]) -> str | None:
     """Return the code in ``codes`` for a language that a user named: ``es`` for ``ES_mx``.
 
-    A code that differs from ``language`` only in capitals and ``_`` is preferred. Other codes may
-    differ in spelling and region, but not in script, which a region may imply: ``zh_TW`` is written
-    in ``Hant``. Return None if no code fits, or several do.
+    Prefer a code that differs only in capitals or ``_``. Otherwise take a code of the language with
+    any region, but no other script; ``zh_TW`` stands for ``zh-Hant``. Return None if no code fits,
+    or several do.
     """
     spelled = {code: code.lower().replace("_", "-") for code in (language, *codes)}
     spelled = {code: _OF_REGION.get(spelling, spelling) for code, spelling in spelled.items()}

@@ -112,8 +112,8 @@ def needed(pattern: str, replacement: str) -> str:
     """Return a string that a text must contain for a rule to change it; "" if none is known.
 
     Searching for the string is faster than trying the rule. For a rule that replaces ``x+`` by
-    ``x``, the string is ``xx``. Else it is a character of the regex ``pattern`` outside its groups,
-    or "" if the pattern has optional or alternative parts there.
+    ``x``, the string is ``xx``. For other rules it is a character that every match of the regex
+    ``pattern`` has, or "" if the pattern has optional or alternative parts outside its groups.
     """
     if pattern == f"{replacement}+":
         return 2 * replacement

@@ -1,8 +1,8 @@
 """Keep spans of a line unchanged in translations, such as variables, paths and tags.
 
-A number that looks like a year replaces each span, because models copy years best. If a number is
-missing from a translation or repeated, the caller translates the text between the spans instead,
-part by part, so that every translation has each span exactly once.
+A number that looks like a year replaces each span, because models copy years best. If a translation
+lacks a number or repeats it, the caller translates the parts between the spans one by one instead.
+So every translation has each span exactly once.
 """
 
 import html
@@ -56,8 +56,8 @@ class MaskedLine:
     def restored(self, translation: str) -> str | None:
         """Return a translation of ``text`` in which spans replace the years that stand for them.
 
-        Return None if one of these years is missing or repeated or, in markup, if their order
-        differs.
+        Return None if one of these years is missing or repeated or, in markup, if they are in
+        another order than in ``text``.
         """
         matches = [match for match in _NUMBER.finditer(translation) if match[0] in self.years]
         order = [match[0] for match in matches]

@@ -212,8 +212,8 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
     """Yield each row of a CSV file as ``(number of its first line, cells)``.
 
     A first line such as ``sep=;``, which Excel writes, names the separator of cells. Otherwise it
-    is the most regular sign of comma, semicolon, tab and bar: most of the first :data:`LOOKED_AT`
-    lines have it as often as line 1. In a tie, it is the most frequent of these signs in line 1.
+    is a comma, semicolon, tab or bar: the sign in line 1 that most of the first :data:`LOOKED_AT`
+    lines have equally often. In a tie, it is the sign that line 1 has most often.
 
     Quoted cells may contain line ends. A carriage return within a line becomes a space. Raise
     DataError if the file is not CSV, or :func:`lines` refuses it.

@@ -45,8 +45,8 @@ class SentenceSplitter:
     """A splitter of source lines into sentences, which also joins translated sentences.
 
     ``split`` splits a line into parts. A part is a sentence, an indentation, or the bullet or
-    number of a list item; an empty line is one empty part. Several spaces between two parts stay at
-    the end of the first. ``joint`` is the text to put between translated sentences.
+    number of a list item; an empty line is one empty part. If several spaces separate two parts,
+    the first part ends in them. ``joint`` is the text to put between translated sentences.
     """
 
     split: Callable[[str], list[str]]

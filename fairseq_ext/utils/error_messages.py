@@ -30,7 +30,7 @@ _SPAWNED = re.compile(rf"^{re.escape(errors.__name__)}\.\w+: (.*)", re.MULTILINE
 def report(error: BaseException) -> int | None:
     """Print an error's message, and return the exit status.
 
-    If a traceback is needed, print nothing and return None.
+    If only a traceback explains the error, print nothing and return None.
     """
     line = None if os.environ.get(TRACEBACK) else final_line(error)
     if line is None:
@@ -40,7 +40,7 @@ def report(error: BaseException) -> int | None:
 
 
 def final_line(error: BaseException) -> str | None:
-    """Return the message to show instead of a traceback, or None if the traceback is needed."""
+    """Return the message to show instead of a traceback; None if only a traceback explains it."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted."
     if isinstance(error, FairseqExtError):

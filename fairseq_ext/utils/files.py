@@ -125,7 +125,7 @@ def twice(paths: Iterable[str | Path]) -> Path | None:
 
 
 def is_special(path: str | Path) -> bool:
-    """Return whether ``path`` is in ``/dev``, or is a folder, a pipe or anything but a file."""
+    """Return whether ``path`` is in ``/dev``, or is a folder, a pipe or another special file."""
     is_no_file = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113  # any text
     return is_no_file or Path(path).is_relative_to("/dev")
 

@@ -1,7 +1,7 @@
 """Read Python literals in options without ``eval``.
 
-:func:`literal` accepts everything that fairseq's options use: numbers, strings, booleans, None,
-lists, tuples, dictionaries, signs, and the operators ``+`` and ``*``. An example is the option for
+:func:`literal` accepts everything that fairseq's options use: numbers with a sign or without,
+strings, booleans, None, lists, tuples, dictionaries, and the operators ``+`` and ``*``, as in
 wav2vec 2.0's layers: ``[(512, 10, 5)] + [(512, 3, 2)] * 4``. Nothing here imports fairseq.
 """
 
@@ -61,7 +61,7 @@ class _Refusal(ValueError):
 
 
 def _value(node: ast.expr) -> tuple[Any, int]:
-    """Evaluate a node; return the value and its size, which is 1 plus the sizes of its elements."""
+    """Evaluate a syntax node; return the value and its size, 1 plus the sizes of its elements."""
     match node:
         case ast.Constant(value=str() as value):
             return value, 1 + len(value)

@@ -51,7 +51,7 @@ def require_at_least(options: Any, **minima: int) -> None:
 
 
 def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
-    """Add an option to a parser for each field of ``kind``, or only for the fields ``names``."""
+    """Add an option to a parser for each field of the dataclass ``kind``, or only for ``names``."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if _OPTION not in field.metadata or (names and field.name not in names):

@@ -136,7 +136,7 @@ def with_switches(table: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def report(folder: Path, figure: str) -> str:
-    """Write picture and table of a ``figure`` of :func:`finished`; return the table as text."""
+    """Write the picture and table of ``figure`` (:func:`finished`); return the table as text."""
     folders = finished(folder, figure)
     models = [read_model(name, path) for name, path in folders.items()]
     output = folder / f"{figure}.png"

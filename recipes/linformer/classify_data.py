@@ -94,7 +94,7 @@ def read_marks(folder: Path, language: str) -> dict[str, list[str]]:
 
 
 def require_known(folder: Path, corpus: dict[str, list[str]]) -> None:
-    """Refuse a corpus whose ``train`` has only one label, or lacks a label of another split."""
+    """Refuse a corpus with only one label in ``train``, or with labels that ``train`` lacks."""
     labels = set(corpus["train.label"])
     if len(labels) < 2:
         raise DataError(

@@ -17,10 +17,10 @@ NAMES = {"train": "train", "valid": "validation", "test": "test"}
 
 
 def write_csv(pairs: Path, src: str, tgt: str, out: Path) -> None:
-    """Write ``wmt14_translate_de-en_*.csv`` (columns ``TGT,SRC``) from ``{split}.{language}``.
+    """Write ``wmt14_translate_de-en_*.csv``, with the columns ``TGT,SRC``, into ``out``.
 
-    These files are in the folder ``pairs``. Every fifth pair is put in quotation marks and broken
-    into two lines, as in Kaggle's files.
+    The text is in ``{split}.{language}`` of the folder ``pairs``. Every fifth pair is put in
+    quotation marks and broken into two lines, as in Kaggle's files.
     """
     out.mkdir(parents=True, exist_ok=True)
     for split, name in NAMES.items():
