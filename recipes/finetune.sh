@@ -85,15 +85,6 @@ train_model() {
         --no-epoch-checkpoints --save-interval-updates "$interval" --keep-interval-updates 3 "${extra[@]}"
 }
 
-average_checkpoints() {
-    local files=()
-    # The file of the last update has the weights of checkpoint_last.pt, which must not count twice.
-    dry || mapfile -t files < <(find checkpoints -name 'checkpoint_*_*.pt' \
-        ! -name "checkpoint_*_$updates.pt" | sort)
-    run fairseq-ext average --inputs "${files[@]}" checkpoints/checkpoint_last.pt \
-        -o checkpoints/average.pt
-}
-
 # Makes a bundle that searches by default as the model did before.
 make_bundle() {
     local search=()
@@ -137,7 +128,7 @@ main() {
         --tgtdict "start/dict.$tgt.txt"
     stage before loss_of start before
     stage train train_model
-    stage average average_checkpoints
+    stage average average_last 3
     stage bundle make_bundle
     stage after loss_of bundle after
     stage compare compare_both

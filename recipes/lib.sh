@@ -441,6 +441,11 @@ train() {
     [[ -s "$folder/checkpoint_last.pt" ]] || die "training left no $folder/checkpoint_last.pt."
 }
 
+# on_gpu: whether to train in half precision.
+on_gpu() {
+    ! dry && python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'
+}
+
 # training_progress: reads fairseq-train's log, and prints a line for each step and each validation.
 # Below a validation stands the last sentence of at most 40 letters that --eval-bleu-print-samples
 # showed, with its reference.
@@ -452,6 +457,17 @@ training_progress() {
         -e "s/$step.* left=\([0-9:]*\).*/  \1, \2, \3 left/p" -e "s/$step.*/  \1, \2/p" -e 't' \
         -e "s/$valid.*\(bleu [0-9.]*\) .*$last/  update \4: \1 \2, \3/p" \
         -e "s/$valid.*$last/  update \3: \1 \2/p" -e 'T' -e 'x;/./p;s/.*//;h' >&2
+}
+
+# average_last N: averages the last checkpoint and up to N checkpoints of updates before `updates`. The
+# checkpoint of that update, if there is one, has the weights of the last and must not count twice.
+average_last() {
+    local files=()
+    dry || mapfile -t files < <(find checkpoints -name 'checkpoint_*_*.pt' |
+        sed -nE 's/.*_([0-9]+)\.pt$/\1 &/p' | sort -n |
+        awk -v end="$updates" '$1 < end { print $2 }' | tail -n "$1")
+    run fairseq-ext average --inputs "${files[@]}" checkpoints/checkpoint_last.pt \
+        -o checkpoints/average.pt
 }
 
 # generate CHECKPOINT FILE FLAG...: translates the test set of bin/, or of the folder DATA_BIN; FILE

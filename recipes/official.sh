@@ -134,11 +134,6 @@ binarize_corpus() {
     binarize final "$src" "$tgt" "${dictionary[@]}"
 }
 
-# on_gpu: whether to train in half precision.
-on_gpu() {
-    ! dry && python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'
-}
-
 # train_model [FOLDER [FLAG...]]: trains, and keeps only the checkpoints that the average needs.
 train_model() {
     local precision=()

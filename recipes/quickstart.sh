@@ -111,18 +111,6 @@ train_model() {
         --no-epoch-checkpoints --save-interval-updates "$interval" --keep-interval-updates 5 "${extra[@]}"
 }
 
-average_checkpoints() {
-    # The four checkpoints before the last, and the last, which has no number if an epoch ends there.
-    local file files=()
-    while read -r _ file; do
-        files+=("checkpoints/$file")
-    done < <(find checkpoints -name 'checkpoint_*_*.pt' 2>/dev/null |
-        sed -nE 's/.*\/(checkpoint_[0-9]+_([0-9]+)\.pt)$/\2 \1/p' | sort -n |
-        awk -v end="$updates" '$1 < end' | tail -n 4)
-    run fairseq-ext average --inputs "${files[@]}" checkpoints/checkpoint_last.pt \
-        -o checkpoints/average.pt
-}
-
 translate() {
     generate checkpoints/average.pt generated.txt --gen-subset test --beam 5 --max-tokens 4000
     local keep=() # text that comes as tokens is compared as tokens
@@ -180,7 +168,7 @@ main() {
     stage bpe learn_subwords
     stage binarize binarize bpe "$src" "$tgt" --joined-dictionary --testpref bpe/test,bpe/picture
     stage train train_model
-    stage average average_checkpoints
+    stage average average_last 4
     stage translate translate
     stage score score
     stage draw draw

@@ -132,10 +132,8 @@ plan_schedule() {
 
 train_model() {
     local schedule=("<schedule.txt>") precision=()
-    if ! dry; then
-        read -ra schedule <schedule.txt
-        python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' && precision=(--amp)
-    fi
+    dry || read -ra schedule <schedule.txt
+    if on_gpu; then precision=(--amp); fi
     train checkpoints "${task[@]}" --random-batches --arch "$arch" "${model_flags[@]}" \
         --share-all-embeddings --dropout "$dropout" --criterion cross_entropy \
         --optimizer adam --adam-betas '(0.9, 0.98)' "${schedule[@]}" \
