@@ -65,8 +65,7 @@ check_options() {
     [[ "$device" =~ ^(|cpu|gpu)$ ]] || die "\`--device\` must be cpu or gpu, but is \`$device\`."
     [[ "${rates:-1}" =~ ^[0-9.e-]+(,[0-9.e-]+)*$ ]] ||
         die "\`--rates\` must be numbers like 0.001,0.002,0.004, but is \`$rates\`."
-    [[ -z "$jobs" ]] || positive --jobs "$jobs"
-    [[ -z "$updates" ]] || positive --updates "$updates"
+    positive ${jobs:+--jobs} ${updates:+--updates}
 }
 
 # choose_device: chooses the device and the settings that depend on it; options have precedence.

@@ -48,8 +48,7 @@ own_settings() {
 
 check_own() {
     [[ -n "$mono" || -n "$pairs" ]] || pairs=$((${SMOKE:-0} == 1 ? 300 : 10000))
-    [[ -z "$pairs" ]] || positive --pairs "$pairs"
-    positive --copies "$copies"
+    positive ${pairs:+--pairs} --copies
     [[ "$method" =~ ^(beam|sampling|top10)$ ]] ||
         die "\`--method\` must be beam, sampling or top10, but is \`$method\`."
     [[ -z "$mono" || -f "$mono" ]] || die "\`--mono\`: $mono does not exist; check the path."

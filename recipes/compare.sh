@@ -49,17 +49,14 @@ read_options() {
     data="$(own_text DATA_DIR "${operands[0]}" "$src" "$tgt")"
     undo=(--detokenize "$tgt")
     [[ -n "$tokenize" ]] || undo=(--keep-tokens) # text that comes as tokens is compared as tokens
-    positive --updates "$updates"
-    [[ "$bpe" == 0 ]] || positive --bpe "$bpe"
+    positive --updates --max-tokens --seeds
+    [[ "$bpe" == 0 ]] || positive --bpe
     check_subwords "$subwords"
     [[ "$subwords" != none ]] || bpe=0
     if [[ "$bpe" != 0 || " ${models[*]} " == *" --share-all-embeddings "* ]]; then
         dictionary=(--joined-dictionary)
     fi
-    positive --max-tokens "$max_tokens"
-    positive --seeds "$seeds"
-    out="${out:-$REPO/runs/compare-$(basename "$data")-$src-$tgt}"
-    out="$(absolute "$out")"
+    out="$(absolute "${out:-$REPO/runs/compare-$(basename "$data")-$src-$tgt}")"
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 }
 

@@ -60,16 +60,12 @@ read_options() {
     read_arguments "--mirror= --data= --src= --tgt= --updates= --bpe= --subwords= --max-tokens= --lr= \
         --seeds= --baseline= --metric= --out= --tok --tokenize WORD" "$@"
     [[ -z "$tok" ]] || corpus=multi30k_tok
-    positive --updates "$updates"
-    positive --bpe "$bpe"
+    positive --updates --bpe --max-tokens --seeds
     check_subwords "$subwords"
-    positive --max-tokens "$max_tokens"
-    positive --seeds "$seeds"
     [[ -z "$metric" || "$metric" == comet:?* ]] ||
         die "\`--metric\` must be comet:MODEL, but is \`$metric\`."
     choose_models
-    out="${out:-$REPO/runs/${SMOKE:+smoke-}compare-all}"
-    out="$(absolute "$out")"
+    out="$(absolute "${out:-$REPO/runs/${SMOKE:+smoke-}compare-all}")"
     [[ -z "$mirror" || "$mirror" == *://* ]] || mirror="$(absolute "$mirror")"
     [[ -z "$languages" || -n "$data" || "${SMOKE:-0}" == 1 ]] ||
         die "\`$languages\` goes with \`--data\`, which is missing: Multi30k is English → German."

@@ -38,8 +38,7 @@ read_options() {
     read_arguments "--model= --data= --src= --tgt= --updates= --lr= --max-tokens= --out= --" "$@"
     [[ -n "$model" && -n "$data" && -n "$src" && -n "$tgt" ]] ||
         die "\`--model\`, \`--data\`, \`--src\` and \`--tgt\` are needed; --help says what they are."
-    positive --updates "$updates"
-    positive --max-tokens "$max_tokens"
+    positive --updates --max-tokens
     data="$(own_text --data "$data" "$src" "$tgt")"
     [[ ! -e "$model" ]] || model="$(absolute "$model")"
     out="$(absolute "${out:-$REPO/runs/finetune-$(basename "$data")-$src-$tgt}")"

@@ -18,8 +18,7 @@ GPUS="${GPUS:-1}" NODES="${NODES:-1}" RESTARTS="${RESTARTS:-0}"
 joining() { [[ "${JOIN:-0}" == 1 ]]; }
 
 check_launch() {
-    positive GPUS "$GPUS"
-    positive NODES "$NODES"
+    positive GPUS NODES
     [[ "$RESTARTS" =~ ^[0-9]{1,4}$ ]] ||
         die "\`RESTARTS\` must be a whole number, but is \`$RESTARTS\`."
     if ((NODES > 1)); then

@@ -122,9 +122,16 @@ absolute() {
     echo "$path"
 }
 
-# positive OPTION VALUE: dies unless VALUE is a whole number above zero.
+# positive OPTION...: dies unless the variables that are named like the options, such as `max_tokens`
+# for `--max-tokens`, are whole numbers above zero.
 positive() {
-    [[ "$2" =~ ^[1-9][0-9]{0,9}$ ]] || die "\`$1\` must be a positive whole number, but is \`$2\`."
+    local option name
+    for option in "$@"; do
+        name="${option#--}"
+        name="${name//-/_}"
+        [[ "${!name}" =~ ^[1-9][0-9]{0,9}$ ]] ||
+            die "\`$option\` must be a positive whole number, but is \`${!name}\`."
+    done
 }
 
 # shellcheck source-path=SCRIPTDIR

@@ -69,12 +69,9 @@ use_smoke_settings() {
 # read_options ARGUMENT...: sets the globals above and those of the next line.
 data="" mirror="" any_counts="" out="" name="" against="" other_subwords=""
 read_options() {
-    local option
     read_arguments "--arch= --data= --mirror= --bpe= --subwords= --max-tokens= --update-freq= --updates= \
         --warmup= --dropout= --average= --against= --out= --any-counts --" "$@"
-    for option in max_tokens update_freq updates warmup average; do
-        positive "--${option/_/-}" "${!option}"
-    done
+    positive --max-tokens --update-freq --updates --warmup --average
     ((warmup < updates)) ||
         die "\`--warmup\` must be less than the $updates updates, but is $warmup."
     [[ -z "$bpe" || "$bpe" =~ ^[0-9]{1,7}$ ]] ||
@@ -88,8 +85,7 @@ read_options() {
     [[ "$subwords" =~ ^(bpe|none)$ ]] || other_subwords="$subwords"
     name="$corpus"
     [[ "${SMOKE:-0}" != 1 ]] || name="smoke-$corpus"
-    out="${out:-$REPO/runs/$name-$arch}"
-    out="$(absolute "$out")"
+    out="$(absolute "${out:-$REPO/runs/$name-$arch}")"
     data="${data:-$REPO/runs/data/$corpus${bpe:+-$bpe}${other_subwords:+-$other_subwords}}"
     data="$(absolute "$data")"
     if [[ -n "$against" ]]; then check_against; fi

@@ -51,8 +51,7 @@ fi
 # read_options ARGUMENT...: sets the globals above and `interval`.
 read_options() {
     read_arguments "--arch= --src= --tgt= --data= --updates= --bpe= --subwords= --out= --tokenize --" "$@"
-    positive --updates "$updates"
-    positive --bpe "$bpe"
+    positive --updates --bpe
     check_subwords "$subwords"
     [[ "$src" != "$tgt" ]] || die "\`--src\` and \`--tgt\` are both \`$src\`; choose two languages."
     [[ -z "$tokenize" || -n "$data" ]] || die "\`--tokenize\` goes with \`--data\`."
@@ -64,8 +63,7 @@ read_options() {
         tokenize=--tokenize
     fi
 
-    out="${out:-$REPO/runs/$name-${data:+$(basename "$data")-}$src-$tgt-$arch}"
-    out="$(absolute "$out")"
+    out="$(absolute "${out:-$REPO/runs/$name-${data:+$(basename "$data")-}$src-$tgt-$arch}")"
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}"
     # Some sixteen checkpoints in a run; the last five are kept, to go on from and to average.
     interval=$((updates < 100 ? (updates + 4) / 5 : updates > 8000 ? 500 : updates / 16))

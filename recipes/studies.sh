@@ -51,7 +51,7 @@ read_options() {
     study="${operands[0]}" src="${operands[2]}" tgt="${operands[3]}" names=("${operands[@]:4}")
     list_systems
     choose_systems
-    positive --updates "$updates"
+    positive --updates
     local word
     for word in "${extra[@]}"; do # compare.sh takes them in one string
         [[ "$word" != *[[:space:]]* ]] ||

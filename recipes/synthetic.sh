@@ -77,8 +77,7 @@ begin() {
         esac
         shift
     done
-    positive --part-lines "$part_lines"
-    positive --longest "$longest"
+    positive --part-lines --longest
     [[ "$ratio" =~ ^[1-9][0-9]*(\.[0-9]+)?$ ]] || die "\`--ratio\` must be at least 1, but is \`$ratio\`."
     [[ "$src" != "$tgt" ]] || die "\`--src\` and \`--tgt\` are both \`$src\`; choose two languages."
     check_own

@@ -56,8 +56,7 @@ read_options() {
     system="${operands[0]:-$system}"
     [[ "$src $tgt" =~ ^(es en|en es)$ ]] ||
         die "\`--src\` and \`--tgt\` must be es and en, or en and es, but are \`$src\` and \`$tgt\`."
-    positive --updates "$updates"
-    positive --warmup "$warmup"
+    positive --updates --warmup
     ((warmup < updates)) ||
         die "\`--warmup\` must be less than the $updates updates, but is $warmup."
     if [[ "${SMOKE:-0}" != 1 ]]; then

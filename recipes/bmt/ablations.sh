@@ -61,7 +61,7 @@ check_options() {
         die "\`--stages\` must be three numbers of updates like 2000,1000,1000, but is \`$stages\`."
     [[ "$scales" =~ ^$number(,$number)+$ ]] ||
         die "\`--scales\` must be whole numbers like 1,8,64, but is \`$scales\`."
-    positive --output-scale "$output_scale"
+    positive --output-scale
     for variant in ${outputs//,/ }; do
         [[ "$variant" =~ ^(plain|scale|layer|shortcut)$ ]] ||
             die "\`--outputs\` must be of plain,scale,layer,shortcut, but names \`$variant\`."

@@ -20,7 +20,7 @@ use_smoke_settings() {
 
 # check_vocabulary: requires joint subwords, because both languages share one embedding table.
 check_vocabulary() {
-    positive --bpe "$bpe"
+    positive --bpe
     check_subwords "$subwords"
     [[ "$subwords" != none ]] || die "\`--subwords none\` does not go with this recipe."
 }

@@ -61,8 +61,7 @@ read_options() {
     check_options
     name=scaling
     [[ "${SMOKE:-0}" != 1 ]] || name=smoke-scaling
-    out="${out:-$REPO/runs/$name-$(basename "${data:-tatoeba}")-$src-$tgt}"
-    [[ "$out" == /* ]] || out="$PWD/$out"
+    out="$(absolute "${out:-$REPO/runs/$name-$(basename "${data:-tatoeba}")-$src-$tgt}")"
 }
 
 # own_option --eval NAME=PREFIX: adds an evaluation set.
@@ -78,10 +77,7 @@ own_option() {
 }
 
 check_options() {
-    local option
-    for option in base warmup bpe max_tokens sample; do
-        positive "--${option/_/-}" "${!option}"
-    done
+    positive --base --warmup --bpe --max-tokens --sample
     check_subwords "$subwords"
     [[ "$depths" =~ ^[1-9][0-9]*(,[1-9][0-9]*)+$ ]] ||
         die "\`--depths\` must be numbers of layers like 6,8,10, but is \`$depths\`."

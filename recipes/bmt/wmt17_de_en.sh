@@ -88,10 +88,7 @@ read_options() {
 }
 
 check_options() {
-    local option
-    for option in warmup batch_size update_freq ${bpe:+bpe}; do
-        positive "--${option/_/-}" "${!option}"
-    done
+    positive --warmup --batch-size --update-freq ${bpe:+--bpe}
     check_subwords "$subwords"
     [[ "$subwords" != none ]] || die "\`--subwords none\` does not go with this recipe."
     [[ "$subwords" == bpe ]] || other_subwords="$subwords"

@@ -58,9 +58,7 @@ read_options() {
     local option
     read_arguments "--source= --target= --train= --valid= --test= --patience= --max-epoch= --arch= \
         --out= --" "$@"
-    for option in train valid test patience max_epoch; do
-        positive "--${option/_/-}" "${!option}"
-    done
+    positive --train --valid --test --patience --max-epoch
     if [[ "${SMOKE:-0}" != 1 ]]; then
         [[ -n "$source" && -n "$target" ]] || die "\`--source\` and \`--target\` must name your Europarl files."
         for option in source target; do
@@ -68,8 +66,7 @@ read_options() {
             printf -v "$option" '%s' "$(absolute "${!option}")"
         done
     fi
-    out="${out:-$REPO/runs/$name-es-en-$arch}"
-    out="$(absolute "$out")"
+    out="$(absolute "${out:-$REPO/runs/$name-es-en-$arch}")"
 }
 
 make_text() {

@@ -48,24 +48,20 @@ task=(--task sentence_prediction --criterion sentence_prediction)
 
 # read_options ARGUMENT...: sets the globals above.
 read_options() {
-    local option
     read_arguments "--arch= --marks= --k= --max-len= --bpe= --batch-size= --max-epoch= --patience= \
         --out= --words WORD --" "$@"
     words="${words#--}"
     ((${#operands[@]} < 2)) ||
         die "give one DATA_DIR, not both \`${operands[0]}\` and \`${operands[1]}\`."
     data="${operands[*]}"
-    for option in k max_len bpe batch_size max_epoch patience; do
-        positive "--${option/_/-}" "${!option}"
-    done
+    positive --k --max-len --bpe --batch-size --max-epoch --patience
     if [[ -n "$data" ]]; then
         [[ -d "$data" ]] || die "DATA_DIR must be a folder, but \`$data\` is not; --help says what it must hold."
         data="$(cd "$data" && pwd)"
     elif [[ "${SMOKE:-0}" != 1 ]]; then
         die "DATA_DIR is missing: a folder with {train,valid,test}.text and .label; see --help."
     fi
-    out="${out:-$REPO/runs/classify-$(basename "${data:-smoke}")-$arch}"
-    out="$(absolute "$out")"
+    out="$(absolute "${out:-$REPO/runs/classify-$(basename "${data:-smoke}")-$arch}")"
 }
 
 make_text() {

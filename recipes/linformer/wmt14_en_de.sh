@@ -74,9 +74,7 @@ read_options() {
     local option
     read_arguments "--data= --download= --vocabulary= --merges= --arch= --k= --fraction= --batch-size= \
         --epochs= --lr= --warmup= --out= --csv-valid --" "$@"
-    for option in batch_size epochs warmup; do
-        positive "--${option/_/-}" "${!option}"
-    done
+    positive --batch-size --epochs --warmup
     # From these the recipe computes the schedule.
     refuse_extra "--batch-size --max-sentences --max-tokens --update-freq --max-epoch --max-update --lr \
 --min-lr --warmup-updates" "\`--batch-size\`, \`--epochs\`, \`--lr\` and \`--warmup\`" \
@@ -89,8 +87,7 @@ read_options() {
     fi
     option="${model//[^a-z0-9_=,]/}"
     option="${option/k=/-k}"
-    out="${out:-$REPO/runs/$name-$src-$tgt-${option//,/_}}"
-    out="$(absolute "$out")"
+    out="$(absolute "${out:-$REPO/runs/$name-$src-$tgt-${option//,/_}}")"
 }
 
 check_files() {
