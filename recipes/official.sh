@@ -101,16 +101,13 @@ check_against() {
     against="${against%%=*}=$(absolute "$file")"
 }
 
-make_smoke_archives() {
-    smoke_text "$src" "$tgt" 600 30 40 pairs
-    run python "$REPO/preprocess/smoke_archives.py" --corpus "$corpus" --pairs pairs --out archives
-}
-
 prepare_corpus() { prepare_official; }
 
 prepare_official() {
     if [[ "${SMOKE:-0}" == 1 ]]; then
-        make_smoke_archives
+        smoke_text "$src" "$tgt" 600 30 40 pairs
+        run python "$REPO/preprocess/smoke_archives.py" --corpus "$corpus" --pairs pairs \
+            --out archives
         data="$out/data" mirror=archives any_counts=--any-counts
     fi
     run fairseq-ext corpus "$corpus" --out "$data" ${mirror:+--mirror "$mirror"} \
