@@ -2,6 +2,7 @@
 # Functions that the recipes share. A script sources this file first and gets strict mode:
 #
 #     source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+#     read_arguments "--src= --tgt=" "$@" # sets src and tgt, and answers --help
 #     use_environment sacremoses          # finds or makes a Python that has everything
 #     open_run "$out" "$settings"         # enters and locks the run's folder
 #     stage text make_text                # runs the function once; the next start skips it
