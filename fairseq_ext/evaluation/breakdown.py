@@ -66,8 +66,13 @@ def break_down(
         return statistics.fmean(scorer._compute_score_from_stats(total).score for total in sums)
 
     faults: dict[str, dict[str, float]] = {}
+    known_sources: Sequence[str | None] = sources or [None] * len(references)
     for name, runs in texts.items():
-        for fault, count in _faults(runs, references, sources).items():
+        counted: Counter[str] = Counter()
+        for run in runs:
+            for text, reference, source in zip(run, references, known_sources, strict=True):
+                counted.update(_faults(text, reference, source))
+        for fault, count in counted.items():
             faults.setdefault(fault, {})[name] = 100 * count / (len(runs) * len(references))
     return Breakdown(
         [
@@ -79,24 +84,17 @@ def break_down(
     )
 
 
-def _faults(
-    runs: Sequence[Sequence[str]], references: Sequence[str], sources: Sequence[str] | None
-) -> dict[str, int]:
-    """Count the faulty translations in all runs of a system, by fault; see :class:`Breakdown`."""
-    faults = {"unknown words": 0, "words three times in a row": 0}
-    if sources is not None:
-        faults["copies of the source"] = 0
-    faults["no translation"] = 0
-    for run in runs:
-        for line, (text, reference) in enumerate(zip(run, references, strict=True)):
-            faults["unknown words"] += "<unk>" in text and "<unk>" not in reference
-            repeats = _REPEATED.search(text) and not _REPEATED.search(reference)
-            faults["words three times in a row"] += bool(repeats)
-            if sources is not None:
-                source = sources[line].casefold()
-                copied = text.casefold() == source != reference.casefold()
-                faults["copies of the source"] += copied
-            faults["no translation"] += not text.strip() and bool(reference.strip())
+def _faults(text: str, reference: str, source: str | None) -> dict[str, bool]:
+    """Return by name whether a translation has each of the faults of :class:`Breakdown`."""
+    repeats = _REPEATED.search(text) and not _REPEATED.search(reference)
+    faults = {
+        "unknown words": "<unk>" in text and "<unk>" not in reference,
+        "words three times in a row": bool(repeats),
+    }
+    if source is not None:
+        copied = text.casefold() == source.casefold() != reference.casefold()
+        faults["copies of the source"] = copied
+    faults["no translation"] = not text.strip() and bool(reference.strip())
     return faults
 
 
