@@ -74,18 +74,18 @@ class Shards:
 
     # ---- stages ----------------------------------------------------------------------------------
 
-    def _dealt(self, number: int, side: str) -> Path:
-        return self.out / f".text-{number:03d}" / f"train.{side}"
+    def _dealt(self, number: int) -> Path:
+        return self.out / f".text-{number:03d}"
 
     def deal(self, name: str) -> None:
         """Write each shard's training pairs as text, dealt out to the shards in turn."""
         paths = []
         for number in range(self.count):
-            folder = self._dealt(number, self.src).parent
+            folder = self._dealt(number)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             pipeline.copy(self.text, folder)
-            paths += [self._dealt(number, side) for side in (self.src, self.tgt)]
+            paths += [folder / f"train.{side}" for side in (self.src, self.tgt)]
         with writers(paths) as files:
             pairs = streams.line_pairs(*self._files("train"))
             streams.deal(pairs, [*zip(files[::2], files[1::2], strict=True)])
@@ -108,13 +108,13 @@ class Shards:
         words: list[object] = []
         for option, side in sides:
             words += [option, self.out / ".dictionary" / f"dict.{side}.txt"]
-        words += ["--trainpref", self._dealt(number, self.src).with_suffix("")]
+        words += ["--trainpref", self._dealt(number) / "train"]
         for split in ("valid", "test") if number == 0 else ():
             if all(path.is_file() for path in self._files(split)):
                 words += [f"--{split}pref", self.text / split]
         self._binarize(self.folders()[number], *words)
         self._end(name)
-        shutil.rmtree(self._dealt(number, self.src).parent, ignore_errors=True)
+        shutil.rmtree(self._dealt(number), ignore_errors=True)
 
     def _binarize(self, folder: Path, *words: object) -> None:
         shutil.rmtree(folder, ignore_errors=True)
