@@ -220,10 +220,7 @@ def _python(python: str | None) -> str:
 
 
 def _environment(python: str) -> dict[str, str]:
-    """Return the environment variables for a process of the interpreter ``python``.
-
-    For an interpreter other than the running one, ``PYTHONPATH`` and the like are left out.
-    """
+    """Return the environment variables for ``python``; only our own Python gets PYTHONPATH."""
     same_python = python == sys.executable
     return {
         name: value

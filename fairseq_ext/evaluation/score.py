@@ -58,8 +58,8 @@ def choose_tokenizer(
 ) -> str:
     """Return the name of BLEU's tokenizer: ``requested``, or the tokenizer of the language.
 
-    The language is the first of ``languages`` that is neither None nor empty. Most languages have
-    ``13a``, but references with the Ethiopic word separator need ``char``.
+    The language is the first of ``languages`` that is neither None nor empty. Without one, and for
+    most languages, the result is ``13a``, or ``char`` for text with the Ethiopic word separator.
 
     Raises:
         ConfigError: sacrebleu has no tokenizer ``requested``.

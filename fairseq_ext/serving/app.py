@@ -53,10 +53,7 @@ TRANSLATE_PAGE = _fill("translate.html")
 
 
 def _interface_page(schema: dict[str, Any], address: str) -> str:
-    """Build the page at ``/docs`` from the JSON schema of a request to ``/translate``.
-
-    ``address`` is the address of this server, for the examples.
-    """
+    """Build the page at ``/docs`` from the JSON schema of a request and the server's address."""
     rows = "".join(
         f"<tr><td>`{html.escape(name)}`</td>"
         f"<td>{html.escape(field.get('description', ''))}</td></tr>"
@@ -78,10 +75,7 @@ class Service:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Let the batcher translate until the ``with`` block ends.
-
-        Meanwhile the text thread imports what the first request needs.
-        """
+        """Let the batcher translate in the ``with`` block; import what the first request needs."""
         self._text_thread.submit(import_module, "fairseq_ext.serving.query")
         async with self._batcher.running():
             yield
@@ -242,10 +236,9 @@ def _joined(
 
 
 async def _while_waited_for(request: Request, work: Coroutine[Any, Any, _T], seconds: float) -> _T:
-    """Return the result of ``work``.
+    """Return the result of ``work``, or cancel ``work`` and refuse the request.
 
-    If the client leaves first (499), or after ``seconds`` (503), cancel ``work`` and refuse the
-    request.
+    It is refused if the client leaves before the result (499), and after ``seconds`` (503).
     """
     task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
     try:
