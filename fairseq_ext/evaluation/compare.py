@@ -19,6 +19,7 @@ from fairseq_ext.evaluation.breakdown import Breakdown, Overlap
 from fairseq_ext.evaluation.neural import NeuralMetric
 from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated
 from fairseq_ext.evaluation.score import (
+    build_metrics,
     check_counts,
     generated_sources,
     plain_lines,
@@ -277,13 +278,16 @@ def compare(
                 name: [metric.segments(plain_sources, run, references) for run in runs]
                 for name, runs in texts.items()
             }
-    measured = significance.bootstrap(
-        texts, references, baseline, samples, tokenizer, extra_metrics, segments
-    )
-    signatures = measured.signatures | {
-        label: f"{metric.signature}|bs:{samples}|seed:{seed}"
-        for label, metric in (metrics or {}).items()
-    }
+    text_metrics = build_metrics(references, tokenizer, extra_metrics)
+    estimates = significance.bootstrap(texts, text_metrics, baseline, samples, segments)
+    signatures = {}
+    for label, text_metric in text_metrics.items():
+        signature = text_metric.get_signature()
+        signature.update("bs", samples)
+        signature.update("seed", seed)
+        signatures[label] = str(signature)
+    for label, metric in (metrics or {}).items():
+        signatures[label] = f"{metric.signature}|bs:{samples}|seed:{seed}"
 
     def sample(line: int, scores: Mapping[str, str]) -> Sample:
         """Make the sample of a line (from 0) of the test set.
@@ -306,7 +310,7 @@ def compare(
         [
             Measured(
                 name,
-                measured.estimates[name],
+                estimates[name],
                 on_tokens.get(name),
                 **facts[name],
                 latency=(latencies or {}).get(name),

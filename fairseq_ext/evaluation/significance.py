@@ -44,8 +44,6 @@ from scipy.optimize import brentq
 from scipy.special import ndtri, stdtrit
 from tqdm import tqdm
 
-from fairseq_ext.evaluation.score import build_metrics
-from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.utils.errors import wrong_value
 
 SAMPLES = 1000  # sacrebleu's default
@@ -262,45 +260,30 @@ def student_quantile(freedom: int) -> float:
     return float(stdtrit(freedom, 1 - LEVEL / 2))
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The result of :func:`bootstrap`."""
-
-    estimates: dict[str, dict[str, Estimate]]  # by system and metric (`BLEU`, `chrF`)
-    signatures: dict[str, str]  # by metric
-
-
 def bootstrap(
     systems: Mapping[str, Sequence[Sequence[str]]],
-    references: Sequence[str],
+    metrics: Mapping[str, Any],
     baseline: str,
     samples: int = SAMPLES,
-    tokenizer: str = USUAL,
-    extra_metrics: Sequence[str] = (),
     segments: Mapping[str, Mapping[str, Sequence[Sequence[float]]]] | None = None,
-) -> Comparison:
-    """Compare systems with a baseline by BLEU, chrF2 and further metrics.
+) -> dict[str, dict[str, Estimate]]:
+    """Compare systems with a baseline; return their estimated scores, by system and metric.
 
     ``systems[system]`` has the detokenized translations of each run, and ``baseline`` names one of
-    the systems. ``samples`` is the number of samples of the bootstrap. ``tokenizer`` and
-    ``extra_metrics`` are as for :func:`~fairseq_ext.evaluation.score.build_metrics`. For a neural
-    metric, ``segments[metric][system]`` has the scores of each run's segments; their mean is the
-    score of the run. ``SACREBLEU_SEED`` seeds the samples, as for ``sacrebleu --paired-bs``.
+    the systems. ``samples`` is the number of samples of the bootstrap. ``metrics`` are those of
+    :func:`~fairseq_ext.evaluation.score.build_metrics`. For a neural metric,
+    ``segments[metric][system]`` has the scores of each run's segments; their mean is the score of
+    the run. ``SACREBLEU_SEED`` seeds the samples, as for ``sacrebleu --paired-bs``.
     """
-    seed = chosen_seed()
+    seed, sentences = chosen_seed(), len(systems[baseline][0])
     draw = np.random.default_rng(None if seed == "none" else int(seed))
-    drawn = draw.choice(len(references), size=(samples, len(references)), replace=True)
+    drawn = draw.choice(sentences, size=(samples, sentences), replace=True)
     scored: dict[str, dict[str, Runs]] = {}
-    signatures = {}
-    for label, metric in build_metrics(references, tokenizer, extra_metrics).items():
+    for label, metric in metrics.items():
         scored[label] = {
             name: _runs([score_samples(metric, run, drawn) for run in systems[name]])
             for name in tqdm(systems, desc=label, unit=" systems", disable=None)
         }
-        signature = metric.get_signature()
-        signature.update("bs", samples)
-        signature.update("seed", seed)
-        signatures[label] = str(signature)
     for label, scores in (segments or {}).items():
         scored[label] = {
             name: _runs(
@@ -310,9 +293,9 @@ def bootstrap(
         }
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in systems}
     for label, runs_by_system in scored.items():
-        for name, estimate in _estimates(runs_by_system, baseline, len(references)).items():
+        for name, estimate in _estimates(runs_by_system, baseline, sentences).items():
             estimates[name][label] = estimate
-    return Comparison(estimates, signatures)
+    return estimates
 
 
 def _runs(scores: Sequence[tuple[float, np.ndarray]]) -> Runs:

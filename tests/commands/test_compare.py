@@ -34,6 +34,7 @@ from fairseq_ext.evaluation import (
     tables,
     training_log,
 )
+from fairseq_ext.evaluation.score import build_metrics
 from fairseq_ext.evaluation.significance import Variances, bootstrap, bootstrap_p
 from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.text.pipeline import Pipeline
@@ -236,14 +237,14 @@ def test_equal_scores_are_no_difference() -> None:
         "two": [[*["x"] * 20, *references[20:]]],
     }
     for baseline, other in (("no", "none"), ("one", "two")):
-        estimates = bootstrap(systems, references, baseline, samples=100).estimates
+        estimates = bootstrap(systems, build_metrics(references), baseline, samples=100)
         assert estimates[other]["BLEU"].value == estimates[baseline]["BLEU"].value, other
         assert estimates[other]["BLEU"].p == 1, other
     assert estimates["no"]["BLEU"].value == 0
     assert estimates["no"]["BLEU"].p < 0.05
     for runs in (1, 2):  # equal translations do not show how scores vary
-        equal = bootstrap({name: systems["one"] * runs for name in "ab"}, references, "a", 100)
-        estimate = equal.estimates["b"]["BLEU"]
+        equal = {name: systems["one"] * runs for name in "ab"}
+        estimate = bootstrap(equal, build_metrics(references), "a", 100)["b"]["BLEU"]
         difference = estimate.difference
         assert (estimate.p, difference.value, difference.detectable) == (1, 0, None)
         assert difference.runs_needed is difference.sentences_needed is None
@@ -532,7 +533,7 @@ def test_scores_and_samples_are_sacrebleus(label: str, metric: Metric) -> None:
     text = sentences()
     systems = {name: damaged(text, 0.3, seed) for seed, name in enumerate(("a", "b"))}
     runs = {name: [lines] for name, lines in systems.items()}
-    ours = bootstrap(runs, text, "a", extra_metrics=["chrf++", "ter"]).estimates
+    ours = bootstrap(runs, build_metrics(text, extra_metrics=["chrf++", "ter"]), "a")
     test = PairedTest(list(systems.items()), {"x": metric}, [text], test_type="bs", n_jobs=1)
     _, results = test()
     (of_systems,) = (results[key] for key in results if key != "System")
@@ -562,7 +563,7 @@ def test_p_from_its_definition() -> None:
     """Each sample scored as a text of its own; differences counted in both directions."""
     text = sentences(40)
     runs = {name: [damaged(text, share, 3)] for name, share in (("a", 0.2), ("b", 0.25))}
-    estimates = bootstrap(runs, text, "a", samples=200).estimates
+    estimates = bootstrap(runs, build_metrics(text), "a", samples=200)
     scores = resampled(text, runs, 200)
     measured, *rest = (scores["b"] - scores["a"])[:, 0]
     differences = np.array(rest)
@@ -647,9 +648,9 @@ NUMBERS = ("95% low", "95% high", "SD", "p")
 def test_a_second_run_of_one_system_changes_no_other_p():
     text = sentences()
     systems = {name: [damaged(text, share, 3)] for name, share in (("a", 0.2), ("b", 0.22))}
-    alone = bootstrap(systems, text, "a").estimates["b"]["BLEU"]
+    alone = bootstrap(systems, build_metrics(text), "a")["b"]["BLEU"]
     three = systems | {"c": [damaged(text, 0.3, seed) for seed in (1, 2)]}
-    beside = bootstrap(three, text, "a").estimates["b"]["BLEU"]
+    beside = bootstrap(three, build_metrics(text), "a")["b"]["BLEU"]
     assert (beside.p, beside.difference) == (alone.p, alone.difference)
     assert alone.difference.test == significance.SENTENCES
     assert alone.difference.runs_needed is None
@@ -663,7 +664,7 @@ def test_variances_against_loops_over_text():
         "a": [damaged(text, 0.2, seed) for seed in (1, 2, 3)],
         "b": [damaged(text, 0.3, seed) for seed in (4, 5)],
     }
-    estimates = bootstrap(systems, text, "a", samples).estimates
+    estimates = bootstrap(systems, build_metrics(text), "a", samples)
     scores = resampled(text, systems, samples)
     sampled = {name: values[1:] for name, values in scores.items()}
     scores = {name: [*values[0]] for name, values in scores.items()}
@@ -691,12 +692,12 @@ def test_luck_of_the_seed_is_no_difference():
     """Runs of one system differ by more than the systems: clear on sentences alone, not here."""
     text = sentences()
     good, bad = damaged(text, 0.1, 1), damaged(text, 0.4, 2)
-    fair = damaged(text, 0.3, 3)
-    single = bootstrap({"lucky": [good], "other": [fair]}, text, "other").estimates
+    fair, metrics = damaged(text, 0.3, 3), build_metrics(text)
+    single = bootstrap({"lucky": [good], "other": [fair]}, metrics, "other")
     assert single["lucky"]["BLEU"].p < 0.01
-    several = bootstrap({"lucky": [good, bad], "other": [fair]}, text, "other").estimates
+    several = bootstrap({"lucky": [good, bad], "other": [fair]}, metrics, "other")
     assert several["lucky"]["BLEU"].p > 0.2
-    steady = bootstrap({"lucky": [good, good], "other": [fair]}, text, "other").estimates
+    steady = bootstrap({"lucky": [good, good], "other": [fair]}, metrics, "other")
     assert steady["lucky"]["BLEU"].p < 0.01
     assert steady["lucky"]["BLEU"].deviation == 0
 
@@ -706,8 +707,8 @@ def test_intervals_are_students_where_sentences_say_nothing(count: int):
     runs = [[float(number)] * 40 for number in range(count)]
     systems = {"a": [["x"] * 40] * count, "b": [["x"] * 40]}
     segments = {"x": {"a": runs, "b": [[0.0] * 40]}}
-    result = bootstrap(systems, ["x"] * 40, "b", samples=100, segments=segments)
-    estimate, spread = result.estimates["a"]["x"], statistics.stdev(range(count)) / count**0.5
+    result = bootstrap(systems, {}, "b", samples=100, segments=segments)
+    estimate, spread = result["a"]["x"], statistics.stdev(range(count)) / count**0.5
     assert estimate.half_width == pytest.approx(stats.t.ppf(0.975, count - 1) * spread)
 
 
@@ -716,11 +717,11 @@ def test_too_few_sentences_give_no_p():
         text = sentences(29)
         systems = {name: [damaged(text, 0.3, seed) for seed in range(runs)] for name in "ab"}
         systems["b"] = [damaged(text, 0.9, 7)]
-        estimate = bootstrap(systems, text, "a", 100).estimates["b"]["BLEU"]
+        estimate = bootstrap(systems, build_metrics(text), "a", 100)["b"]["BLEU"]
         assert (estimate.p, estimate.p_holm, estimate.difference.low) == (None, None, None)
         assert estimate.difference.value < 0
-        single = bootstrap({name: [["a b c"]] * runs for name in "ab"}, ["a b d"], "a", 100)
-        estimate = single.estimates["b"]["BLEU"]
+        single = {name: [["a b c"]] * runs for name in "ab"}
+        estimate = bootstrap(single, build_metrics(["a b d"]), "a", 100)["b"]["BLEU"]
         assert (estimate.low, estimate.high, estimate.half_width) == (None, None, None)
 
 
