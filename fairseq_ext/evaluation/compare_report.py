@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
@@ -44,25 +45,6 @@ PANELS: tuple[tuple[str, str, Place], ...] = (
     ("Training speed", "target tokens per second", lambda row: row.training_speed),
     ("Generation speed", "tokens per second", lambda row: row.generation_speed),
 )
-HTML_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>
-body {{ font: 15px/1.5 sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em }}
-table {{ border-collapse: collapse; display: block; overflow-x: auto; margin: 1em 0 }}
-th, td {{ border-bottom: 1px solid #ccc; padding: 0.3em 0.8em; text-align: left }}
-th, td:not(:last-child) {{ white-space: nowrap }}
-img {{ max-width: 100% }}
-</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
 
 
 class Section(NamedTuple):
@@ -142,7 +124,8 @@ def as_html(result: Result, pictures: Sequence[Path]) -> str:
     ):
         parts += [f"<h2>{title}</h2>"] if samples else []
         parts += [tables.as_html(_sample(sample)) for sample in samples]
-    return HTML_PAGE.format(title=html.escape(_title(result)), body="\n".join(parts))
+    page = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
+    return Template(page).substitute(title=html.escape(_title(result)), body="\n".join(parts))
 
 
 def _embedded(picture: Path) -> str:
