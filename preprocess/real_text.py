@@ -103,7 +103,7 @@ class Part:
 
 
 def lines(folder: Path, name: str, language: str) -> list[str]:
-    """Read ``NAME.LANGUAGE`` or ``NAME.raw.LANGUAGE`` (or ``.gz``) below a folder, if it exists."""
+    """Read the lines of ``NAME[.raw].LANGUAGE[.gz]`` below a folder; none if it is missing."""
     for file in (f"{name}.{language}", f"{name}.raw.{language}"):
         for path in sorted([*folder.rglob(file), *folder.rglob(f"{file}.gz")]):
             return [line for _, line in reading.lines(path)]

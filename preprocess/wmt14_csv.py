@@ -173,8 +173,8 @@ def convert(
 ) -> tuple[int, dict[str, Split]]:
     """Write ``text/`` and ``bpe/``; return the number of training rows, and each split's counts.
 
-    ``locations`` has the CSV file of each split, and ``origins`` are the files of the encoding. If
-    anything fails, nothing is written.
+    ``locations`` has the CSV file of each split, and ``origins`` are the two files of GPT-2's
+    encoding. If anything fails, nothing is written.
     """
     columns = (args.src, args.tgt)
 
@@ -213,7 +213,10 @@ def convert(
 def write_manifest(
     args: argparse.Namespace, total: int, splits: dict[str, Split], inputs: set[Path]
 ) -> None:
-    """Write options, counts, and checksums of inputs and outputs to ``manifest.json``."""
+    """Write options, counts, and checksums of inputs and outputs to ``manifest.json``.
+
+    ``total`` is the number of rows in the training file.
+    """
     names = [f"{name}.{side}" for name in SPLITS for side in (args.src, args.tgt)]
     outputs = [args.out / folder / name for folder in ("text", "bpe") for name in names]
     outputs.append(args.out / "bpe" / "dict.txt")

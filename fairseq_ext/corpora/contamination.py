@@ -37,7 +37,7 @@ SPACELESS = (
 class Match:
     """A test sentence that occurs in the training text, exactly or nearly, and where.
 
-    Of two matches of a sentence, the smaller is the better: exact before near, then by the line.
+    Matches of the same sentence sort from best to worst: exact before near, then by the line.
     """
 
     sentence: int  # number of the test sentence, from 0
@@ -46,9 +46,9 @@ class Match:
 
 
 def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
-    """Return a match for each test sentence that occurs in training text; both are plain text.
+    """Return the best match of each test sentence that occurs in the training text.
 
-    An exact match is preferred to a near match, and an earlier training sentence to a later one.
+    ``sentences`` is the test set, and ``training`` the training sentences, both plain text.
     """
     hashes = hash_words(sentences)
     empty = (np.empty(0, np.uint64), np.empty(0, np.int64))

@@ -53,7 +53,7 @@ _LETTERS = Spaced("PSZC")  # without M, so combining marks stay
 
 
 def normalized(sentence: str) -> str:
-    """Reduce a sentence to its letters and digits, without case and punctuation, for comparison.
+    """Reduce a sentence to its words, without case, punctuation and symbols, for comparison.
 
     A sentence without letters and digits is returned as it is.
     """
@@ -157,9 +157,9 @@ def range_count(lengths: np.ndarray) -> int:
 
 
 def in_range(values: np.ndarray, number: int, count: int) -> np.ndarray:
-    """Return a mask of the fingerprints ``values`` that are in the range ``number``, from 0.
+    """Return a mask that is True where a fingerprint in ``values`` lies in the range ``number``.
 
-    The ``count`` ranges divide the 64-bit numbers equally.
+    The 64-bit numbers are divided into ``count`` equal ranges, numbered from 0.
     """
     first, end = ((edge << 64) // count for edge in (number, number + 1))
     return (values >= np.uint64(first)) & (values <= np.uint64(end - 1))

@@ -284,7 +284,7 @@ class Preparation:
         return [f"{split}.{side}" for split in splits for side in self._sides]
 
     def _settings(self, *, pieces: bool) -> Report:
-        """Return the settings that decide the tokens or, if ``pieces`` is True, the subwords."""
+        """Return what decides the tokens or, if ``pieces`` is True, the subwords of a corpus."""
         protocol = dataclasses.asdict(self.corpus)
         del protocol["more_tests"]  # further tests have their own steps
         if pieces:

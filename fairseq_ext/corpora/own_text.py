@@ -44,7 +44,7 @@ def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipelin
 
 
 def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> None:
-    """Copy both files of each split into ``out``, and write ``text.json`` there.
+    """Copy the source and target file of each split into ``out``, and write ``text.json`` there.
 
     ``tokenize`` turns the copied text into Moses tokens. If anything fails, no file is written.
     """
@@ -109,7 +109,7 @@ def split_into_subwords(
 
 
 def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
-    """Turn a folder's plain texts into tokens by a model's ``steps``; write them into ``out``.
+    """Turn a folder's plain texts into tokens by a model's pipeline; write them into ``out``.
 
     Return a dict from the name of each file to its number of lines.
     """

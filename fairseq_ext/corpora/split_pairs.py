@@ -73,7 +73,7 @@ HELD = np.dtype(
 
 
 def encoder(options: PairOptions) -> Encode:
-    """Return the encoder that turns pairs into words, and drops pairs, as the options say."""
+    """Return the encoder that turns pairs into words and applies the rules, as the options say."""
     text_pipeline = Pipeline(
         options.src_lang,
         options.tgt_lang,

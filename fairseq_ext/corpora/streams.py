@@ -225,7 +225,7 @@ def line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
 def write_pairs(
     folder: Path, texts: Mapping[str, Sequence[tuple[str, str]]], sides: tuple[str, str]
 ) -> None:
-    """Write the pairs of each text into ``NAME.SIDE`` for both sides, all files or none at all."""
+    """Write the pairs of each text into two aligned files ``NAME.SIDE``, all files or none."""
     write_all(
         folder,
         {

@@ -1,10 +1,10 @@
 """Readers of translation files, one module for each family of formats.
 
-A reader is a function of one path (two for formats with a file or folder for each language) and of
-the two languages. It yields a :class:`Segment` for each translated text, in order. It raises
-DataError for a file that cannot be read, is malformed or has other languages. A gettext catalogue
-in another language is accepted, because folders often hold catalogues of many languages, but all
-its segments have a ``fault``.
+A reader is a function ``(paths, src, tgt)``. ``paths`` has the path of a file, or two paths for
+formats with a file or folder for each language. A reader yields a :class:`Segment` for each
+translated text, in order. It raises DataError for a file that cannot be read, is malformed or has
+other languages. But folders often hold gettext catalogues of many languages, so all segments of
+these get a ``fault`` instead.
 """
 
 import re
