@@ -1,16 +1,7 @@
 """Read sentence pairs from files, cut into parts that different processes can read.
 
-A JSON list names several texts, each as one file of pairs or as two aligned files. Paths are
-relative to the folder of the list. ``columns`` are the source and target columns of a file of
-pairs, numbered from 1. ``weight`` is the number of copies of each pair in the training text; 0.3
-keeps three of ten pairs::
-
-    [
-      {"name": "europarl", "source": "europarl.de.gz", "target": "europarl.en.gz",
-       "licence": "no copyright known to its authors"},
-      {"name": "tatoeba", "pairs": "deu-eng.zip", "columns": [2, 1], "weight": 3,
-       "licence": "CC BY 2.0 FR"}
-    ]
+A JSON list (``--corpora``) names several texts, each as one file of pairs or as two aligned files.
+``docs/corpora.md`` has an example.
 """
 
 import itertools
@@ -153,15 +144,14 @@ def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[Pair
         for place, path in enumerate(text.files):
             packed = is_packed(text, path)
             plain_path = folder / unpacked_name(number, place) if packed else path
-            sides.append(reading.cut([plain_path], part_lines))
-        lines = [described[0]["lines"] for _, described in sides]
+            sides.append(reading.cut([plain_path], part_lines)[0])
+        lines = [sum(part.lines for part in parts) for parts in sides]
         if len({*lines}) > 1:
             raise DataError(
                 f"`{text.files[0]}` has {lines[0]} lines, `{text.files[1]}` has {lines[1]}; "
                 "aligned files must have equally many."
             )
-        for parts in zip(*(parts for parts, _ in sides), strict=True):
-            pair_parts.append(PairPart(number, parts))
+        pair_parts += [PairPart(number, parts) for parts in zip(*sides, strict=True)]
     return pair_parts
 
 
