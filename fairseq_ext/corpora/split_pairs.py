@@ -102,16 +102,16 @@ class SplitJob:
     @property
     def clean_names(self) -> list[str]:
         """The names of the parts' reports; a report is written when its part has been cleaned."""
-        return [f"clean-{number:06d}.json" for number in range(len(self.parts))]
+        return [self.part_file(number, "json").name for number in range(len(self.parts))]
 
     @property
     def repeat_names(self) -> list[str]:
         """The names of the reports on repeated pairs, one for each range of fingerprints."""
         return [f"repeat-{number:06d}.json" for number in range(self.partitions)]
 
-    def beside(self, name: str, ending: str) -> Path:
-        """Return the path of a report's data: ``part.npy`` for ``part.json`` and the ending npy."""
-        return self.folder / f"{Path(name).stem}.{ending}"
+    def part_file(self, number: int, ending: str) -> Path:
+        """Return the path of a part's report (json), kept pairs (tsv) or fingerprints (npy)."""
+        return self.folder / f"clean-{number:06d}.{ending}"
 
     def load(self, name: str) -> Any:
         return read_json(self.folder / name)
@@ -124,18 +124,20 @@ class SplitJob:
 
     def _finish(self, name: str, array: np.ndarray, report: object) -> None:
         """Write ``array``, then ``report``, which tells other workers that the data is complete."""
-        with atomic_write(self.beside(name, "npy"), "wb") as file:
+        path = self.folder / name
+        with atomic_write(path.with_suffix(".npy"), "wb") as file:
             np.save(file, array)
-        with atomic_write(self.folder / name) as file:
+        with atomic_write(path) as file:
             json.dump(report, file)
 
     def clean(self, name: str) -> None:
         """Clean the part whose report is ``name``; save its kept pairs and fingerprints."""
-        options, part = self.options, self.parts[self.clean_names.index(name)]
+        options, number = self.options, self.clean_names.index(name)
         hashes = [bytearray() for _ in range(PAIR + 1)]
         dropped = Counter[str]()
         kept = 0
-        with atomic_write(self.beside(name, "tsv")) as out:
+        with atomic_write(self.part_file(number, "tsv")) as out:
+            part = self.parts[number]
             pairs = pair_texts.read(self.texts[part.text], part)
             for fate, source, target in encoder(options)(pairs):
                 if fate != KEPT:
@@ -153,12 +155,9 @@ class SplitJob:
         report = {"read": kept + dropped.total(), "kept": kept, "dropped": dropped}
         self._finish(name, prints.astype(np.uint64), report)
 
-    def _fingerprints(self, clean_name: str) -> np.ndarray:
-        """Read the fingerprints ``[3, N]`` of the N sources, targets and pairs of a part.
-
-        ``clean_name`` is the name of the part's report.
-        """
-        return np.load(self.beside(clean_name, "npy"), allow_pickle=False)
+    def _fingerprints(self, number: int) -> np.ndarray:
+        """Read the fingerprints ``[3, N]`` of the N sources, targets and pairs of a part."""
+        return np.load(self.part_file(number, "npy"), allow_pickle=False)
 
     def repeat(self, name: str) -> None:
         """Find repeated pairs in all parts, but only pairs with a fingerprint in one range.
@@ -169,8 +168,8 @@ class SplitJob:
         number = self.repeat_names.index(name)
         places: list[np.ndarray] = []  # part and line of each pair in the range
         rows: tuple[list[np.ndarray], ...] = ([], [], [])
-        for part, clean_name in enumerate(self.clean_names):
-            hashes = self._fingerprints(clean_name)
+        for part in range(len(self.parts)):
+            hashes = self._fingerprints(part)
             inside = near_duplicates.in_range(hashes, number, self.partitions)
             lines = np.flatnonzero(inside[PAIR])
             places.append(np.stack([np.full_like(lines, part), lines]))
@@ -204,8 +203,8 @@ class SplitJob:
         options, key = self.options, self.key
         held_count = options.valid + options.test
         best = np.empty(0, HELD)
-        for number, clean_name in enumerate(self.clean_names):
-            hashes = self._fingerprints(clean_name)
+        for number in range(len(self.parts)):
+            hashes = self._fingerprints(number)
             rows = np.zeros(hashes.shape[1], HELD)
             rows["part"], rows["line"] = number, np.arange(len(rows))
             rows["key"], rows["other"], rows["pair"] = hashes[[key, 1 - key, PAIR]]
@@ -232,12 +231,12 @@ class SplitJob:
         Repeated pairs are left out. A corpus with too few pairs is refused.
         """
         options = self.options
-        kept = [self.load(clean_name)["kept"] for clean_name in self.clean_names]
+        kept = [self.load(name)["kept"] for name in self.clean_names]
         first = [~self._repeated(number, count) for number, count in enumerate(kept)]
 
         def sentences(side: int) -> Iterator[str]:
-            for clean_name, mask in zip(self.clean_names, first, strict=True):
-                with self.beside(clean_name, "tsv").open(encoding="utf-8", newline="\n") as file:
+            for number, mask in enumerate(first):
+                with self.part_file(number, "tsv").open(encoding="utf-8", newline="\n") as file:
                     for pair in itertools.compress(file, mask):
                         yield pair.split("\t")[side]
 
@@ -289,15 +288,15 @@ class SplitJob:
         dropped, fate_counts = Counter[str](), Counter[int]()
         pairs, words = dict.fromkeys(files, 0), {split: [0, 0] for split in files}
         texts = [{"read": 0, "train": 0} for _ in self.texts]
-        for number, (part, clean_name) in enumerate(zip(self.parts, self.clean_names, strict=True)):
-            report, before = self.load(clean_name), pairs.get("train", 0)
+        for number, (part, name) in enumerate(zip(self.parts, self.clean_names, strict=True)):
+            report, before = self.load(name), pairs.get("train", 0)
             dropped.update(report["dropped"])
-            fates, leak_count = self._fates(number, clean_name, report["kept"])
+            fates, leak_count = self._fates(number, report["kept"])
             if "train" in leaks:
                 leaks["train"] += leak_count
             fate_counts.update(fates.tolist())
-            copies = self._copies(part, clean_name, fates)
-            with self.beside(clean_name, "tsv").open(encoding="utf-8", newline="\n") as file:
+            copies = self._copies(number, fates)
+            with self.part_file(number, "tsv").open(encoding="utf-8", newline="\n") as file:
                 for line, fate, times in zip(file, fates.tolist(), copies.tolist(), strict=True):
                     if fate >= len(SPLITS):
                         continue
@@ -319,11 +318,11 @@ class SplitJob:
             "texts": texts,
         }
 
-    def _fates(self, number: int, clean_name: str, pair_count: int) -> tuple[np.ndarray, int]:
+    def _fates(self, number: int, pair_count: int) -> tuple[np.ndarray, int]:
         """Return the fate of each pair in part ``number``, and the number of leaks into train.
 
         A fate is the number of a split, or the reason to drop the pair, such as :data:`REPEATED`.
-        ``clean_name`` is the name of the part's report, and ``pair_count`` its number of pairs.
+        The part has ``pair_count`` pairs.
         """
         fates = np.zeros(pair_count, np.uint8)
         if self.options.as_split is not None:
@@ -333,7 +332,7 @@ class SplitJob:
         repeated = self._repeated(number, pair_count)
         leaked = np.zeros(pair_count, bool)
         if self.options.key != GROUPS:
-            hashes = self._fingerprints(clean_name)
+            hashes = self._fingerprints(number)
             key = SIDES.index(self.load("held.json")["key"])
             fates[np.isin(hashes[key], held["key"])] = FURTHER
             leaked = np.isin(hashes[1 - key], held["other"]) & (fates != FURTHER) & ~repeated
@@ -348,21 +347,22 @@ class SplitJob:
         """Mark those of the ``pair_count`` pairs in part ``number`` that repeat an earlier pair."""
         repeated = np.zeros(pair_count, bool)
         for name in self.repeat_names:
-            places = np.load(self.beside(name, "npy"), mmap_mode="r", allow_pickle=False)
+            path = (self.folder / name).with_suffix(".npy")
+            places = np.load(path, mmap_mode="r", allow_pickle=False)
             span = slice(*np.searchsorted(places[0], [number, number + 1]))
             repeated[places[1, span]] = True
         return repeated
 
-    def _copies(self, part: PairPart, clean_name: str, fates: np.ndarray) -> np.ndarray:
-        """Return how often each pair of a part is written: once in valid and test.
+    def _copies(self, number: int, fates: np.ndarray) -> np.ndarray:
+        """Return how often each pair of part ``number`` is written: once in valid and test.
 
         In train the number is the weight of the pair's text, rounded up or down at random; the
         pair's fingerprint serves as random number. ``fates`` is a result of :meth:`_fates`.
         """
-        weight = self.texts[part.text].weight
+        weight = self.texts[self.parts[number].text].weight
         if weight == 1:
             return np.ones(len(fates), np.uint8)
-        drawn = self._fingerprints(clean_name)[PAIR] < (weight - int(weight)) * 2.0**64
+        drawn = self._fingerprints(number)[PAIR] < (weight - int(weight)) * 2.0**64
         return np.where(fates == 0, int(weight) + drawn, 1)
 
 
@@ -600,7 +600,6 @@ def run(options: PairOptions) -> str:
 
 
 def _files(options: PairOptions) -> list[Path]:
-    """List the files to write: source and target of each split."""
     langs = (options.src_lang, options.tgt_lang)
     return [options.out / f"{split}.{lang}" for split in _splits(options) for lang in langs]
 
