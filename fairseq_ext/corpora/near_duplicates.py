@@ -234,12 +234,11 @@ def draw_groups(
         usable &= ~np.isin(numbers, groups[exclude])
     numbers, counts = numbers[usable], counts[usable]
     keys = [hashlib.blake2b(f"{salt} {row}".encode(), digest_size=8).digest() for row in numbers]
-    drawn: list[int] = []
-    left = size
-    for place in sorted(range(len(keys)), key=keys.__getitem__):
-        if counts[place] <= left:
-            drawn.append(int(numbers[place]))
-            left -= int(counts[place])
+    drawn, left = list[int](), size
+    for _, number, count in sorted(zip(keys, numbers.tolist(), counts.tolist(), strict=True)):
+        if count <= left:
+            drawn.append(number)
+            left -= count
         if not left:
             break
     return np.isin(groups, drawn)
