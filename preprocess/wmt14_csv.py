@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import IO
 
@@ -250,17 +250,11 @@ def dictionary_of(ids: Sequence[int], multiple: int = 8) -> list[str]:
     4. padding to a multiple of 8 once more, as in the paper: 50,272.
     """
     symbols = [str(id_) for id_ in ids]
-    _fill(symbols, multiple)
+    padding = (f"madeupword{number:04d}" for number in count())
+    symbols += islice(padding, -(len(symbols) + FAIRSEQ_SPECIALS) % multiple)
     symbols.append("<mask>")
-    _fill(symbols, multiple)
+    symbols += islice(padding, -(len(symbols) + FAIRSEQ_SPECIALS) % multiple)
     return [f"{symbol} 1" for symbol in symbols]
-
-
-def _fill(symbols: list[str], multiple: int) -> None:
-    count = sum(symbol.startswith("madeupword") for symbol in symbols)
-    while (len(symbols) + FAIRSEQ_SPECIALS) % multiple:
-        symbols.append(f"madeupword{count:04d}")
-        count += 1
 
 
 def summary(args: argparse.Namespace, total: int, splits: dict[str, Split], bpe: ByteBPE) -> str:
