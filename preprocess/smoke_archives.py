@@ -16,7 +16,10 @@ from pathlib import Path
 from fairseq_ext.corpora.catalogue import CORPORA
 
 TALK = 20  # sentences in a talk
-ABOUT = "<url>http://127.0.0.1/{0}</url>\n<keywords>talks, {0}</keywords>\n<talkid>{0}</talkid>\n"
+ABOUT = (
+    "<url>http://127.0.0.1/{0}</url>\n<keywords>talks, {0}</keywords>\n<talkid>{0}</talkid>\n"
+    "<title>{1}</title>\n"
+)
 
 
 def tagged(lines: Sequence[str]) -> str:
@@ -27,11 +30,7 @@ def tagged(lines: Sequence[str]) -> str:
     text = []
     for number in range(0, len(lines), TALK):
         title, *rest = lines[number : number + TALK]
-        text += [
-            ABOUT.format(number),
-            f"<title>{title}</title>\n",
-            *(f" {line}\n" for line in rest),
-        ]
+        text += [ABOUT.format(number, title), *(f" {line}\n" for line in rest)]
     return "".join(text)
 
 
