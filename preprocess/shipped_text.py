@@ -113,9 +113,9 @@ def read_pairs(archive: Path) -> list[Pair]:
     return list(pairs)
 
 
-def read_phrases(path: Path = PHRASES) -> list[Pair]:
+def read_phrases() -> list[Pair]:
     """Read the phrase book, whose lines are Spanish and English, separated by a tab."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = PHRASES.read_text(encoding="utf-8").splitlines()
     return [tuple(line.split("\t")) for line in lines if line and not line.startswith("#")]
 
 
@@ -182,10 +182,10 @@ def write_words(folder: Path, splits: dict[str, list[Pair]], src: str, tgt: str)
     pipeline.save(folder)
 
 
-def write_pieces(out: Path, merges: int) -> None:
-    """Learn ``merges`` BPE merges from the tokens of ``es-en``; split both directions by them."""
+def write_pieces(out: Path) -> None:
+    """Learn BPE merges from the tokens of ``es-en``, and split both directions by them."""
     first, second = (out / "pieces" / name for name in ("es-en", "en-es"))
-    split_into_subwords(out / "words/es-en", first, "es", "en", kind="bpe", size=merges)
+    split_into_subwords(out / "words/es-en", first, "es", "en", kind="bpe", size=MERGES)
     pipeline = load(first).towards("en", "es")
     second.mkdir()
     for path in sorted((out / "words/en-es").glob("*.e[ns]")):
@@ -193,11 +193,8 @@ def write_pieces(out: Path, merges: int) -> None:
     pipeline.save(second)
 
 
-def make(archive: Path, out: Path, merges: int = MERGES) -> dict[str, int]:
-    """Write all files; return the content of ``counts.json``: numbers of pairs and of groups.
-
-    ``archive`` is ``spa-eng.zip``, and ``merges`` the number of BPE merges.
-    """
+def make(archive: Path, out: Path) -> dict[str, int]:
+    """Make all files from ``spa-eng.zip``; return the numbers in ``counts.json``."""
     pairs, phrases = read_pairs(archive), read_phrases()
     groups = group_pairs([*pairs, *phrases])
     sizes = np.unique(groups, return_counts=True)[1]
@@ -229,7 +226,7 @@ def make(archive: Path, out: Path, merges: int = MERGES) -> dict[str, int]:
         counts[f"variants_{src}_{tgt}"] = len(variant_pairs)
         splits = {"train": [*train, *book, *pattern_pairs, *variant_pairs], **held_out}
         write_words(out / "words" / f"{src}-{tgt}", splits, src, tgt)
-    write_pieces(out, merges)
+    write_pieces(out)
     write_pairs(out / "reference", held_out, ("es", "en"))
     write_all(out, {"counts.json": [json.dumps(counts, indent=1)]})
     return counts
