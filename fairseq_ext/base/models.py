@@ -75,7 +75,7 @@ def both_sides(embed_dim: int, ffn_embed_dim: int, heads: int, **extra: int) -> 
 
 
 def refuse_taken(name: str, cls: type) -> None:
-    """Raise :class:`EnvironmentProblem` if another model has the ``name`` for the class ``cls``."""
+    """Raise EnvironmentProblem if ``name``, wanted by the class ``cls``, is a model's already."""
     registered = models.MODEL_REGISTRY.get(name) or models.ARCH_MODEL_REGISTRY.get(name)
     if registered is not None:
         raise EnvironmentProblem(
@@ -175,7 +175,7 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield the items of :func:`options_without_effect`, computed from the options ``cfg``."""
+        """Yield each option without effect in ``cfg``, and what would give it an effect."""
         if cls.binarization is not None:
             yield from cls.binarization.without_effect(cfg)
 

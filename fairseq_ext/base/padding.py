@@ -75,8 +75,8 @@ def reorder_rows(
 ) -> dict[str, list[Tensor]]:
     """Return the encoder's output for the rows ``order`` ``[R']`` that beam search keeps.
 
-    A row is a hypothesis. In ``encoder_out``, the entry ``by_row`` has an item for each row. All
-    other entries have an item for each sentence; items of sentences without rows are dropped.
+    A row is a hypothesis. ``by_row`` names the only entry of ``encoder_out`` with an item for each
+    row. The others have an item for each sentence; items of sentences without rows are dropped.
     """
     rows, count = encoder_out[by_row][0], encoder_out["encoder_out"][0].size(1)
     reordered = {**encoder_out, by_row: [rows.index_select(0, order)]}

@@ -1,8 +1,8 @@
 """Binarize or ternarize tensors, with gradients for training.
 
 In a matrix product, each row of inputs and each row of weights has a bound ``B``, by default its
-largest magnitude. ``B`` has no gradient. So the gradient of a binarized number ``x_b`` either
-passes to ``x`` or stops.
+largest magnitude. In the backward pass ``B`` is a constant, and the gradient of a binarized number
+``x_b`` either passes to ``x`` or stops.
 
 A binarized number is a sign, ±1, times a magnitude, the *level*. A ternary sign may also be 0. A
 sum of products of signs is an exact integer in any order (half precision rounds it once, at the
@@ -137,7 +137,7 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
     """Binarize non-negative numbers to 0 or ``B``, the largest number in the last dimension.
 
     Numbers below ``B/2`` become 0. Return zeros and ones, shaped like ``x``, and ``B``
-    ``[..., 1]``. Zeros and ones times ``B`` have the gradient 1.
+    ``[..., 1]``. Their product has the gradient 1 with respect to ``x``.
     """
     bound = x.detach().amax(-1, keepdim=True)
     levels = Levels(torch.ones_like(bound), bound, 2 * _inverse(bound))

@@ -84,7 +84,7 @@ def attention_options(cfg: Any, selection: switches.Switches) -> dict[str, Any]:
 
 
 def add_stage(model: nn.Module, cfg: Any, selection: switches.Switches) -> None:
-    """Add the module ``binary_stage``, a :class:`stages.Stage` that switches the binary layers.
+    """Add to a model the module ``binary_stage``, which takes its binary layers through the stages.
 
     Raises:
         ConfigError: ``--stage-updates`` is wrong, or has fewer stages than ``selection`` needs.

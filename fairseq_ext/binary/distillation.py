@@ -117,7 +117,7 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         return torch.lerp(nll[0], distilled.to(nll[0]), self.teacher_weight), nll[1]
 
     def obstacle(self) -> str | None:
-        """Return why the teacher's output layer cannot be chunked, as a phrase; None if it can."""
+        """Return why the teacher's logits cannot be computed in chunks, as a phrase, or None."""
         reason = chunked_output.obstacle(self._teacher[0])
         return None if reason is None else f"{reason} in the teacher"
 

@@ -63,7 +63,7 @@ class BmtConfig(configuration.TransformerModelConfig):
 
 
 class Layers:
-    """A builder of the linear layers and attentions of a ``bmt`` model, from its options."""
+    """Builds the linear layers and attentions of a ``bmt`` model as its options say."""
 
     def __init__(self, cfg: BmtConfig) -> None:
         self.cfg = cfg

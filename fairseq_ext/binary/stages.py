@@ -155,7 +155,7 @@ class StagedCosineConfig(FairseqDataclass):
 def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: list[float]) -> float:
     """Compute the learning rate of update number ``update``, counted from 0.
 
-    In a stage of ``n`` updates, the rate of update ``t`` of the stage is
+    In a stage of ``n`` updates ``t`` = 0, 1, …, the rate is
     ``peak · min(1, t / warmup) · (1 + cos πx) / 2``. Here ``x`` is
     ``(t - warmup) / (n - warmup - 1)``, clipped to 0 … 1. If ``warmup`` is 0, the factor ``min(…)``
     is 1. The last update of a stage has rate 0, unless all updates before it are warm-up. After the

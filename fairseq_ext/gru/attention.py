@@ -27,12 +27,11 @@ def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
 
 
 def exponentials(keys: Tensor) -> Tensor | None:
-    """Return ``e^{2k}`` for keys ``k``, or None if :func:`tanh_of_sum` must not use exponentials.
+    """Return ``e^{2k}`` for keys ``k``, for :func:`tanh_of_sum`; None if it must compute a tanh.
 
-    They are used only on a CPU, where a tanh takes ten times as long as a multiplication, and only
-    if every ``|k| < 30``. Then the product with ``e^{2q}`` is defined, because ``e^{2k}`` is
-    neither 0 nor infinite. Where ``e^{2q}`` overflows or underflows in fp32, the tanh is exactly ±1
-    anyway.
+    On a CPU, a tanh takes ten times as long as the multiplication that exponentials need. With
+    every ``|k| < 30``, ``e^{2k}`` is neither 0 nor infinite in fp32, so its product with ``e^{2q}``
+    is never NaN. If ``e^{2q}`` overflows or underflows, the tanh is exactly ±1 anyway.
     """
     exact = keys.dtype in (torch.float32, torch.float64)
     if keys.device.type != "cpu" or not exact or not keys.numel() or keys.abs().max() >= 30:

@@ -141,8 +141,8 @@ def replace_attentions(
 class SourceAttention(attention.LinformerAttention):
     """Linformer attention over the source, with the interface of fairseq's attention.
 
-    In incremental decoding the compressed keys and values ``[B, H, K, D]`` are computed once. The
-    incremental state keeps them, and the number of rows. All hypotheses of a sentence share them.
+    In incremental decoding the compressed keys and values ``[B, H, K, D]`` are computed once. All
+    hypotheses of a sentence share them. The incremental state keeps them and the number of rows.
     """
 
     def forward(  # type: ignore[override]

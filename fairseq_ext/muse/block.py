@@ -147,7 +147,7 @@ class ParallelBlock(nn.Module):
         return x if self.normalize_before else self.layer_norm(x)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Fuse or separate a checkpoint's matrices like those of this block; fairseq calls this."""
+        """Fuse a checkpoint's matrices if this block's are fused, else separate them."""
         fused = isinstance(self.projections, projections.FusedProjections)
         convert = projections.fuse if fused else projections.unfuse
         convert(state_dict, self.sizes, f"{name}.projections.")

@@ -31,8 +31,8 @@ Past = dict[str, Tensor]
 def extend(past: Past, name: str, newest: Tensor) -> Tensor:
     """Append the newest position ``[rows, 1, …]`` to ``past[name]``; return the extended tensor.
 
-    ``past`` keeps the earlier positions in incremental decoding; before the first, it has no
-    ``name``.
+    ``past`` keeps the earlier positions in incremental decoding. At the first position, it has no
+    entry ``name``.
     """
     past[name] = torch.cat([past[name], newest], dim=1) if name in past else newest
     return past[name]
@@ -246,7 +246,8 @@ def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list
     ``ordinary``, a layer must have a single size. A layer without convolution gets ``()``.
 
     Raises:
-        ConfigError: ``text`` has another form, or more groups than layers.
+        ConfigError: ``text`` has another form, or more groups than layers; or, with ``ordinary``, a
+            group has several sizes.
     """
     if text == "none":
         return [()] * layers
