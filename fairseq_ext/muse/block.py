@@ -80,10 +80,12 @@ class ParallelBlock(nn.Module):
         self.attention = MultiScaleAttention(
             heads, dynamic, separate, make_dropout(attention_dropout)
         )
-        parts = self.attention.parts_in, self.attention.parts_out
-        self.sizes = projections.Sizes(dim, ffn_dim, *parts, source_dim)
+        inward = {"in_proj": self.attention.parts_in * dim, "cross_query": dim, "fc1": ffn_dim}
+        outward = {"out_proj": self.attention.parts_out * dim, "cross_out": dim, "fc2": ffn_dim}
+        if source_dim is None:
+            del inward["cross_query"], outward["cross_out"]
         kind = projections.FusedProjections if fused else projections.SeparateProjections
-        self.projections = kind(self.sizes)
+        self.projections = kind(dim, inward, outward)
         self.cross: Any = None
         self.cross_key_value: Any = None
         if source_dim is not None:
@@ -150,4 +152,4 @@ class ParallelBlock(nn.Module):
         """Fuse a checkpoint's matrices if this block's are fused, else separate them."""
         fused = isinstance(self.projections, projections.FusedProjections)
         convert = projections.fuse if fused else projections.unfuse
-        convert(state_dict, self.sizes, f"{name}.projections.")
+        convert(state_dict, self.projections, f"{name}.projections.")

@@ -26,7 +26,7 @@ def block(layer: ParallelBlock, x: Columns, source: Columns, program: Writer) ->
     before, heads = x, layer.attention.heads
     if layer.normalize_before:
         x = norm(layer.layer_norm, x, program)
-    parts, columns = read(layer, x, program), [*layer.sizes.columns_out().values()]
+    parts, columns = read(layer, x, program), [*layer.projections.outward.values()]
     attended, *context, hidden = program.like(x, sum(columns)).cut(columns)
     q, k, v, *convolution_values = parts[0].split(layer.attention.parts_in)
     of_attention, *of_convolution = attended.split(layer.attention.parts_out)

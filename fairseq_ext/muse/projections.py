@@ -7,35 +7,11 @@ state dict without rounding.
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-
-class Sizes(NamedTuple):
-    """The sizes of a block, from which the names and sizes of its projections follow."""
-
-    dim: int  # channels C
-    ffn_dim: int  # hidden units F of the feed-forward network
-    parts_in: int  # C channels each: q, k, v and perhaps the convolution's own values
-    parts_out: int  # C channels each: the results of self-attention and perhaps of convolution
-    source_dim: int | None = None  # channels of the source, if the block attends to one
-
-    def rows_in(self) -> dict[str, int]:
-        """Map the name of each branch's first layer to its number of rows in ``W_Enc``.
-
-        These rows compute self-attention's q, k and v (and separate values of the convolution), the
-        query to the source (decoder) and the hidden layer of the FFN.
-        """
-        query = {} if self.source_dim is None else {"cross_query": self.dim}
-        return {"in_proj": self.parts_in * self.dim, **query, "fc1": self.ffn_dim}
-
-    def columns_out(self) -> dict[str, int]:
-        """Map the name of each branch's last layer to its number of columns in ``W_Dec``."""
-        context = {} if self.source_dim is None else {"cross_out": self.dim}
-        return {"out_proj": self.parts_out * self.dim, **context, "fc2": self.ffn_dim}
 
 
 def init_in_(weight: Tensor) -> None:
@@ -90,15 +66,21 @@ def can_pack(weight: Tensor) -> bool:
 
 
 class SeparateProjections(nn.Module):
-    """The first and last matrices of all branches, each in a linear layer of its own (default)."""
+    """The first and last matrices of all branches, each in a linear layer of its own (default).
 
-    def __init__(self, sizes: Sizes) -> None:
+    Args:
+        dim: number of channels ``C``.
+        inward: number of rows of each branch's first matrix, by the name of its layer.
+        outward: number of columns of each branch's last matrix, by the name of its layer.
+    """
+
+    def __init__(self, dim: int, inward: dict[str, int], outward: dict[str, int]) -> None:
         super().__init__()
-        self.inward, self.outward = sizes.rows_in(), sizes.columns_out()
-        for name, rows in self.inward.items():
-            self.add_module(name, nn.Linear(sizes.dim, rows))
-        for name, columns in self.outward.items():
-            self.add_module(name, nn.Linear(columns, sizes.dim))
+        self.inward, self.outward = inward, outward
+        for name, rows in inward.items():
+            self.add_module(name, nn.Linear(dim, rows))
+        for name, columns in outward.items():
+            self.add_module(name, nn.Linear(columns, dim))
         for name, linear in self.named_children():
             weight, bias = linear.parameters()
             (init_out_ if name in ("out_proj", "cross_out") else init_in_)(weight)
@@ -123,18 +105,20 @@ class FusedProjections(nn.Module):
     The biases of the last matrices are stored separately, so that :func:`unfuse` is exact. While
     input dropout makes the branches' inputs differ, ``W_Enc`` is applied in two parts. While
     dropout is applied to each branch's output, ``W_Dec`` is applied to each branch separately.
+    The arguments are those of :class:`SeparateProjections`.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, dim: int, inward: dict[str, int], outward: dict[str, int]) -> None:
         super().__init__()
-        self.rows, self.columns = [*sizes.rows_in().values()], [*sizes.columns_out().values()]
-        self.weight_in = nn.Parameter(torch.empty(sum(self.rows), sizes.dim))
+        self.inward, self.outward = inward, outward
+        self.rows, self.columns = [*inward.values()], [*outward.values()]
+        self.weight_in = nn.Parameter(torch.empty(sum(self.rows), dim))
         self.bias_in = nn.Parameter(torch.empty(sum(self.rows)))
-        self.weight_out = nn.Parameter(torch.empty(sizes.dim, sum(self.columns)))
-        self.biases_out = nn.Parameter(torch.empty(len(self.columns), sizes.dim))
+        self.weight_out = nn.Parameter(torch.empty(dim, sum(self.columns)))
+        self.biases_out = nn.Parameter(torch.empty(len(self.columns), dim))
         self._linear_in, self._linear_out = OneDnnProduct(), OneDnnProduct()
-        state = SeparateProjections(sizes).state_dict()
-        fuse(state, sizes)
+        state = SeparateProjections(dim, inward, outward).state_dict()
+        fuse(state, self)
         self.load_state_dict(state)
 
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
@@ -161,12 +145,16 @@ class FusedProjections(nn.Module):
         return self._linear_out(joined, self.weight_out, self.biases_out.sum(0))
 
 
-def fuse(state: dict[str, Tensor], sizes: Sizes, prefix: str = "") -> None:
+Projections = SeparateProjections | FusedProjections
+
+
+def fuse(state: dict[str, Tensor], projections: Projections, prefix: str = "") -> None:
     """Turn a state dict of :class:`SeparateProjections` into one of :class:`FusedProjections`.
 
-    Only keys that start with ``prefix`` change, and none if the state is fused or incomplete.
+    ``projections`` have the names and sizes of the layers. Only keys that start with ``prefix``
+    change, and none if the state is fused or incomplete.
     """
-    first, last = sizes.rows_in(), sizes.columns_out()
+    first, last = projections.inward, projections.outward
     kinds = ("weight", "bias")
     if any(f"{prefix}{name}.{kind}" not in state for name in (*first, *last) for kind in kinds):
         return
@@ -180,14 +168,14 @@ def fuse(state: dict[str, Tensor], sizes: Sizes, prefix: str = "") -> None:
     state[f"{prefix}biases_out"] = torch.stack(popped(last, "bias"))
 
 
-def unfuse(state: dict[str, Tensor], sizes: Sizes, prefix: str = "") -> None:
+def unfuse(state: dict[str, Tensor], projections: Projections, prefix: str = "") -> None:
     """Turn a state dict of :class:`FusedProjections` into one of :class:`SeparateProjections`.
 
     This reverses :func:`fuse` to the bit. A state that is not fused stays as it is.
     """
     if f"{prefix}weight_in" not in state:
         return
-    first, last = sizes.rows_in(), sizes.columns_out()
+    first, last = projections.inward, projections.outward
     for kind in ("weight", "bias"):
         rows = state.pop(f"{prefix}{kind}_in").split([*first.values()])
         for name, part in zip(first, rows, strict=True):

@@ -306,7 +306,7 @@ def test_initialization_is_the_papers(fused: bool) -> None:
     dim, ffn, source = 64, 96, 80
     block = ParallelBlock(dim, ffn, 4, (3, 15), causal=True, source_dim=source, fused=fused)
     state = block.state_dict()
-    unfuse(state, block.sizes, "projections.")
+    unfuse(state, block.projections, "projections.")
     fan_in = 1 / math.sqrt(dim)
     names = [f"projections.{name}" for name in ("in_proj", "cross_query", "fc1")]
     bounds = {
