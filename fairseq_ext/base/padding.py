@@ -7,11 +7,10 @@ Letters: ``B`` sentences, ``S`` columns (positions, with pads), ``R`` rows befor
 ``R'`` rows after it, ``B'`` sentences after it.
 """
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
+EncoderOut = dict[str, list[Tensor]]
 AXES = {
     "encoder_out": 1,
     "encoder_padding_mask": 0,
@@ -23,7 +22,7 @@ AXES = {
 
 
 def real_first(padding_mask: Tensor) -> Tensor:
-    """Return column indices ``[B, S]`` that move each sentence's words to the left of its pads.
+    """Return column indices ``[B, S]`` that move each sentence's tokens to the left of its pads.
 
     The mask is true on pads. :func:`gather_columns` moves columns by these indices, and moves them
     back by the indices' ``argsort``.
@@ -70,19 +69,25 @@ def keep_sentences(values: Tensor, axis: int, sentences: Tensor) -> Tensor:
     return values.index_select(axis, sentences)
 
 
-def reorder_rows(
-    encoder_out: Mapping[str, list[Tensor]], order: Tensor, by_row: str
-) -> dict[str, list[Tensor]]:
-    """Return the encoder's output for the rows ``order`` ``[R']`` that beam search keeps.
+class SentenceEncoder:
+    """A base for encoders of fairseq whose output beam search keeps once per sentence.
 
-    A row is a hypothesis. ``by_row`` names the only entry of ``encoder_out`` with an item for each
-    row. The others have an item for each sentence; items of sentences without rows are dropped.
+    ``by_row`` names the only entry of the output with an item for each row (hypothesis). The others
+    have an item for each sentence.
     """
-    rows, count = encoder_out[by_row][0], encoder_out["encoder_out"][0].size(1)
-    reordered = {**encoder_out, by_row: [rows.index_select(0, order)]}
-    if count == 1:
+
+    by_row = "src_lengths"
+
+    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
+        """Return the encoder's output for the rows ``new_order`` ``[R']`` that beam search keeps.
+
+        Items of sentences without rows are dropped.
+        """
+        rows, count = encoder_out[self.by_row][0], encoder_out["encoder_out"][0].size(1)
+        reordered = {**encoder_out, self.by_row: [rows.index_select(0, new_order)]}
+        if count == 1:
+            return reordered
+        sentences = select_sentences(new_order, rows.size(0) // count)
+        for name in (AXES.keys() & encoder_out.keys()) - {self.by_row}:
+            reordered[name] = [keep_sentences(v, AXES[name], sentences) for v in encoder_out[name]]
         return reordered
-    sentences = select_sentences(order, rows.size(0) // count)
-    for name in (AXES.keys() & encoder_out.keys()) - {by_row}:
-        reordered[name] = [keep_sentences(v, AXES[name], sentences) for v in encoder_out[name]]
-    return reordered

@@ -17,9 +17,8 @@ from fairseq.modules import FairseqDropout
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from fairseq_ext.base import configuration, models
+from fairseq_ext.base import configuration, models, padding
 from fairseq_ext.base.configuration import option
-from fairseq_ext.base.padding import keep_sentences, reorder_rows, select_sentences
 from fairseq_ext.gru.attention import ATTENTION_TYPES
 from fairseq_ext.gru.decoder import AttentiveGRU, Source, State
 from fairseq_ext.gru.recurrence import BidirectionalGRU, xavier_uniform_per_gate_
@@ -81,8 +80,10 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
             yield "attention_dim", "`--attention-type mlp`"
 
 
-class GRUEncoder(FairseqEncoder):
+class GRUEncoder(padding.SentenceEncoder, FairseqEncoder):
     """An encoder: embedding, bidirectional GRU, and a layer for the decoder's first state."""
+
+    by_row = "hidden"
 
     def __init__(
         self, cfg: GRUAttentionConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
@@ -98,7 +99,7 @@ class GRUEncoder(FairseqEncoder):
 
     def forward(
         self, src_tokens: Tensor, src_lengths: Tensor | None = None, **unused: Any
-    ) -> dict[str, list[Tensor]]:
+    ) -> padding.EncoderOut:
         """Encode ``src_tokens`` ``[B, S]``, padded on either side; lengths need not be sorted.
 
         Return a dictionary of one-item lists, as in fairseq:
@@ -118,12 +119,6 @@ class GRUEncoder(FairseqEncoder):
             "hidden": [hidden],
             "src_lengths": [(~padding_mask).sum(1, keepdim=True).int()],
         }
-
-    def reorder_encoder_out(
-        self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
-    ) -> dict[str, list[Tensor]]:
-        """Return the encoder's output for the rows with indices ``new_order`` (beam search)."""
-        return reorder_rows(encoder_out, new_order, "hidden")
 
     def max_positions(self) -> int:
         """Return the length of the longest source that the model reads, in tokens."""
@@ -171,7 +166,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
     def forward(
         self,
         prev_output_tokens: Tensor,
-        encoder_out: dict[str, list[Tensor]],
+        encoder_out: padding.EncoderOut,
         incremental_state: IncrementalState | None = None,
         features_only: bool = False,
         **unused: Any,
@@ -188,7 +183,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
     def extract_features(
         self,
         prev_output_tokens: Tensor,
-        encoder_out: dict[str, list[Tensor]],
+        encoder_out: padding.EncoderOut,
         incremental_state: IncrementalState | None = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
@@ -234,9 +229,9 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         if self not in incremental_state:
             return
         state, keys = incremental_state[self]
-        sentences = select_sentences(new_order, state.hidden.size(0) // keys.size(0))
+        sentences = padding.select_sentences(new_order, state.hidden.size(0) // keys.size(0))
         state = State._make(None if x is None else x.index_select(0, new_order) for x in state)
-        incremental_state[self] = state, keep_sentences(keys, 0, sentences)
+        incremental_state[self] = state, padding.keep_sentences(keys, 0, sentences)
 
     def max_positions(self) -> int:
         """Return the length of the longest target that the model reads, in tokens."""

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 from fairseq_ext.base import configuration, models
 from fairseq_ext.base.configuration import option
+from fairseq_ext.base.padding import EncoderOut
 from fairseq_ext.linformer.model import (
-    EncoderOut,
     LinformerEncoder,
     LinformerOptions,
     replace_attentions,

@@ -18,7 +18,6 @@ from fairseq_ext.base.configuration import option
 from fairseq_ext.linformer import attention
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 
-EncoderOut = dict[str, list[Tensor]]
 IncrementalState = dict["SourceAttention", tuple[Tensor, Tensor, int]]
 
 
@@ -187,7 +186,7 @@ class SourceAttention(attention.LinformerAttention):
         incremental_state[self] = keys, values, len(new_order)
 
 
-class LinformerEncoder(transformer.TransformerEncoderBase):
+class LinformerEncoder(padding.SentenceEncoder, transformer.TransformerEncoderBase):
     """fairseq's encoder for sources padded on either side; its output is padded on the right.
 
     Each source is moved to the left edge of the batch, because each column of E and F belongs to a
@@ -200,7 +199,7 @@ class LinformerEncoder(transformer.TransformerEncoderBase):
         src_lengths: Tensor | None = None,
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
-    ) -> EncoderOut:
+    ) -> padding.EncoderOut:
         """Encode ``src_tokens`` ``[B, S]``; arguments and result are as in fairseq's encoder."""
         pads = src_tokens.eq(self.padding_idx)
         columns, width = padding.real_first(pads), pads.size(1)
@@ -219,10 +218,6 @@ class LinformerEncoder(transformer.TransformerEncoderBase):
     def max_positions(self) -> int:
         """Return the length of the longest source that the encoder reads, in tokens."""
         return min(super().max_positions(), self.linformer_max_len)
-
-    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Return the encoder's output for the rows with indices ``new_order`` (beam search)."""
-        return padding.reorder_rows(encoder_out, new_order, "src_lengths")
 
 
 @models.register_model("linformer", dataclass=LinformerConfig)

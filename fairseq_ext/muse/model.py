@@ -25,14 +25,13 @@ from torch import Tensor, nn
 
 from fairseq_ext.base import configuration, models
 from fairseq_ext.base.configuration import option
-from fairseq_ext.base.padding import keep_sentences, reorder_rows, select_sentences
+from fairseq_ext.base.padding import SentenceEncoder, keep_sentences, select_sentences
 from fairseq_ext.muse.attention import Source
 from fairseq_ext.muse.block import ParallelBlock
 from fairseq_ext.muse.convolution import Past, kernels_of_layers
 from fairseq_ext.muse.projections import OneDnnProduct
 from fairseq_ext.training.loss import OutputLayer
 
-EncoderOut = dict[str, list[Tensor]]
 IncrementalState = dict["DecoderBlock", tuple[Source, Past]]
 
 
@@ -175,7 +174,7 @@ class DecoderBlock(ParallelBlock):
             incremental_state[self] = source, past
 
 
-class MuseEncoder(TransformerEncoderBase):
+class MuseEncoder(SentenceEncoder, TransformerEncoderBase):
     """fairseq's encoder, whose layers are :class:`EncoderBlock`."""
 
     def __init__(
@@ -188,10 +187,6 @@ class MuseEncoder(TransformerEncoderBase):
         """Build the next layer; fairseq calls this once for each layer."""
         layer = EncoderBlock(**self._options.pop(0))
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
-
-    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Return the encoder's output for the rows with indices ``new_order`` (beam search)."""
-        return reorder_rows(encoder_out, new_order, "src_lengths")
 
 
 class MuseDecoder(TransformerDecoderBase):
