@@ -16,6 +16,7 @@ from fairseq.modules import (
     TransformerDecoderLayer,
     TransformerEncoderLayer,
 )
+from torch import nn
 
 from fairseq_ext.base import configuration, models
 from fairseq_ext.base.configuration import option
@@ -74,22 +75,21 @@ class Layers:
         layer.self_attn = self.attention(layer.self_attn)
         if getattr(layer, "encoder_attn", None) is not None:
             layer.encoder_attn = self.attention(layer.encoder_attn)
-        fc1, fc2 = layer.fc1, layer.fc2
-        layer.fc1 = self.linear("ffn", fc1.in_features, fc1.out_features)
+        layer.fc1 = self.linear("ffn", layer.fc1)
         layer.fc2 = FeedForwardOutput(
-            self.linear("ffn", fc2.in_features, fc2.out_features),
+            self.linear("ffn", layer.fc2),
             FairseqDropout(self.cfg.activation_dropout, module_name=type(layer).__name__),
             norms=self.switches.ffn == "layer",
             dropout_first=self.cfg.dropout_before_binarization,
         )
 
-    def linear(self, product: str, inputs: int, outputs: int, *, bias: bool = True) -> BinaryLinear:
-        """Build a Xavier-initialized linear layer for ``product``, one of ``switches.LAYERS``."""
+    def linear(self, product: str, stock: nn.Linear) -> BinaryLinear:
+        """Build a Xavier-initialized layer for ``product``, with the size of ``stock``."""
         after = {"ffn": self.switches.ffn, "out": self.switches.output}.get(product)
         layer = BinaryLinear(
-            inputs,
-            outputs,
-            bias,
+            stock.in_features,
+            stock.out_features,
+            stock.bias is not None,
             **compose.layer_options(self.cfg, self.switches, product),
             scale=self.cfg.bmt_scale if after == "scale" else 1.0,
         )
@@ -112,10 +112,9 @@ class Layers:
             shortcut=self.switches.output == "shortcut",
             **compose.attention_options(self.cfg, self.switches),
         )
-        dim = stock.embed_dim
-        for name, size in (("q_proj", dim), ("k_proj", stock.kdim), ("v_proj", stock.vdim)):
-            setattr(attention, name, self.linear("qkv", size, dim, bias=False))
-        attention.out_proj = self.linear("out", dim, dim, bias=False)
+        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            product = compose.LAYER_NAMES[name]
+            setattr(attention, name, self.linear(product, getattr(attention, name)))
         return attention
 
 

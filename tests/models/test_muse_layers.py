@@ -375,7 +375,7 @@ def test_a_cache_reordered_and_grown_holds_each_rows_own_past() -> None:
                 origin = [origin[i] for i in orders[t]]
             inputs = x[t, : len(histories)]
             (out,), _, _ = layer(inputs.unsqueeze(0), source, mask, state, None, None)
-            assert state[layer][1]["0"].shape == (*(len(histories) * HEADS, t + 1, 3),)
+            assert state[layer][1]["0"].shape == (len(histories) * HEADS, t + 1, 3)
             for row, history in enumerate(histories):
                 history.append(inputs[row])
                 alone = torch.stack(history).unsqueeze(1)
