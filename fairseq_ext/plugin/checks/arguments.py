@@ -195,7 +195,7 @@ def _add_preprocess_args(original: Callable, parser: ArgumentParser) -> Any:
 
 
 def _error(parser: ArgumentParser, message: str) -> NoReturn:
-    """Print argparse's message and exit; name the architectures that have the unknown option."""
+    """Print argparse's message and exit; if only other architectures have an option, name them."""
     from fairseq_ext.base import models
 
     if message.startswith("unrecognized arguments: "):
@@ -290,11 +290,11 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
             print(f"fairseq-{command}: `{option}` has no effect {reason}.", file=sys.stderr)
 
 
-def _options_given(parser: ArgumentParser, words: Sequence[str]) -> dict[str, str]:
-    """Return the typed options by argparse's ``dest``, such as ``{"max_tokens": "--max-tok"}``."""
+def _options_given(parser: ArgumentParser, command_line: Sequence[str]) -> dict[str, str]:
+    """Map each option's ``dest`` to its flag as it was written: ``{"max_tokens": "--max-tok"}``."""
     options: dict[str, str] = {}
     actions = parser._option_string_actions
-    for word in (word.partition("=")[0] for word in words if word.startswith("--")):
+    for word in (word.partition("=")[0] for word in command_line if word.startswith("--")):
         names = [word] if word in actions else [name for name in actions if name.startswith(word)]
         stored = {actions[name].dest for name in names}
         if len(stored) == 1:

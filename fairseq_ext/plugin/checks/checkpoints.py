@@ -36,8 +36,8 @@ def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, 
 def _starting_checkpoint(cfg: Any, trainer: Any) -> tuple[str, str | None]:
     """Return the checkpoint from which fairseq would start training, and the option that names it.
 
-    If no option names it, return ``checkpoint_last.pt`` in ``--save-dir``, which may not exist, and
-    None.
+    If no option names it, the option is None, and the path leads to ``checkpoint_last.pt`` in
+    ``--save-dir``, which may not exist.
     """
     from fairseq.file_io import PathManager
 
@@ -158,7 +158,7 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
 def _only_for_trainers(
     original: Callable, cfg: Any, trainer: Any, *rest: Any, **options: Any
 ) -> Any:
-    """If ``trainer`` is not fairseq's, call fairseq's original function without our patches.
+    """Call fairseq's original function, without our patches, if ``trainer`` is not fairseq's.
 
     Problem: Patches of loading and saving checkpoints read attributes of fairseq's trainer that the
     trainers of other programs lack.
@@ -188,8 +188,8 @@ def require_dictionaries(
 ) -> None:
     """Raise CheckpointError if the dictionaries of a task differ from those in a checkpoint.
 
-    ``state`` is the content of the checkpoint file ``path``. If it has no dictionaries, only log a
-    warning, if ``warn`` is True. Only translation and language modelling tasks are checked.
+    ``state`` is the content of the file ``path``. If it has no dictionaries, ``warn`` says whether
+    to log a warning. Only translation and language modelling tasks are checked.
     """
     record = dictionaries.recorded(state, path)
     pair = _task_symbols(task)

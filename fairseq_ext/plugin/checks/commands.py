@@ -51,7 +51,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
     """Check the options when a trainer is built.
 
-    :func:`_call_main` has checked them before, except in some processes of fairseq-hydra-train.
+    :func:`_call_main` does so earlier, except in processes of fairseq-hydra-train on GPUs.
     """
     _refuse_broken(cfg, "fairseq_cli.train")
     if cfg.optimization.use_bmuf and cfg.distributed_training.distributed_world_size == 1:
@@ -129,7 +129,7 @@ def _build_generator(
 def _search(original: Callable, self: Any, models: list[Any], sample: Any, **options: Any) -> Any:
     """Raise an error with the reason if a search with `--constraints` fails.
 
-    If fairseq's error gives a reason already, it stays as it is.
+    An error of fairseq that gives a reason already is raised unchanged.
     """
     if options.get("constraints") is None:
         return original(self, models, sample, **options)
@@ -225,7 +225,7 @@ def _check_models(cfg: Any) -> None:
 
 @around("fairseq_cli.generate:main", patch="complete result files")
 def _generate(original: Callable, cfg: Any) -> Any:
-    """Keep old results in `--results-path` of `fairseq-generate` until new ones are complete.
+    """Check the options of `fairseq-generate`; replace `--results-path` by complete results only.
 
     Problem: If fairseq-preprocess or `fairseq-generate --results-path` is stopped, it leaves
     incomplete files. Bad input ends in a traceback, or makes an unusable folder.
@@ -246,7 +246,7 @@ def _generate(original: Callable, cfg: Any) -> Any:
 
 @around("fairseq_cli.generate:_main", patch="how translations become text")
 def _name_text(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
-    """Print the path of ``text.json``, which says how tokens become text again, if it exists.
+    """Print the path of ``text.json``, if any: this file says how tokens become text again.
 
     Problem: The output of fairseq-generate does not say how its tokens become text again, but
     scoring needs to know.
@@ -330,7 +330,7 @@ def _require_no_dictionary(args: Namespace) -> None:
 
 
 def _require_same_dictionaries(stage: Path, folder: Path) -> None:
-    """Refuse a new dictionary in ``stage`` if older data in ``folder`` were made with another."""
+    """Refuse a new dictionary in ``stage`` if data that stay in ``folder`` have another one."""
     written = {path.name for path in stage.iterdir()}
     stay = sorted(path.name for path in folder.glob("*.idx") if path.name not in written)
     for new in stage.glob("dict.*txt") if stay else ():

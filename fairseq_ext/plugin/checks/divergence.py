@@ -74,7 +74,7 @@ def _save_checkpoint(original: Callable, cfg: Any, trainer: Any, *rest: Any, **o
 
 
 def _not_finite(trainer: Any) -> str | None:
-    """Return the name of a parameter of the model or its average that is not finite, or None."""
+    """Return the name of a NaN or infinite weight of the model or its moving average, or None."""
     models = {"": trainer.get_model()}
     if trainer.cfg.ema.store_ema:
         models["moving average of "] = trainer.ema.get_model()

@@ -39,7 +39,7 @@ class _Done(BaseException):
 
 @around("fairseq.distributed.utils:call_main", patch="fairseq-hydra-train")
 def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
-    """Record that the patched `call_main` is running: :func:`_add_defaults` must not call it again.
+    """Record that the patched `call_main` runs, so that :func:`_add_defaults` does not call it.
 
     Problem: fairseq-hydra-train imports the plugin (`common.user_dir`) so late that options are
     not checked, the folder is not locked, and signals are not handled. It also gives a named
@@ -53,8 +53,8 @@ def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
 def _add_defaults(original: Callable, cfg: Any) -> None:
     """If fairseq-hydra-train runs without checks, train with all checks and raise :class:`_Done`.
 
-    In other commands, and in processes that fairseq has started for GPUs, let fairseq's function go
-    on.
+    In other commands, and in processes that fairseq has started for GPUs, only call fairseq's
+    function.
     """
     hydra = next(running(HYDRA), None)
     if hydra is None or _checks.running:
@@ -128,8 +128,8 @@ def complete(cfg: Any) -> None:
 def fill_in_architecture(cfg: Any) -> None:
     """Set the options that ``cfg.model`` lacks to the defaults of its architecture.
 
-    An architecture of fairseq keeps the default sizes of its model. In the first job of
-    ``--multirun``, fairseq sets these sizes before it imports the plugin; all jobs should train
+    Architectures of fairseq itself are left alone. In the first job of ``--multirun``, fairseq
+    gives them their model's default sizes before it imports the plugin, and all jobs should train
     models of equal sizes.
     """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY

@@ -160,8 +160,8 @@ def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any)
 def interrupts() -> Iterator[list[signal.Signals]]:
     """Raise KeyboardInterrupt in the ``with`` block when one of :data:`SIGNALS` arrives.
 
-    Yield a list, to which such a signal is added. For :data:`PATIENCE` seconds, further signals
-    have no effect, because a terminal and a launcher may both send one. Later signals raise
+    Yield a list of the signals that have raised it so far. For :data:`PATIENCE` seconds, further
+    signals have no effect, because a terminal and a launcher may both send one. Later signals raise
     KeyboardInterrupt again, because other code may have caught the first.
     """
     received: list[signal.Signals] = []
@@ -231,6 +231,6 @@ def _end(cfg: Any, number: signal.Signals) -> NoReturn:
 
 
 def last_checkpoint(checkpoint: Any) -> Path | None:
-    """Return the path of a run's ``checkpoint_last.pt``, if any, from its ``cfg.checkpoint``."""
+    """Return the path of ``checkpoint_last.pt`` by ``cfg.checkpoint``; None if there is no file."""
     last = Path(checkpoint.save_dir, f"checkpoint_last{checkpoint.checkpoint_suffix}.pt")
     return last if last.is_file() else None

@@ -36,7 +36,7 @@ NUMBERS = re.compile(r"[0-9]+(,[0-9]+)*|[0-9]+-[0-9]+")
 
 
 def refuse(cfg: Any) -> None:
-    """Raise :class:`ConfigError` with the first message that a check below yields, if any does."""
+    """Raise :class:`ConfigError` with the first message that a function below yields, if any."""
     checks = (_numbers, _precision, _packages, _sharding, _criterion, _bleu, _metric, _model, _data)
     for faults in checks:
         for fault in faults(cfg):
@@ -307,7 +307,7 @@ def _model(cfg: Any) -> Iterator[str]:
 
 
 def _data(cfg: Any) -> Iterator[str]:
-    """Yield errors about the options that choose the data and the way to read them."""
+    """Yield errors about ``--dataset-impl cached`` and about the choice of validation sets."""
     dataset = cfg.dataset
     if dataset.dataset_impl == "cached":
         yield (

@@ -115,7 +115,7 @@ def without_device_ids(
 def gather_on_cpu(
     original: Callable, data: Any, group: Any = None, max_size: int = 16384
 ) -> list[Any]:
-    """Return the ``data`` of all processes; with the backend gloo, do not use a CUDA buffer."""
+    """Return the ``data`` of all processes; with the backend gloo, send it without a GPU."""
     from fairseq.distributed.utils import get_global_group, get_world_size
 
     group = group or get_global_group()

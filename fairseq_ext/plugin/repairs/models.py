@@ -1,12 +1,12 @@
 """Repair layers of fairseq's models, checkpoints of half-precision training, and moving averages.
 
-- The second copy of an encoder layer's weights is for torch's fused layer (“BetterTransformer”),
-  which would silently replace a Linformer's attention.
+- fairseq keeps a second copy of an encoder layer's weights for torch's fused layer
+  (“BetterTransformer”), which would silently replace a Linformer's attention.
 - Dynamic convolutions (``--decoder-conv-type dynamic``) compute a kernel of K taps for each token,
   and take the softmax over all K taps (Wu et al., 2019, equation 4). In training, fairseq takes it
   over fewer taps if all sentences are short.
-- A moving average (``--store-ema``) without the buffers ``version`` of the model's modules looks
-  like a model of a very old fairseq, which had no layer norm after the last layer.
+- fairseq leaves the modules' buffers ``version`` out of a moving average (``--store-ema``), and so
+  takes it for a model of a very old fairseq, which had no layer norm after the last layer.
 """
 
 import logging
@@ -97,7 +97,7 @@ def over_all_taps(
 
 @around("fairseq.nan_detector:NanDetector.add_hooks", patch="report of a NaN")
 def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> None:
-    """Give fairseq's search for NaN gradients the gradients of all tensors in a layer's output.
+    """Make fairseq's search for NaN gradients look at every tensor in a layer's output.
 
     Problem: When gradients are not finite, fairseq repeats the update to find the layer to blame.
     The repetition ends in `StopIteration`, because fairseq's hooks fail on an encoder, whose output
@@ -199,7 +199,7 @@ def restore_loss_scale(
 def average_once(
     original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
 ) -> None:
-    """Update the moving average of ``--store-ema``: tied weights once, integer tensors by a copy.
+    """Update the average of ``--store-ema``: average tied weights once, and copy integer tensors.
 
     Problem: fairseq takes the average of a pre-norm Transformer for a model of a very old fairseq,
     and drops its last layer norms. Tied weights decay once for each of their names. A model with an

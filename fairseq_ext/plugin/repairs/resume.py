@@ -66,9 +66,9 @@ def compose_as_in_first_epoch(
 def shuffle_as_asked(
     original: Callable, self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
 ) -> Any:
-    """Shuffle the batches if ``shuffle`` is true, also with a sampler that is used again.
+    """Shuffle the batches if ``shuffle`` is true, also if epochs share one data loader.
 
-    fairseq would shuffle either in all epochs or in none, as in the first epoch of the sampler.
+    fairseq would then do in every epoch as in the first.
     """
     if hasattr(self, "epoch_batch_sampler"):
         self.epoch_batch_sampler.shuffle = shuffle
@@ -185,7 +185,7 @@ def save_early_stopping(
 
 
 def aim(checkpoint: Any) -> str:
-    """Return the aim that the option group ``checkpoint`` sets, such as ``lowest loss``."""
+    """Say which value of which metric is best by ``cfg.checkpoint``, such as ``lowest loss``."""
     extreme = "highest" if checkpoint.maximize_best_checkpoint_metric else "lowest"
     return f"{extreme} {checkpoint.best_checkpoint_metric}"
 
@@ -271,7 +271,7 @@ def save_whole(original: Callable, obj: Any, filename: str, async_write: bool = 
 
 
 def write(state: dict[str, Any] | io.BytesIO, file: IO[bytes]) -> None:
-    """Write a checkpoint; if it is written asynchronously, its bytes are in memory already."""
+    """Write a checkpoint, or the bytes of one that is written asynchronously, to an open file."""
     if isinstance(state, io.BytesIO):
         file.write(state.getbuffer())
     else:

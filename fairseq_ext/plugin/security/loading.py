@@ -177,8 +177,8 @@ def _require_memory(path: str, weights: dict[str, Any]) -> None:
 def _require_source_bos(name: str, cfg: Any, task: Any) -> None:
     """Raise ConfigError if only the training, or only this run, has `--source-bos`.
 
-    ``cfg`` is the configuration in the checkpoint ``name``. fairseq-generate takes the option from
-    the command line, not from ``cfg``.
+    ``cfg`` is the configuration in the checkpoint ``name``. fairseq-generate takes this option, a
+    `<s>` before each source, from the command line, not from ``cfg``.
     """
     trained, requested = (
         bool(getattr(getattr(owner, attribute, None), "source_bos", False))
