@@ -42,8 +42,7 @@ GENERATE_READS = (
     *("log_format", "log_interval", "no_progress_bar", "data_buffer_size", "dataset_impl"),
     *("gen_subset", "num_workers", "required_batch_size_multiple", "shard_id"),
 )
-"""Options of the shared training groups that fairseq-generate reads, but not fairseq-interactive.
-"""
+"""Options of the shared training groups that fairseq-generate reads, unlike fairseq-interactive."""
 DECODING_IGNORES = (
     *("criterion", "force_anneal", "lenpen_mt", "load_alignments", "lr_shrink", "optimizer"),
     *("no_beamable_mm", "no_early_stop", "no_seed_provided", "sacrebleu", "upsample_primary"),
@@ -264,13 +263,10 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
     options, unread = _options_given(parser, sys.argv[1:]), ignored(command)
     missing = models.options_without_effect(args)
     dests = {action.dest for action in parser._actions}
+    used = {name for name, value in vars(args).items() if value not in OFF}
     for name, option in options.items():
         prerequisites = ONLY_WITH.get(name, ())
-        conflicts = [
-            other
-            for other, names in NOT_WITH.items()
-            if name in names and getattr(args, other, None) not in OFF
-        ]
+        conflicts = [other for other, names in NOT_WITH.items() if name in names and other in used]
         if name in REFUSED.get(command, ()) and task != ONLY_TASKS.get(name):
             raise ConfigError(f"`{option}` does not work with fairseq-{command}; leave it out.")
         reason = f"without {missing[name]}" if name in missing else ""
@@ -282,9 +278,7 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
             reason = "in this task"
         elif conflicts:
             reason = f"with `{flag(conflicts[0])}`"
-        elif dests & {*prerequisites} and all(
-            getattr(args, other, None) in OFF for other in prerequisites
-        ):
+        elif dests & {*prerequisites} and not used & {*prerequisites}:
             reason = f"without {' or '.join(f'`{flag(other)}`' for other in prerequisites)}"
         if reason:
             print(f"fairseq-{command}: `{option}` has no effect {reason}.", file=sys.stderr)
