@@ -50,11 +50,12 @@ def test_second_run_is_refused_and_hurts_nothing(copy_data, tmp_path):
 
 def test_content(tmp_path):
     path = tmp_path / processes.LOCK
-    with processes.locked(tmp_path):
+    with ExitStack() as held:
+        processes.lock(tmp_path, held)
         owner = f"process {os.getpid()} on {socket.gethostname()} (since 20"
         assert path.read_text().startswith(owner)
-        with processes.locked(tmp_path):  # a process does not lock itself out
-            pass
+        with ExitStack() as again:
+            processes.lock(tmp_path, again)  # a process does not lock itself out
         assert path.exists()
     assert not path.exists()
 
@@ -64,19 +65,20 @@ def test_another_process(tmp_path):
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
-        with processes.locked(tmp_path):
+        with ExitStack() as held:
+            processes.lock(tmp_path, held)
             os.write(theirs, b"!")
             signal.pause()
     os.read(ours, 1)
     with pytest.raises(ConfigError, match=rf"^`--save-dir` .* process {child} on .* another fold"):
-        processes.locked(tmp_path).__enter__()
+        processes.lock(tmp_path, ExitStack())
     (tmp_path / processes.LOCK).write_text("")
     with pytest.raises(ConfigError, match=r"^`--save-dir` .* but another process trains"):
-        processes.locked(tmp_path).__enter__()
+        processes.lock(tmp_path, ExitStack())
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    with processes.locked(tmp_path):
-        pass
+    with ExitStack() as held:
+        processes.lock(tmp_path, held)
 
 
 @pytest.fixture
@@ -89,8 +91,8 @@ def no_locks(monkeypatch):
 
 def test_file_system_without_locks(no_locks, tmp_path, caplog):
     """Training goes on there, with one warning, and nothing is left behind."""
-    with caplog.at_level(logging.WARNING), processes.locked(tmp_path):
-        pass
+    with caplog.at_level(logging.WARNING), ExitStack() as held:
+        processes.lock(tmp_path, held)
     assert [record.message for record in caplog.records] == [
         f"{tmp_path} is on a file system without locks: start no second run there"
     ]

@@ -55,30 +55,27 @@ LOCK = ".training.lock"  # name of the lock file, which names the process that t
 _held = contextlib.ExitStack()  # global, because a lock belongs to the whole process
 
 
-@contextlib.contextmanager
-def locked(folder: str | Path) -> Iterator[None]:
-    """Hold the lock on an existing folder during a ``with`` block, then remove the lock file.
+def lock(folder: str | Path, stack: contextlib.ExitStack) -> None:
+    """Lock an existing folder until ``stack`` is closed; then the lock file is removed.
 
     Raise :class:`ConfigError` if another training holds the lock. On a file system without locks,
     only log a warning.
     """
     path = Path(folder, LOCK)
-    with contextlib.ExitStack() as stack:
-        try:
-            protected = stack.enter_context(locks.held(path, wait=False))
-        except filelock.Timeout:
-            holder = head(path, 200).decode(errors="replace") or "another process"
-            raise ConfigError(
-                f"`--save-dir` must be used by one training at a time, but {holder} trains in "
-                f"{folder}; choose another folder, or wait until that run has ended."
-            ) from None
-        if protected:
-            start = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-            owner = f"process {os.getpid()} on {socket.gethostname()} (since {start})"
-            path.write_text(owner, encoding="utf-8")
-        else:
-            logger.warning(f"{folder} is on a file system without locks: start no second run there")
-        yield
+    try:
+        protected = stack.enter_context(locks.held(path, wait=False))
+    except filelock.Timeout:
+        holder = head(path, 200).decode(errors="replace") or "another process"
+        raise ConfigError(
+            f"`--save-dir` must be used by one training at a time, but {holder} trains in "
+            f"{folder}; choose another folder, or wait until that run has ended."
+        ) from None
+    if protected:
+        start = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        owner = f"process {os.getpid()} on {socket.gethostname()} (since {start})"
+        path.write_text(owner, encoding="utf-8")
+    else:
+        logger.warning(f"{folder} is on a file system without locks: start no second run there")
 
 
 @around("fairseq.checkpoint_utils:verify_checkpoint_directory", patch="processes of a training")
@@ -90,7 +87,7 @@ def _lock_first(original: Callable, save_dir: str) -> None:
     tracebacks of torch.
     """
     Path(save_dir).mkdir(parents=True, exist_ok=True)
-    _held.enter_context(locked(save_dir))
+    lock(save_dir, _held)
     original(save_dir)
 
 
