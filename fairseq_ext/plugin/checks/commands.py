@@ -48,7 +48,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 
 
 @around("fairseq.trainer:Trainer.__init__", patch="options that do not work")
-def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
+def _check_trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
     """Check the options when a trainer is built.
 
     :func:`_call_main` does so earlier, except in processes of fairseq-hydra-train on GPUs.
@@ -245,7 +245,7 @@ def _generate(original: Callable, cfg: Any) -> Any:
 
 
 @around("fairseq_cli.generate:_main", patch="how translations become text")
-def _name_text(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
+def _print_text_path(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
     """Print the path of ``text.json``, if any: this file says how tokens become text again.
 
     Problem: The output of fairseq-generate does not say how its tokens become text again, but

@@ -101,7 +101,7 @@ def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
 
 
 @around("fairseq.checkpoint_utils:load_checkpoint_to_cpu", patch=BEFORE_BUILDING)
-def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
+def _check_checkpoint(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
     """Check every checkpoint that fairseq reads; a bundle (a model as we ship it) is accepted, too.
 
     Problem: fairseq builds any architecture, task, criterion or size that a file names, and faults
@@ -116,7 +116,7 @@ def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
 
 
 @around("fairseq.checkpoint_utils:load_model_ensemble_and_task", patch=BEFORE_BUILDING)
-def _one_by_one(
+def _load_one_by_one(
     original: Callable,
     filenames: list[str],
     arg_overrides: dict[str, Any] | None = None,
@@ -193,14 +193,14 @@ def _require_source_bos(name: str, cfg: Any, task: Any) -> None:
 
 
 @around("fairseq_cli.validate:main", patch=BEFORE_BUILDING)
-def _validated(original: Callable, cfg: Any, *rest: Any, **options: Any) -> Any:
+def _name_checkpoint(original: Callable, cfg: Any, *rest: Any, **options: Any) -> Any:
     """Make `fairseq-validate` name the checkpoint in errors about the criterion saved in it."""
     with about(getattr(cfg, "common_eval", cfg).path):  # callers may pass fairseq's flat options
         return original(cfg, *rest, **options)
 
 
 @around("fairseq.logging.meters:MetersDict.load_state_dict", patch=BEFORE_BUILDING)
-def _meters(original: Callable, self: Any, state_dict: Any) -> None:
+def _require_meters(original: Callable, self: Any, state_dict: Any) -> None:
     """Refuse meters of unknown kinds, because fairseq would call any function that a file names."""
     from fairseq.logging import meters
 
@@ -215,7 +215,7 @@ def _meters(original: Callable, self: Any, state_dict: Any) -> None:
     "fairseq.data.encoders.subword_nmt_bpe:SubwordNMTBPE.__init__",
     patch="merges are checked before they are read",
 )
-def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
+def _check_merges(original: Callable, self: Any, cfg: Any) -> None:
     """Check a file of BPE merges before subword-nmt reads it.
 
     Problem: A damaged file of BPE merges, which a checkpoint may name, ends the program with the
@@ -229,7 +229,7 @@ def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
 
 
 @around("fairseq.data.fasta_dataset:FastaDataset.__init__", patch="paths in a shell command")
-def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: Any) -> None:
+def _check_path(original: Callable, self: Any, path: str, *rest: Any, **options: Any) -> None:
     """Refuse the path of a FASTA data set unless :func:`shlex.quote` leaves it unchanged.
 
     Problem: The path of a FASTA data set becomes part of a shell command.
@@ -244,7 +244,7 @@ def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: A
 
 
 @around("fairseq.file_utils:load_archive_file", patch="no code that data names")
-def _inside(original: Callable, archive_file: str) -> Any:
+def _unpack_inside(original: Callable, archive_file: str) -> Any:
     """Unpack an archive only within its folder; report a damaged or unsafe archive in one line.
 
     Problem: An archive can write outside its folder, and a data configuration can name code on
@@ -268,7 +268,7 @@ def _extract_all(tar: tarfile.TarFile, folder: str) -> None:
     "fairseq.models.speech_to_text.hub_interface:S2THubInterface.get_prediction",
     patch="no code that data names",
 )
-def _text_alone(
+def _refuse_speech(
     original: Callable, cls: type, *args: Any, synthesize_speech: bool = False, **options: Any
 ) -> Any:
     if synthesize_speech or len(args) > 5:  # that option is the sixth argument
