@@ -252,5 +252,5 @@ def begin_at_weights(
     with replaced(checkpoint_utils, "load_checkpoint_to_cpu", load_with_average):
         extra_state = original(self, filename, *rest, **options)
     if extra_state is not None:
-        del extra_state["ema"]  # these weights would stay in memory
+        extra_state.pop("ema", None)  # these weights would stay in memory
     return extra_state
