@@ -231,21 +231,21 @@ def _compose(original: Callable, *arguments: Any, overrides: list[str], **option
         raise ConfigError(f"`--{option}` cannot be `{value}`: {reason}.") from error
 
 
-def ignored(command: str) -> frozenset[str]:
+def ignored(command: str) -> set[str]:
     """Return argparse's ``dest`` of each option that a command of :data:`COMMANDS` never reads."""
     from fairseq.dataclass import configs
 
     if command == "train":
-        return frozenset(TRAIN_IGNORES)
+        return set(TRAIN_IGNORES)
     names = set(configs.CommonConfig.__dataclass_fields__)
     if command == "preprocess":
-        return frozenset(names - {"_name", "user_dir"} | {*PREPROCESS_IGNORES})
+        return names - {"_name", "user_dir"} | {*PREPROCESS_IGNORES}
     for group in ("CheckpointConfig", "DistributedTrainingConfig", "DatasetConfig"):
         names |= getattr(configs, group).__dataclass_fields__.keys()
     names = names - {"_name", *DECODING_READS} | {*DECODING_IGNORES}
     if command == "generate":
-        return frozenset(names - {*GENERATE_READS})
-    return frozenset(names | {*INTERACTIVE_IGNORES})
+        return names - {*GENERATE_READS}
+    return names | {*INTERACTIVE_IGNORES}
 
 
 def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
