@@ -23,7 +23,7 @@ SHORTEST = 6  # words of a test sentence; with fewer than five, nothing is a nea
 LONGEST = 40
 
 
-def altered(words: list[str], draw: random.Random) -> list[str]:
+def near_duplicate(words: list[str], draw: random.Random) -> list[str]:
     """Return a copy of a sentence in which a random word is exchanged, left out or added."""
     place = draw.randrange(len(words))
     return (
@@ -50,7 +50,7 @@ def main() -> None:
         (folder / "test").write_text("".join(" ".join(words) + "\n" for words in test))
         with (folder / "train").open("w") as file:
             for number in range(options.lines):
-                words = altered(places[number], draw) if number in places else sentence(1)
+                words = near_duplicate(places[number], draw) if number in places else sentence(1)
                 file.write(" ".join(words) + "\n")
         command = [*COMMAND, folder / "test", "--training", folder / "train"]
         watch = watching.watched([*command, "-o", folder / "found"])

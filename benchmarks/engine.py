@@ -54,15 +54,15 @@ Limits = tuple[int, int]
 Translate = Callable[[list[list[int]], Limits], Any]
 
 
-def ours(numbers: str) -> str:
+def engine_name(numbers: str) -> str:
     return f"engine {numbers}"
 
 
-def listed(numbers: str) -> str:
-    return f"{ours(numbers)}, shortlist"
+def shortlist_name(numbers: str) -> str:
+    return f"{engine_name(numbers)}, shortlist"
 
 
-def ctranslate2s(numbers: str) -> str:
+def ctranslate2_name(numbers: str) -> str:
     return f"CTranslate2 {numbers}"
 
 
@@ -73,7 +73,7 @@ def load(path: Path, data: Path) -> tuple[BaseFairseqModel, TranslationTask]:
     return models[0].eval(), task
 
 
-def fairseqs(model: BaseFairseqModel, task: TranslationTask) -> Translate:
+def by_fairseq(model: BaseFairseqModel, task: TranslationTask) -> Translate:
     pad = task.source_dictionary.pad()
 
     @functools.cache
@@ -93,7 +93,7 @@ def fairseqs(model: BaseFairseqModel, task: TranslationTask) -> Translate:
     return translate
 
 
-def dynamically_quantized(model: TransformerModel) -> TransformerModel:
+def quantized_copy(model: TransformerModel) -> TransformerModel:
     """Return a copy of a model with torch's dynamically quantized int8 linear layers."""
     copied = copy.deepcopy(model)
     for module in copied.modules():
@@ -102,12 +102,12 @@ def dynamically_quantized(model: TransformerModel) -> TransformerModel:
     return quantize_dynamic(copied, {nn.Linear}, torch.qint8, inplace=True)
 
 
-def engines(
+def by_engine(
     model: BaseFairseqModel, task: TranslationTask, numbers: str, lists: Path | None = None
 ) -> Translate:
     source, target = task.source_dictionary, task.target_dictionary
-    listed = lists and shortlist.read(lists, source.symbols, target.symbols)
-    machine = Machine(compile_model(model, target), numbers, shortlist=listed)
+    word_lists = lists and shortlist.read(lists, source.symbols, target.symbols)
+    machine = Machine(compile_model(model, target), numbers, shortlist=word_lists)
     team = Team(machine, torch.get_num_threads())
 
     def translate(batch: list[list[int]], limits: Limits) -> list[list[int]]:
@@ -144,7 +144,7 @@ def ctranslate2_systems(
                 max_decoding_length=limits[1],
             )
 
-        yield ctranslate2s(numbers), translate
+        yield ctranslate2_name(numbers), translate
 
 
 def batches(task: TranslationTask, size: int) -> list[list[list[int]]]:
@@ -161,17 +161,18 @@ def compare(name: str, path: Path, options: Namespace, cells: Cells) -> None:
     """Time one model in all systems and with all batch sizes; add the figures to ``cells``."""
     model, task = load(path, options.data)
     limits = (1, 200) if options.words is None else (options.words, options.words)
-    systems = {ours(numbers): engines(model, task, numbers) for numbers in NUMBERS}
+    systems = {engine_name(numbers): by_engine(model, task, numbers) for numbers in NUMBERS}
     if options.shortlist is not None:
         systems |= {
-            listed(numbers): engines(model, task, numbers, options.shortlist) for numbers in NUMBERS
+            shortlist_name(numbers): by_engine(model, task, numbers, options.shortlist)
+            for numbers in NUMBERS
         }
     with tempfile.TemporaryDirectory() as folder:
         if type(model) is TransformerModel:
             systems |= dict(ctranslate2_systems(model, task, Path(folder)))
             if options.dynamic_int8:
-                systems[DYNAMIC] = fairseqs(dynamically_quantized(model), task)
-        systems[FAIRSEQ] = fairseqs(model, task)
+                systems[DYNAMIC] = by_fairseq(quantized_copy(model), task)
+        systems[FAIRSEQ] = by_fairseq(model, task)
         limited_systems = {
             label: functools.partial(run, limits=limits) for label, run in systems.items()
         }
@@ -210,11 +211,11 @@ def measure(
         rounds, repeats=options.repeats, warmup=options.warmup, budget=options.budget
     )
     tokens = sum(map(len, theirs))
-    pairs = [(ours(numbers), FAIRSEQ) for numbers in NUMBERS]
-    pairs += [(ours(numbers), ctranslate2s(numbers)) for numbers in PEERS]
-    pairs += [(ours("int8"), DYNAMIC)]
-    pairs += [(listed(numbers), ours(numbers)) for numbers in NUMBERS]
-    pairs += [(listed(numbers), ctranslate2s(numbers)) for numbers in PEERS]
+    pairs = [(engine_name(numbers), FAIRSEQ) for numbers in NUMBERS]
+    pairs += [(engine_name(numbers), ctranslate2_name(numbers)) for numbers in PEERS]
+    pairs += [(engine_name("int8"), DYNAMIC)]
+    pairs += [(shortlist_name(numbers), engine_name(numbers)) for numbers in NUMBERS]
+    pairs += [(shortlist_name(numbers), ctranslate2_name(numbers)) for numbers in PEERS]
     cells.add(name, size, seconds, pairs, tokens=tokens, equal=equal)
     print(f"  equal tokens: {equal}", flush=True)
 
@@ -232,7 +233,8 @@ def compare_bleu(
     dataset, dictionary = task.dataset("test"), task.target_dictionary
     pairs = sorted(dataset, key=lambda pair: len(pair["source"]))
     references = [dictionary.string(pair["target"], "@@ ") for pair in pairs]
-    for label in (system(numbers) for numbers in NUMBERS for system in (ours, listed)):
+    labels = [system(numbers) for numbers in NUMBERS for system in (engine_name, shortlist_name)]
+    for label in labels:
         translations = []
         for first in range(0, len(pairs), 32):
             batch = [pair["source"].tolist() for pair in pairs[first : first + 32]]
@@ -256,8 +258,8 @@ def share_of_equal_tokens(outputs: list[list[int]], expected: list[list[int]]) -
 
 def draw(cells: Cells, names: list[str], output: Path) -> None:
     """Draw time per token over batch size, with a panel for each model."""
-    order = [FAIRSEQ, *map(ctranslate2s, PEERS), *map(ours, ("fp32", "int8")), DYNAMIC]
-    order += map(listed, ("fp32", "int8"))
+    order = [FAIRSEQ, *map(ctranslate2_name, PEERS), *map(engine_name, ("fp32", "int8")), DYNAMIC]
+    order += map(shortlist_name, ("fp32", "int8"))
     run = {(row["what"], row["candidate"]) for row in cells.figures}
     panels = {name: (name, [label for label in order if (name, label) in run]) for name in names}
     pictures.draw(cells, panels, output, order=order, xlabel="sentences in a batch")

@@ -17,20 +17,20 @@ from argparse import Namespace
 from pathlib import Path
 
 import bench
+import engine
 import pictures
 from bench import Cells, Stopwatch
-from engine import FAIRSEQ, PEERS, Translate, ctranslate2_systems, ctranslate2s, engines, fairseqs
-from engine import ours as engine_of
+from engine import FAIRSEQ, PEERS, ctranslate2_name, engine_name
 from peers import Side, Size, linformer, source_batch, transformer
 
 TRANSFORMER, DECODING = "transformer", "decoding"
 
 
-def named(model: str, system: str, part: str = "") -> str:
+def label(model: str, system: str, part: str = "") -> str:
     return ", ".join(filter(None, (model, system, part)))
 
 
-def build(options: Namespace, folder: Path) -> dict[str, Translate]:
+def build(options: Namespace, folder: Path) -> dict[str, engine.Translate]:
     """Return functions that translate, by model and system, such as "k=32, engine int8"."""
     longest, size, systems = max(options.lengths), Size.of(options), {}
     flags = {TRANSFORMER: transformer()} | {f"k={k}": linformer(k, longest) for k in options.k}
@@ -40,11 +40,12 @@ def build(options: Namespace, folder: Path) -> dict[str, Translate]:
         side.model.load_state_dict(weights, strict=False)
         side.model.eval()
         for numbers in PEERS:
-            systems[named(name, engine_of(numbers))] = engines(side.model, side.task, numbers)
-        systems[named(name, FAIRSEQ)] = fairseqs(side.model, side.task)
+            run = engine.by_engine(side.model, side.task, numbers)
+            systems[label(name, engine_name(numbers))] = run
+        systems[label(name, FAIRSEQ)] = engine.by_fairseq(side.model, side.task)
     stock = sides[TRANSFORMER]
-    for system, run in ctranslate2_systems(stock.model, stock.task, folder):
-        systems[named(TRANSFORMER, system)] = run
+    for system, run in engine.ctranslate2_systems(stock.model, stock.task, folder):
+        systems[label(TRANSFORMER, system)] = run
     return systems
 
 
@@ -54,11 +55,12 @@ def pairs_of(options: Namespace) -> list[tuple[str, str]]:
     for part in ("", DECODING):
         for name in (f"k={k}" for k in options.k):
             for numbers in PEERS:
-                candidate = named(name, engine_of(numbers), part)
-                peers = [(TRANSFORMER, engine_of(numbers)), (TRANSFORMER, ctranslate2s(numbers))]
-                pairs += [(candidate, named(*peer, part)) for peer in [*peers, (name, FAIRSEQ)]]
-        fairseqs_own = [named(f"k={k}", FAIRSEQ, part) for k in options.k]
-        pairs += [(candidate, named(TRANSFORMER, FAIRSEQ, part)) for candidate in fairseqs_own]
+                candidate = label(name, engine_name(numbers), part)
+                for system in (engine_name(numbers), ctranslate2_name(numbers)):
+                    pairs.append((candidate, label(TRANSFORMER, system, part)))
+                pairs.append((candidate, label(name, FAIRSEQ, part)))
+        fairseqs_own = [label(f"k={k}", FAIRSEQ, part) for k in options.k]
+        pairs += [(candidate, label(TRANSFORMER, FAIRSEQ, part)) for candidate in fairseqs_own]
     return pairs
 
 
@@ -77,14 +79,14 @@ def measure(options: Namespace, cells: Cells) -> None:
                         for words in (options.words, 1):
                             part = "" if words > 1 else "one word"
                             limits = (words, words)
-                            candidates[named(name, part)] = functools.partial(run, sources, limits)
+                            candidates[label(name, part)] = functools.partial(run, sources, limits)
                 seconds = watch.time(measurement, candidates)
                 timings = {name: seconds[name] for name in systems if name in seconds}
                 for name in list(timings):
-                    first = seconds[named(name, "one word")]
+                    first = seconds[label(name, "one word")]
                     rest = [a - b for a, b in zip(timings[name], first, strict=True)]
                     if min(rest) > 0:
-                        timings[named(name, DECODING)] = rest
+                        timings[label(name, DECODING)] = rest
                 tokens = batch * (options.words + 1)
                 cells.add(measurement, n, timings, pairs_of(options), tokens=tokens, peers=systems)
 
@@ -111,8 +113,8 @@ def main() -> None:
 def draw(cells: Cells, options: Namespace) -> None:
     """Draw the time of decoding alone over the length of the source."""
     names = [(name, numbers) for name in (TRANSFORMER, f"k={options.k[0]}") for numbers in PEERS]
-    candidates = [named(name, engine_of(numbers), DECODING) for name, numbers in names]
-    candidates += [named(TRANSFORMER, ctranslate2s(numbers), DECODING) for numbers in PEERS]
+    candidates = [label(name, engine_name(numbers), DECODING) for name, numbers in names]
+    candidates += [label(TRANSFORMER, ctranslate2_name(numbers), DECODING) for numbers in PEERS]
     measurement = f"batch {options.batches[0]}"
     panels = {
         "Decoding": (

@@ -45,10 +45,10 @@ def main() -> None:
     if options.recipes == bool(options.wheel and options.python):
         parser.error("give either --wheel and --python, or --recipes")
     if options.recipes:
-        bench.save(options.json, title="Installation by a recipe", rows=of_recipes())
+        bench.save(options.json, title="Installation by a recipe", rows=recipe_rows())
         return
     wheel = options.wheel[0].resolve()
-    rows = [measured(python, wheel, options.extra) for python in options.python]
+    rows = [measure(python, wheel, options.extra) for python in options.python]
     wheels = {path.parent.name: path.stat().st_size for path in options.wheel}
     width = max(len(row["python"]) for row in rows)
     for row in rows:
@@ -56,7 +56,7 @@ def main() -> None:
     bench.save(options.json, title=wheel.name, wheel_bytes=wheels, rows=rows)
 
 
-def of_recipes() -> list[dict[str, object]]:
+def recipe_rows() -> list[dict[str, object]]:
     """Let a recipe install its environment in a new clone of this repository.
 
     Return a row for each command, with the command and its seconds. End this script if one fails.
@@ -77,7 +77,7 @@ def of_recipes() -> list[dict[str, object]]:
     return rows
 
 
-def measured(python: str, wheel: Path, extra: str | None) -> dict[str, object]:
+def measure(python: str, wheel: Path, extra: str | None) -> dict[str, object]:
     requirement = f"{wheel}[{extra}]" if extra else str(wheel)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -83,27 +83,27 @@ class Texts:
         return [*self.plain(lines), *map(str, part_options)], output
 
 
-def started(words: list[str]) -> subprocess.Popen[bytes]:
+def start(words: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(words, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
 
 
-def ended(process: subprocess.Popen[bytes]) -> None:
+def finish(process: subprocess.Popen[bytes]) -> None:
     """Wait for a process; end this script if the process fails."""
     if process.wait():
         raise SystemExit(f"{process.args} ended with {process.returncode}")
 
 
-def timed(texts: Texts, lines: int, workers: int) -> dict[str, float]:
+def time_workers(texts: Texts, lines: int, workers: int) -> dict[str, float]:
     """Let several workers translate one text of ``lines`` lines together.
 
     Return the seconds, the lines per second, and the MiB of the worker that needed the most memory.
     """
     words, output = texts.in_parts(lines)
     with ExitStack() as stack:
-        processes = [started(words) for _ in range(workers)]
+        processes = [start(words) for _ in range(workers)]
         watches = [stack.enter_context(Watch(process.pid)) for process in processes]
         for process in processes:
-            ended(process)
+            finish(process)
     output.unlink()
     seconds, peak = watches[0].seconds, max(watch.peak for watch in watches)
     return {"seconds": seconds, "lines_per_second": lines / seconds, "peak_mib": peak}
@@ -112,7 +112,7 @@ def timed(texts: Texts, lines: int, workers: int) -> dict[str, float]:
 def memory(texts: Texts) -> list[dict[str, float]]:
     rows = []
     for lines in texts.options.lines:
-        rows.append({"lines": lines, **timed(texts, lines, 1)})
+        rows.append({"lines": lines, **time_workers(texts, lines, 1)})
         print(rows[-1], flush=True)
     return rows
 
@@ -121,7 +121,7 @@ def workers(texts: Texts) -> list[dict[str, float]]:
     """Measure the speed of each number of workers, in turn; return a row for each number."""
     lines, speeds = texts.options.speed_lines, {}
     for _, count in itertools.product(range(texts.options.repeats), texts.options.workers):
-        speeds.setdefault(count, []).append(timed(texts, lines, count)["lines_per_second"])
+        speeds.setdefault(count, []).append(time_workers(texts, lines, count)["lines_per_second"])
     rows = []
     for count, figures in speeds.items():
         middle = statistics.median(figures)
@@ -140,12 +140,12 @@ def kills(texts: Texts) -> dict[str, object]:
     draw = random.Random(options.seed)
     expected = texts.folder / "plain"
     began = time.perf_counter()
-    ended(started([*texts.plain(options.speed_lines), "-o", str(expected)]))
+    finish(start([*texts.plain(options.speed_lines), "-o", str(expected)]))
     duration = time.perf_counter() - began
     words, output = texts.in_parts(options.speed_lines)
     killed = 0
     while killed < options.kills:
-        process = started(words)
+        process = start(words)
         try:
             process.wait(draw.uniform(0, 2 * duration / options.kills))
             break  # the worker has finished
@@ -153,7 +153,7 @@ def kills(texts: Texts) -> dict[str, object]:
             process.kill()
             process.wait()
             killed += 1
-    ended(started(words))
+    finish(start(words))
     with expected.open("rb") as expected_file, output.open("rb") as output_file:
         surplus = sum(1 for _ in output_file) - sum(1 for _ in expected_file)
     figures = {

@@ -46,7 +46,7 @@ SAMPLED = 0.1  # seconds between two looks at the memory
 # ---- the corpus ----------------------------------------------------------------------------------
 
 
-def perturbed(base: Sequence[tuple[str, str]], number: int) -> Iterator[tuple[str, str]]:
+def varied_pairs(base: Sequence[tuple[str, str]], number: int) -> Iterator[tuple[str, str]]:
     """Yield ``number`` pairs: ``base`` again and again, with other digits each time.
 
     Every third pair is joined with the pair before it. One pair in a hundred has an empty target,
@@ -83,7 +83,7 @@ def write_pairs(folder: Path, name: str, pairs: Iterator[tuple[str, str]]) -> No
 # ---- running and watching ------------------------------------------------------------------------
 
 
-def watched(jobs: Sequence[Sequence[str]]) -> tuple[float, float]:
+def run_jobs(jobs: Sequence[Sequence[str]]) -> tuple[float, float]:
     """Run jobs at the same time; each job runs its shell commands one after the other.
 
     Return the seconds until the last job ends, and the peak of the memory of all jobs together in
@@ -163,7 +163,7 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
 def ways(work: Path, name: str) -> dict[tuple[str, int], list[list[str]]]:
     """Return the jobs of each way to prepare a text, by the way's name and number of cores.
 
-    The jobs are the argument of :func:`watched`.
+    The jobs are the argument of :func:`run_jobs`.
     """
     sides = {n: [peer_commands(work, name, side, n) for side in SIDES] for n in (1, 2)}
     return {
@@ -204,14 +204,14 @@ def measure(options: Namespace, work: Path) -> list[dict[str, Any]]:
     trials = {method: [] for method in rows}
     for _ in range(options.rounds):
         for method, jobs in ways(work, "small").items():
-            trials[method].append(watched(jobs))
+            trials[method].append(run_jobs(jobs))
             print(*method, *trials[method][-1], file=sys.stderr)
             if method[0] != OURS:
                 require_equal(work, "small")
     large = {
         "name": OURS,
         "cores": 2,
-        **figures(options.pairs, 2, [watched(ways(work, "large")[OURS, 2])]),
+        **figures(options.pairs, 2, [run_jobs(ways(work, "large")[OURS, 2])]),
     }
     return [
         large,
@@ -259,7 +259,7 @@ def main() -> None:
             (work / folder).mkdir(parents=True, exist_ok=True)
         base = sample({"train": min(BASE, options.pairs)})["train"]
         for name, number in (("small", options.peer_pairs), ("large", options.pairs)):
-            write_pairs(work / "raw", name, perturbed(base, number))
+            write_pairs(work / "raw", name, varied_pairs(base, number))
         write_pairs(work / "raw", "held-out", iter(base[:100]))
         learn(base, work / "codes")
         rows = measure(options, work)

@@ -114,7 +114,7 @@ def serving(system: str, folder: Path, options: Namespace) -> Iterator[str]:
 # ---- clients -------------------------------------------------------------------------------------
 
 
-async def asked(address: str, bodies: Sequence[bytes], clients: int) -> Round:
+async def send(address: str, bodies: Sequence[bytes], clients: int) -> Round:
     """Send all ``bodies``, which are complete HTTP requests, over ``clients`` connections.
 
     A connection waits for each answer. Raise AssertionError if an answer's status is not 200.
@@ -149,7 +149,7 @@ def request(sentence: str, src: str, tgt: str) -> bytes:
     return head.encode() + body
 
 
-def translated(address: str, sentences: Sequence[str], src: str, tgt: str) -> list[str]:
+def translate(address: str, sentences: Sequence[str], src: str, tgt: str) -> list[str]:
     translations: list[str] = []
     for first in range(0, len(sentences), 50):
         fields = {"q": sentences[first : first + 50], "source": src, "target": tgt}
@@ -175,7 +175,7 @@ def load(
         bodies = [requests[i % len(requests)] for i in range(first, first + count)]
         order = list(addresses) if number % 2 else list(addresses)[::-1]
         for name in order:
-            trial = asyncio.run(asked(addresses[name], bodies, clients))
+            trial = asyncio.run(send(addresses[name], bodies, clients))
             if number >= options.warmup:
                 rounds[name].append(trial)
     return rounds
@@ -234,7 +234,7 @@ def main() -> None:
             f"different ones; each server with {options.threads} threads"
         )
         ours, peers = (
-            translated(addresses[f"{name} fp32"], sentences[:200], about.src, about.tgt)
+            translate(addresses[f"{name} fp32"], sentences[:200], about.src, about.tgt)
             for name in (ENGINE, CTRANSLATE2)
         )
         equal_count = sum(map(str.__eq__, ours, peers))

@@ -47,7 +47,7 @@ POOL, WORSE = ("transformer", "muse"), "linformer-8"
 GAP = 2.5  # BLEU by which the worse system is below the pool
 
 
-def simulated(
+def simulate(
     left: int, right: int, seeds: float, noise: float, shared: float, gain: float, count: int
 ) -> tuple[float, float]:
     """Simulate experiments with random scores of two systems.
@@ -120,8 +120,8 @@ def model_rows(count: int) -> Iterator[dict]:
             for seeds in SEEDS:
                 for left, right in RUNS:
                     parts = (left, right, seeds * unit, NOISE[metric], shared)
-                    errors, covered = simulated(*parts, 0.0, count)
-                    power, _ = simulated(*parts, unit, count)
+                    errors, covered = simulate(*parts, 0.0, count)
+                    power, _ = simulate(*parts, unit, count)
                     yield {
                         "metric": metric,
                         "shared": shared,

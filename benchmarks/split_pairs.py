@@ -38,7 +38,7 @@ def arguments() -> Namespace:
     return parser.parse_args()
 
 
-def made_up(options: Namespace, count: int) -> Iterator[list[str]]:
+def random_lines(options: Namespace, count: int) -> Iterator[list[str]]:
     """Yield ``count`` lines in blocks; a line has two random sentences, separated by a tab."""
     draw = random.Random(options.seed)
     vocabulary = [f"w{number}" for number in range(options.vocabulary)]
@@ -88,7 +88,7 @@ def main() -> None:
         for count in options.pairs:
             source = Path(folder) / "pairs.tsv"
             with source.open("w", encoding="utf-8") as file:
-                for block in made_up(options, count):
+                for block in random_lines(options, count):
                     file.writelines(block)
             rows += [measure(options, source, count, workers) for workers in options.workers]
     settings = bench.settings(options, without=("json", "folder"))

@@ -109,7 +109,7 @@ TRANSFORMERS = ("transformer 128", "transformer 512")
 WITHOUT_PLUGIN = (*TRANSFORMERS, "lightconv", "dynamicconv")
 
 
-def started(name: str, options: Namespace, before: Path) -> dict[str, bench.Worker]:
+def start_sides(name: str, options: Namespace, before: Path) -> dict[str, bench.Worker]:
     """Start the processes of all sides of the model ``name``; return them by the sides' names.
 
     ``before`` is the folder that the side `before` gets as ``--user-dir``.
@@ -158,7 +158,7 @@ def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
 
     ``before`` is the folder that the side `before` gets as ``--user-dir``.
     """
-    sides = started(name, options, before)
+    sides = start_sides(name, options, before)
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     losses = {name: [] for name in sides}
     start = {name: side.ask("0")["mebibytes"] for name, side in sides.items()}
@@ -196,7 +196,7 @@ def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
         print(f"  largest differences of losses: {differences}", flush=True)
 
 
-def made_up(folder: Path, vocabulary: int) -> str:
+def write_corpus(folder: Path, vocabulary: int) -> str:
     """Binarize a corpus of random words, each at least once; return the folder of the data.
 
     ``vocabulary`` is the size of the dictionary.
@@ -226,7 +226,7 @@ def memory(options: Namespace, folder: Path) -> list[dict[str, Any]]:
     sides[f"{OURS}, {RECOMPUTED}"] = [*sides[OURS], RECOMPUTED]
     rows = []
     for vocabulary in options.vocabulary:
-        data = made_up(folder / str(vocabulary), vocabulary)
+        data = write_corpus(folder / str(vocabulary), vocabulary)
         for name, tokens in itertools.product(options.models, options.tokens):
             one_size = Namespace(**{**vars(options), "tokens": tokens})
             for side, flags in sides.items():
@@ -295,7 +295,7 @@ def main() -> None:
         before.mkdir()
         (before / "__init__.py").write_text(WITHOUT_SPEED)
         if options.data is None:
-            options.data = made_up(Path(folder), options.vocabulary)
+            options.data = write_corpus(Path(folder), options.vocabulary)
         for name in options.models:
             compare(name, options, before, cells)
     cells.save(options.json, bench.settings(options, ("json", "data")))

@@ -370,9 +370,9 @@ def test_torchs_dynamic_int8_computes_about_the_same() -> None:
     side = Side(["--arch", "transformer"], Size(16, 24, 2, 1, 1, 50), positions=16)
     model = side.model.eval()
     batch = [[5, 6, 7, EOS], [8, 9, EOS]]
-    expected = engine.fairseqs(model, side.task)(batch, (3, 3))
-    quantized = engine.dynamically_quantized(model)
-    actual = engine.fairseqs(quantized, side.task)(batch, (3, 3))
+    expected = engine.by_fairseq(model, side.task)(batch, (3, 3))
+    quantized = engine.quantized_copy(model)
+    actual = engine.by_fairseq(quantized, side.task)(batch, (3, 3))
     assert [len(tokens) for tokens in actual] == [len(tokens) for tokens in expected] == [4, 4]
     kinds = {
         type(module).__module__ for module in quantized.modules() if hasattr(module, "in_features")
