@@ -23,7 +23,7 @@ from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import atomic_write
 
 CHUNK = 100_000  # training sentences at a time; some 200 MB
-FILTER_BITS = 26
+FILTER_BITS = 26  # first bits of a fingerprint that are looked up before the search; 64 MB
 LONGEST = 100
 """Most words of a sentence for which the search leaves out every pair of words in turn."""
 EXACT, NEAR = "exact", "near"

@@ -63,6 +63,7 @@ GROUPS = "groups"  # the value of --key for groups of near-duplicates
 HEAD = {"format": "fairseq-ext preparation", "version": 3}
 RANGE = 1_000_000  # approximate number of fingerprints in a range
 PAIR = 2  # the row of the pairs' fingerprints, which follows the rows of SIDES
+# A held-out pair: fingerprints of its key sentence, the pair and the other sentence; place; split.
 HELD = np.dtype(
     [
         *((name, np.uint64) for name in ("key", "pair", "other")),

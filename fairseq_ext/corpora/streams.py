@@ -127,7 +127,7 @@ class Encode:
 
     pipeline: Pipeline
     rules: tuple[str, ...] = ()  # rules for the tokens of a pair, as for `--rule`
-    words: bool = False  # leave subwords and fairseq's symbols to a later step
+    words: bool = False  # make words only: no subwords, and no escapes of fairseq's symbols
     must_keep: str = ""  # the text's name, if none of its pairs may be dropped
     tag: str = ""  # a word put before the source tokens; none if empty
 
