@@ -589,8 +589,6 @@ def run(options: PairOptions) -> str:
         raise ConfigError("`--parts` and `--output` are the same; name two folders.")
     record = _record(options, texts)
     job_record = {**record, "part_lines": options.part_lines}
-    if options.corpora is not None:
-        job_record["corpora"] = [_described(text) for text in texts]
     with _folder(options) as folder:
         if not options.overwrite:  # now that no other run is writing there
             _keep_others(options, record)
@@ -616,8 +614,10 @@ def _keep_others(options: PairOptions, record: dict[str, Any]) -> None:
         return
     try:
         former = json.loads(manifest.read_text(encoding="utf-8"))
+        for corpus in former.get("corpora", ()):
+            del corpus["read"], corpus["train"]  # counts, which the new record lacks
         former_record = {name: former.get(name) for name in record}
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         former_record = {}
     if former_record != record:
         raise DataError(
@@ -642,7 +642,16 @@ def _record(options: PairOptions, texts: Sequence[Text]) -> dict[str, Any]:
         for text in texts
         for path in text.files
     ]
-    return json.loads(json.dumps({"options": recorded, "inputs": inputs}))
+    record = {"options": recorded, "inputs": inputs}
+    if options.corpora is not None:
+        record["corpora"] = [
+            {
+                **{"name": text.name, "licence": text.licence, "weight": text.weight},
+                **{"columns": text.columns, "header": text.header, "member": text.member},
+            }
+            for text in texts
+        ]
+    return json.loads(json.dumps(record))
 
 
 @contextlib.contextmanager
@@ -660,15 +669,9 @@ def _folder(options: PairOptions) -> Iterator[Path]:
                 yield folder
 
 
-def _described(text: Text) -> dict[str, Any]:
-    """Describe a text in the list ``--corpora``, for the manifest."""
-    named = {"name": text.name, "licence": text.licence, "weight": text.weight}
-    return {**named, "columns": list(text.columns), "header": text.header, "member": text.member}
-
-
 def _write(job: SplitJob, record: dict[str, Any]) -> str:
     """Write all splits, ``text.json`` and the manifest; return the summary."""
-    options, texts = job.options, job.texts
+    options = job.options
     langs = (options.src_lang, options.tgt_lang)
     splits, names = _splits(options), [path.name for path in _files(options)]
     with files.staged_folder(options.out) as stage:
@@ -677,7 +680,7 @@ def _write(job: SplitJob, record: dict[str, Any]) -> str:
             report = job.write(pairs)
         of_texts = report.pop("texts")
         if options.corpora is not None:
-            described = zip(map(_described, texts), of_texts, strict=True)
+            described = zip(record["corpora"], of_texts, strict=True)
             record = {**record, "corpora": [{**entry, **counts} for entry, counts in described]}
         sums = {name: sha256(stage / name) for name in names}
         record = {**record, "report": report, "sha256": sums}

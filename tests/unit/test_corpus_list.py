@@ -88,6 +88,17 @@ def test_corpora_are_mixed_by_weight_with_their_licences(tmp_path: Path) -> None
         assert lines(tmp_path / "parted", split) == lines(tmp_path / "out", split)
 
 
+@pytest.mark.system
+def test_a_corpus_with_other_weights_is_not_overwritten(tmp_path: Path) -> None:
+    path = listed(tmp_path)
+    words = ("--corpora", path, "--valid", 10, "--test", 10, "--out", tmp_path / "out")
+    command(*PAIRS, *words)
+    command(*PAIRS, *words)  # the same again
+    path.write_text(path.read_text().replace('"weight": 0.5', '"weight": 0.25'))
+    assert "has a corpus already" in error_line(*PAIRS, *words)
+    command(*PAIRS, *words, "--overwrite")
+
+
 def origin(pair: tuple[str, str]) -> str:
     number = int(pair[0].split()[1])
     return "a" if number < 300 else "b" if number < 700 else "c"
