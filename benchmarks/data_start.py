@@ -30,7 +30,7 @@ from watching import ENVIRONMENT, Watch
 USER_DIR = Path(__file__).parent.parent / "user_dir"
 PLUGIN, STOCK = "plugin", "stock"
 SIDES = {PLUGIN: ["--user-dir", str(USER_DIR)], STOCK: []}
-LONGEST = 49
+LONGEST = 49  # most tokens of a sentence, without </s>
 LOOK = 0.005  # seconds
 TINY = "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decoder-embed-dim 16 "
 TINY += "--encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --share-all-embeddings "

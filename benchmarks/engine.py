@@ -46,8 +46,8 @@ from fairseq_ext.engine.weights import NUMBERS
 BEAM = 5
 FAIRSEQ = "fairseq's generator"
 DYNAMIC = "torch dynamic int8"
-PEERS = {"fp32": "float32", "int8": "int8"}
-SENTENCES = {1: 24, 8: 48, 32: 128, 128: 256}
+PEERS = {"fp32": "float32", "int8": "int8"}  # number formats: our names and CTranslate2's
+SENTENCES = {1: 24, 8: 48, 32: 128, 128: 256}  # sentences to translate, by size of a batch
 
 Limits = tuple[int, int]
 """The fewest and the most tokens of a translation, without </s>."""

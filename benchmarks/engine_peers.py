@@ -46,7 +46,7 @@ WITH_SHORTLIST = (
 SYSTEMS = (*OURS, *CTRANSLATE2, *MARIAN, *(name + LISTED for name in WITH_SHORTLIST))
 FREQUENT, TRANSLATIONS = 100, 50  # the defaults of `fairseq-ext shortlist`
 SHORTLIST, LEXICON, VOCABULARY_MAP = "shortlist.txt", "lexicon.txt", "vmap.txt"
-SENTENCES = {1: 40, 32: 32, 128: 128}
+SENTENCES = {1: 40, 32: 32, 128: 128}  # sentences to translate, by size of a batch
 MARIAN_OPTIONS = "marian.json"
 Translate = Callable[[list[str]], list[str]]
 

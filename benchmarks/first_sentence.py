@@ -37,7 +37,7 @@ import pictures
 
 TEXT = "¿Dónde está la biblioteca?"
 TOKENS = "w20 w31 w44 w57 w60"
-LONGEST = 20
+LONGEST = 20  # most tokens of a translation
 SHIPPED = "tatoeba-es-en"
 PRE_NORM = ["--encoder-normalize-before", "--decoder-normalize-before"]
 MBART = [*PRE_NORM, "--encoder-learned-pos", "--decoder-learned-pos", "--layernorm-embedding"]
@@ -56,7 +56,7 @@ SHAPES: dict[str, tuple[tuple[int, ...], list[str]]] = {
 }
 """Sizes (see peers.Size) and further flags of each model."""
 DEFAULT_SHAPES = ("Transformer 512", "Transformer 1024", "BMT-1 1024")
-KINDS = {"fp32": "float32", "int8": "int8"}
+KINDS = {"fp32": "float32", "int8": "int8"}  # number formats: our names and CTranslate2's
 SMALL_PAGES = ["/usr/bin/env", "NUMPY_MADVISE_HUGEPAGE=0"]
 OPEN = "import sys, fairseq_ext; fairseq_ext.load(sys.argv[1])"
 CTRANSLATE2_OPEN = """

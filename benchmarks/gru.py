@@ -25,9 +25,8 @@ from linformer import generate
 from peers import Side, Size, sample_of
 
 OPTIMIZER = ["--lr", "1e-3", "--criterion", "label_smoothed_cross_entropy"]
-
-
-GRU, OUTPUTS = "GRU attention", (868, 256)
+GRU = "GRU attention"
+OUTPUTS = (868, 256)  # numbers of values that the output layer of `lstm` reads
 LENGTHS = {  # words of each sentence, </s> included, by the mean of these numbers
     8: [8] * 32,
     24: sorted([20 + i % 9 for i in range(32)], reverse=True),

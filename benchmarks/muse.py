@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from fairseq_ext.muse.convolution import DynamicConvolution, taps_to_the_left
 
 OURS = "ours"
-PATHS = {"fairseq expanded": False, "fairseq unfolded": True}
+PATHS = {"fairseq expanded": False, "fairseq unfolded": True}  # values of fairseq's `unfold`
 KERNELS: dict[str, tuple[int, ...]] = {"gated 3,15": (3, 15), "3": (3,), "15": (15,)}
 PASSES = ("forward", "forward + backward")
 

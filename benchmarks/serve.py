@@ -39,8 +39,8 @@ import serve_systems
 from bench import Cells
 from serve_systems import CTRANSLATE2, ENGINE, NUMBERS, SYSTEMS
 
-OWN = ("json", "checkpoint", "data", "text")  # paths on this machine, which are not saved
-WHAT = "requests"
+PRIVATE = ("json", "checkpoint", "data", "text")  # paths on this machine, which are not saved
+MEASUREMENT = "requests"
 
 
 class Round(NamedTuple):
@@ -188,7 +188,7 @@ def add_cell(cells: Cells, clients: int, rounds: dict[str, list[Round]], count: 
     """Add a cell with the figures of all servers; each round has ``count`` requests."""
     seconds = {name: [trial.seconds for trial in trials] for name, trials in rounds.items()}
     pairs = [(f"{ENGINE} {numbers}", f"{CTRANSLATE2} {numbers}") for numbers in NUMBERS]
-    cells.add(WHAT, clients, seconds, pairs, tokens=count)
+    cells.add(MEASUREMENT, clients, seconds, pairs, tokens=count)
     for row in cells.figures[-len(rounds) :]:
         latencies = sorted(
             latency for trial in rounds[row["candidate"]] for latency in trial.latencies
@@ -208,9 +208,9 @@ def add_cell(cells: Cells, clients: int, rounds: dict[str, list[Round]], count: 
 def draw(cells: Cells, output: Path) -> None:
     """Draw requests per second, and latencies (p50 and p99), over the number of clients."""
     panels = {
-        "requests per second": (WHAT, SYSTEMS, "requests_per_second"),
-        "median, ms": (WHAT, SYSTEMS, "p50_ms"),
-        "99th percentile, ms": (WHAT, SYSTEMS, "p99_ms"),
+        "requests per second": (MEASUREMENT, SYSTEMS, "requests_per_second"),
+        "median, ms": (MEASUREMENT, SYSTEMS, "p50_ms"),
+        "99th percentile, ms": (MEASUREMENT, SYSTEMS, "p99_ms"),
     }
     pictures.draw(cells, panels, output, order=SYSTEMS, xlabel="clients")
 
@@ -244,7 +244,7 @@ def main() -> None:
         for clients in options.clients:
             rounds = load(addresses, requests, clients, options)
             add_cell(cells, clients, rounds, max(options.requests, clients))
-    cells.save(options.json, bench.settings(options, without=OWN))
+    cells.save(options.json, bench.settings(options, without=PRIVATE))
     if options.json is not None:
         draw(cells, options.json)
 

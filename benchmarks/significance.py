@@ -37,13 +37,13 @@ from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.utils import files
 
 RUNS = [(left, right) for left in range(1, 6) for right in range(1, left + 1) if left + right > 2]
-SEEDS = (0.0, 0.15, 0.3, 0.6)  # standard deviation over seeds, in the metric's unit
-NOISE = {"BLEU": 0.33, "chrF": 0.25, "COMET": 0.0025}  # a single run's noise on sentences
-# Standard deviations of the lead on these sentences that all seeds of a system share, each tried.
+SEEDS = (0.0, 0.15, 0.3, 0.6)  # standard deviations of the effect of a run's seed, over UNITS
+# Standard deviations of the effect of the test sentences: on one run, and on all runs of a system.
+NOISE = {"BLEU": 0.33, "chrF": 0.25, "COMET": 0.0025}
 SHARED = {"BLEU": (0.07, 0.3), "chrF": (0.07, 0.3), "COMET": (0.0007, 0.003)}
 UNITS = {"BLEU": 1.0, "chrF": 1.0, "COMET": 0.01}  # true differences, and factors of SEEDS
 SAMPLES = 1000  # samples of the bootstrap
-POOL, WORSE = ("transformer", "muse"), "linformer-8"
+POOL, WORSE = ("transformer", "muse"), "linformer-8"  # systems from which pseudo-runs are made
 GAP = 2.5  # BLEU by which the worse system is below the pool
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fairseq_ext.evaluation import tables
 
-VALUES = {
+VALUES = {  # keys of figures, and their units in tables
     "peak_mib": "MiB",
     "us_per_token": "µs per token",
     "ms": "ms",
