@@ -160,14 +160,17 @@ class Encode:
 
         For each fate, add the numbers of pairs, source tokens and target tokens to ``tally``.
         """
-        for encoded in ordered_map(self._encode_chunk, _cut(pairs), workers):
+        pairs = iter(pairs)
+        chunks = iter(lambda: list(islice(pairs, CHUNK)), [])
+        for encoded in ordered_map(self._encode_chunk, enumerate(chunks), workers):
             for fate, source, target in encoded:
                 _add(tally.setdefault(fate, [0, 0, 0]), source, target)
                 if fate == KEPT:
                     yield f"{self.tag} {source}" if self.tag else source, target
 
     def _encode_chunk(self, numbered: tuple[int, Sequence[RawPair]]) -> list[tuple[str, str, str]]:
-        return list(self(numbered[1], numbered[0]))
+        number, chunk = numbered
+        return list(self(chunk, number * CHUNK + 1))
 
 
 @functools.lru_cache
@@ -182,17 +185,6 @@ def _add(counts: list[int], *pair: str) -> None:
     counts[0] += 1
     for place, tokens in enumerate(pair, start=1):
         counts[place] += tokens.count(" ") + 1 if tokens else 0
-
-
-def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
-    """Cut pairs into chunks, and yield ``(first, chunk)`` for each.
-
-    ``first`` is the number of the chunk's first pair among all pairs, counted from 1.
-    """
-    pairs, first = iter(pairs), 1
-    while chunk := list(islice(pairs, CHUNK)):
-        yield first, chunk
-        first += len(chunk)
 
 
 def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -> list[list[int]]:
