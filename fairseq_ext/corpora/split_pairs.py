@@ -177,11 +177,11 @@ class SplitJob:
             for row, prints, mask in zip(rows, hashes, inside, strict=True):
                 row.append(prints[mask])
         *sides, pairs = map(np.concatenate, rows)
-        is_repeated = np.ones(len(pairs), bool)
-        # Not the first of equal pairs, in the order of parts and lines.
-        is_repeated[np.unique(pairs, return_index=True)[1]] = False
+        # All but the first of equal pairs, in the order of parts and lines.
+        first = np.unique(pairs, return_index=True)[1]
+        repeated = np.delete(np.concatenate(places, axis=1), first, axis=1)
         report = {"distinct": [len(np.unique(side)) for side in sides]}
-        self._finish(name, np.concatenate(places, axis=1)[:, is_repeated], report)
+        self._finish(name, repeated, report)
 
     @property
     def key(self) -> int:
