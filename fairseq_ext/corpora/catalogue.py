@@ -141,12 +141,11 @@ LOWERCASED_FIRST = {
 def _multi30k(pattern: str) -> Corpus:
     """Return Multi30k, English to German.
 
-    ``pattern`` is the address of a file, with {name} (the split) and {side} to fill in.
+    ``pattern`` is the address of a file, with NAME (the split) and {language} to fill in.
     """
 
     def source(name: str) -> Source:
-        english, german = (pattern.format(name=name, side=side) for side in ("en", "de"))
-        return Source(name, (english, german))
+        return _source(name, pattern.replace("NAME", name), "en-de")
 
     raw = pattern.endswith(".gz")
     return Corpus(
@@ -174,8 +173,8 @@ TED = "https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz"
 TED_TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
 
 CORPORA = {
-    "multi30k": _multi30k(MULTI30K + "/raw/{name}.{side}.gz"),
-    "multi30k_tok": _multi30k(MULTI30K + "/tok/{name}.lc.norm.tok.{side}"),
+    "multi30k": _multi30k(MULTI30K + "/raw/NAME.{language}.gz"),
+    "multi30k_tok": _multi30k(MULTI30K + "/tok/NAME.lc.norm.tok.{language}"),
     "iwslt14_de_en": Corpus(
         "de",
         "en",
