@@ -177,6 +177,28 @@ def test_control_symbols_as_words_are_refused_where_nothing_escapes_them(tmp_pat
         next(buffers)
 
 
+@pytest.mark.system
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_preprocess_splits_validation_prefixes_at_commas_but_not_the_training_prefix(
+    split: str, tmp_path: Path
+):
+    texts = tmp_path / ("a,b" if split == "train" else "text")
+    texts.mkdir()
+    for side in ("en", "de"):
+        for name in ("train", "valid", "other"):
+            write_lines(texts / f"{name}.{side}", ["a b"])
+    Pipeline("en", "de").save(texts)
+    if split == "train":
+        words = ["--trainpref", texts / "train"]
+    else:
+        dictionary = write_lines(tmp_path / "dict.txt", ["a 1", "b 1"])
+        words = ["--srcdict", dictionary, "--tgtdict", dictionary]
+        words += ["--validpref", f"{texts / 'valid'},{texts / 'other'}"]
+    words += ["--source-lang", "en", "--target-lang", "de"]
+    fairseq("preprocess", *words, "--destdir", tmp_path / "bin")
+    assert (tmp_path / "bin" / FILE).read_bytes() == (texts / FILE).read_bytes()
+
+
 def test_bytes_of_a_model_make_no_further_lines(tmp_path: Path):
     """Pieces of single bytes let a model write any character, line feeds among them."""
     sentencepiece = pytest.importorskip("sentencepiece")

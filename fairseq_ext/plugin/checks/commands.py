@@ -289,8 +289,8 @@ def _preprocess(original: Callable, args: Namespace) -> None:
         logger.addFilter(rename)
         try:
             original(Namespace(**{**vars(args), "destdir": str(stage)}))
-            prefix = (args.trainpref or args.validpref or args.testpref or "").split(",")[0]
-            if prefix and (steps := pipeline.load(Path(prefix).parent)):
+            prefixes = _text_prefixes(args)
+            if prefixes and (steps := pipeline.load(Path(prefixes[0][1]).parent)):
                 pipeline.require_same(destdir, steps)
                 steps.save(stage)
         finally:
@@ -342,12 +342,17 @@ def _require_same_dictionaries(stage: Path, folder: Path) -> None:
             )
 
 
-def _check_texts(args: Namespace) -> None:
-    """Check the texts of every split; source and target need equal numbers of lines."""
+def _text_prefixes(args: Namespace) -> list[tuple[str, str]]:
+    """List the splits with their path prefixes; only `--trainpref` may contain a comma."""
     prefixes = [("train", args.trainpref)] if args.trainpref else []
     for split, prefix_list in (("valid", args.validpref), ("test", args.testpref)):
         prefixes += [(split, prefix) for prefix in prefix_list.split(",")] if prefix_list else []
-    for split, prefix in prefixes:
+    return prefixes
+
+
+def _check_texts(args: Namespace) -> None:
+    """Check the texts of every split; source and target need equal numbers of lines."""
+    for split, prefix in _text_prefixes(args):
         source = f"{prefix}.{args.source_lang}" if args.source_lang else prefix
         if args.only_source:  # language modelling: documents, with empty lines between them
             checks.check_text(source, empty_lines=True, max_tokens=None, controls=False)
