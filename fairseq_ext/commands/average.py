@@ -13,6 +13,7 @@ def add(commands: options.Subparsers) -> None:
         "average",
         help="average the weights of checkpoints",
         description="Write the mean of several checkpoints' weights as one checkpoint.",
+        example="fairseq-ext average --dir checkpoints --last-epochs 5 -o average.pt",
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(

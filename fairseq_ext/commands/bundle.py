@@ -24,6 +24,7 @@ def add(commands: options.Subparsers) -> None:
         description="Write weights, options, dictionaries, text steps and a model card into one "
         "folder or archive. A bundle can be used wherever a checkpoint can, and nothing in it is "
         "pickled. Average checkpoints first.",
+        example="fairseq-ext bundle checkpoints/average.pt --numbers int8 -o my-model",
     )
     option = parser.add_argument
     option(
@@ -138,6 +139,7 @@ def add_trim(commands: options.Subparsers) -> None:
         "tokens, single characters, language tokens and fairseq's special symbols. The rows of all "
         "other symbols are removed from embeddings and output projection. The logits of the "
         "remaining tokens do not change.",
+        example="fairseq-ext trim en-de --for train.en train.de -o en-de-small",
     )
     _add_model(parser, "; `fairseq-ext bundle` makes one from another model")
     parser.add_argument(
@@ -180,6 +182,7 @@ def add_describe(commands: options.Subparsers) -> None:
         help="check a bundle, and list its parts and their sizes",
         description="Read and check a bundle; print its architecture, languages, text steps and "
         "operations, and the bytes of each kind of data.",
+        example="fairseq-ext describe tatoeba-es-en",
     )
     _add_model(parser)
     options.add_json(parser, "the sizes")
@@ -205,6 +208,7 @@ def add_export(commands: options.Subparsers) -> None:
         "With --to, write a model of fairseq's Transformer for CTranslate2 or "
         "for Hugging Face's transformers instead, with its dictionaries as tokenizer. That model "
         "reads tokens, which fairseq_ext.text.pipeline makes from text by the text.json in OUT.",
+        example="fairseq-ext export tatoeba-es-en -o model.pt",
     )
     _add_model(parser, "; with --to also a checkpoint, the folder of a run or a published model")
     output = "checkpoint to write, without optimizer state; with --to a new folder"
@@ -243,6 +247,7 @@ def add_push(commands: options.Subparsers) -> None:
         description="Put a bundle onto the Hugging Face Hub in one commit, which also deletes "
         "files that only the previous bundle has. Log in first, with `hf auth login` or HF_TOKEN. "
         "Then `fairseq-ext translate --path ORG/NAME@COMMIT` translates with it anywhere.",
+        example="fairseq-ext push my-model my-name/my-model",
     )
     option = parser.add_argument
     option("bundle", type=Path, metavar="BUNDLE", help="output of `fairseq-ext bundle`")
@@ -265,6 +270,7 @@ def add_models(commands: options.Subparsers) -> None:
         help="list the trained models that come with the plugin",
         description="List the trained models that come with the plugin: languages, architecture "
         "and size. `translate --model`, `serve` and `demo` take their names.",
+        example="fairseq-ext models",
     )
     options.add_json(parser, "the list")
     parser.set_defaults(run=_models)

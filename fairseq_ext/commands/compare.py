@@ -87,6 +87,7 @@ def add(commands: options.Subparsers) -> None:
         help="compare systems on one test set: quality, significance, size, speed",
         description="Compare outputs of fairseq-generate for one test set: BLEU and chrF with 95% "
         "intervals, significance against a baseline, size and speed.",
+        example="fairseq-ext compare --system gru=a.txt --system muse=b.txt --ref test.en",
     )
     for kind in (evaluation_options.ReferenceOptions, Request, evaluation_options.TokenizerOptions):
         add_options(parser, kind)

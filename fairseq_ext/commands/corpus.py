@@ -19,6 +19,7 @@ def add(commands: options.Subparsers) -> None:
         help="make a corpus from the literature, Tatoeba, or pairs of sentences",
         description="Make a corpus for fairseq-preprocess. `corpus NAME --help` lists the options "
         "of a corpus.",
+        example="fairseq-ext corpus pairs --help",
     )
     names = parser.add_subparsers(required=True, metavar="NAME", title="corpora", dest="corpus")
     first, *aliases = sorted(CORPORA)
@@ -28,12 +29,15 @@ def add(commands: options.Subparsers) -> None:
         aliases=aliases,
         help=OFFICIAL.summary,
         description=f"Corpora of the literature, from their official archives: {listed}.",
+        example=OFFICIAL.example,
     )
     add_options(subparser, OFFICIAL.options)
     subparser.set_defaults(run=OFFICIAL.run)
     for name, command in OTHERS.items():
         description = f"{name}: {command.summary}."
-        subparser = names.add_parser(name, help=command.summary, description=description)
+        subparser = names.add_parser(
+            name, help=command.summary, description=description, example=command.example
+        )
         add_options(subparser, command.options)
         subparser.set_defaults(run=command.run)
 
@@ -46,6 +50,7 @@ def add_prepare(commands: options.Subparsers) -> None:
         "whose codes are the endings (train.de, train.en). Copy them (as Moses tokens with "
         "--tokenize), and add text.json, which tells the other commands how the text was prepared. "
         "`fairseq-ext subwords` comes next.",
+        example=PREPARE.example,
     )
     add_options(parser, PREPARE.options)
     parser.set_defaults(run=PREPARE.run)
@@ -68,6 +73,7 @@ def add_subwords(commands: options.Subparsers) -> None:
         "write every file of TEXT as subwords, with text.json, which tells the other commands how "
         "the subwords were made. With --like, prepare raw text with the steps and subwords of a "
         "model instead.",
+        example="fairseq-ext subwords prepared --src de --tgt en --size 8000 -o bpe",
     )
     _add_folders(parser)
     option = parser.add_argument
@@ -130,6 +136,7 @@ def add_binarize(commands: options.Subparsers) -> None:
         "dictionary for all, and print the data argument that makes fairseq-train open the next "
         "shard in each epoch. Several workers may share the folder, and a restarted worker "
         "continues with the missing shards.",
+        example="fairseq-ext binarize bpe --src de --tgt en --shards 20 -o data-bin",
     )
     _add_folders(parser)
     option = parser.add_argument

@@ -58,6 +58,7 @@ def add(commands: options.Subparsers) -> None:
         help="serve a local web page where models translate a sentence side by side",
         description="Serve a page on which you type a sentence, choose systems, and see their "
         "translations, with a heat map of attention if a model has it. Ctrl-C ends it.",
+        example="fairseq-ext demo muse=tatoeba-es-en bmt=tatoeba-es-en-bmt-1",
     )
     add_options(parser, Request)
     add_options(parser, SearchOptions, SEARCH)

@@ -55,6 +55,7 @@ def add(commands: options.Subparsers) -> None:
         help="check the installation and name the cure of each problem",
         description="Print the result of each check, with the cure of each problem; exit with "
         "status 1 if something essential is wrong.",
+        example="fairseq-ext doctor --patches",
     )
     parser.add_argument(
         "--patches",
@@ -265,5 +266,6 @@ def add_user_dir(commands: options.Subparsers) -> None:
         help="print the folder to give to fairseq's --user-dir",
         description="Print the folder of the plugin, which fairseq's commands take as --user-dir: "
         'fairseq-train … --user-dir "$(fairseq-ext user-dir)"',
+        example='fairseq-train data-bin --user-dir "$(fairseq-ext user-dir)" --arch gru_attention',
     )
     parser.set_defaults(run=lambda _: print(USER_DIR))

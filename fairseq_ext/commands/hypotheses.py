@@ -17,6 +17,7 @@ def add(commands: options.Subparsers) -> None:
         help="extract the translations from fairseq-generate's output, in corpus order",
         description="Write the translation of each sentence of the corpus on a line, in corpus "
         "order; a missing sentence is an error.",
+        example="fairseq-ext hypotheses generated.txt --detokenize en -o hypotheses.en",
     )
     options.add_generated(parser)
     evaluation_options.add_undoing(parser, pieces=True)
@@ -101,6 +102,7 @@ def add_mbr(commands: options.Subparsers) -> None:
         "mbr",
         help="choose among sampled translations by minimum Bayes risk",
         description="For each sentence, choose the sample that agrees best with all samples.",
+        example="fairseq-ext mbr generated.txt --num-candidates 32 --utility chrf -o chosen.en",
     )
     for kind in (Request, evaluation_options.TokenizerOptions, evaluation_options.ProcessOptions):
         add_options(parser, kind)

@@ -20,6 +20,7 @@ def add(commands: options.Subparsers) -> None:
         "plot",
         help="draw learning curves, attention, gates, or BLEU by length, as PNG or SVG",
         description="Draw a PNG, or an SVG if OUT ends in .svg; OUT.json has its numbers.",
+        example="fairseq-ext plot curves --help",
     )
     pictures = parser.add_subparsers(required=True, metavar="PICTURE")
     for add_picture in (_add_curves, _add_alignment, _add_lengths):
@@ -34,6 +35,7 @@ def _add_curves(pictures: options.Subparsers) -> None:
         "curves",
         help="loss, perplexity and BLEU over updates",
         description="Draw the learning curves of one or several runs.",
+        example="fairseq-ext plot curves --log runs/gru --log muse=muse/train.log -o curves.png",
     )
     parser.add_argument(
         "--log",
@@ -80,6 +82,7 @@ def _add_alignment(pictures: options.Subparsers) -> None:
         "alignment",
         help="attention of single sentences",
         description="Draw heat maps of attention: translation in rows, source in columns.",
+        example="fairseq-ext plot alignment generated.txt --index 0 1 -o alignment.png",
     )
     options.add_generated(parser)
     parser.add_argument(
@@ -120,6 +123,8 @@ def _add_lengths(pictures: options.Subparsers) -> None:
         help="BLEU by the length of the source",
         description="Draw BLEU by sentence length, for one or several systems. Lengths count "
         "source words, with subword pieces joined, or characters if the source has no spaces.",
+        example="fairseq-ext plot lengths --system gru=a.txt --system muse=b.txt "
+        "--ref test.en -o lengths.png",
     )
     parser.add_argument(
         "--system",

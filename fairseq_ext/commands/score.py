@@ -59,6 +59,7 @@ def add(commands: options.Subparsers) -> None:
         "score",
         help="compute BLEU, chrF and COMET, with signatures",
         description="Score detokenized text or fairseq-generate's output against a reference.",
+        example="fairseq-ext score --hyp hypotheses.en --ref test.en",
     )
     add_options(parser, evaluation_options.ReferenceOptions)
     translations = parser.add_mutually_exclusive_group(required=True)

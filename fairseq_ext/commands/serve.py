@@ -25,6 +25,7 @@ def add(commands: options.Subparsers) -> None:
         "/health and /metrics (for Prometheus). A page for translating is at /, the description of "
         "the interface at /docs. Concurrent requests are translated together. After SIGTERM or "
         "Ctrl-C, running requests finish; a second signal stops at once.",
+        example="fairseq-ext serve tatoeba-es-en tatoeba-en-es --port 5000",
     )
     add_options(parser, Settings)
     add_options(parser.add_argument_group("limits"), Limits)

@@ -26,6 +26,7 @@ def add(commands: options.Subparsers) -> None:
         "token (IBM model 1), and list the most probable target tokens for each source token, and "
         "the most frequent ones for all. `translate`, fairseq-generate and fairseq-interactive "
         "take this shortlist with --shortlist; `bundle --shortlist` puts it into the model.",
+        example="fairseq-ext shortlist data-bin -o shortlist.txt",
     )
     parser.add_argument(
         "data", type=Path, metavar="DATA", help="folder of fairseq-preprocess with training data"

@@ -141,6 +141,7 @@ def add(commands: options.Subparsers) -> None:
         "line, in the same order. With --nbest above 1, each translation is a line of four columns "
         "separated by tabs: line number (from 1), rank (from 1), score (log-probability in base 2, "
         "as fairseq-generate prints it), text.",
+        example="fairseq-ext translate --model tatoeba-es-en 'Hola. ¿Cómo estás?'",
     )
     models = parser.add_mutually_exclusive_group(required=True)
     models.add_argument(

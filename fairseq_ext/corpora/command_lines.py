@@ -336,7 +336,7 @@ class MixOptions(PreparedCorpus):
 
 
 class CommandLine(NamedTuple):
-    """A command: the dataclass of its options, its function, and its line in ``--help``.
+    """A command: its options, its function, its line in ``--help``, and an example of its use.
 
     ``place`` names the function as ``MODULE.FUNCTION``, with a module of this folder. The function
     takes the options, and returns the text to print.
@@ -345,6 +345,7 @@ class CommandLine(NamedTuple):
     options: type
     place: str
     summary: str
+    example: str
 
     def run(self, args: argparse.Namespace) -> int:
         """Run the command with its options from ``args``; return the exit status."""
@@ -358,39 +359,57 @@ OFFICIAL = CommandLine(
     OfficialOptions,
     "official.run",
     "corpora of papers, made from official archives as the papers say",
+    "fairseq-ext corpus multi30k -o multi30k",
 )
 PREPARE = CommandLine(
-    OwnTextOptions, "own_text.run", "check your own text and copy it, with --tokenize as tokens"
+    OwnTextOptions,
+    "own_text.run",
+    "check your own text and copy it, with --tokenize as tokens",
+    "fairseq-ext prepare --data text --src de --tgt en --tokenize -o prepared",
 )
 OTHERS = {
     "tatoeba": CommandLine(
-        TatoebaOptions, "tatoeba.run", "Spanish-English sentences that come with this package"
+        TatoebaOptions,
+        "tatoeba.run",
+        "Spanish-English sentences that come with this package",
+        "fairseq-ext corpus tatoeba --src es --tgt en -o text",
     ),
     "pairs": CommandLine(
         PairOptions,
         "split_pairs.run",
         "sentence pairs, split into train, valid and test without leaks",
+        "fairseq-ext corpus pairs --source my.de --target my.en --src de --tgt en -o text",
     ),
     "translations": CommandLine(
         TranslationOptions,
         "translation_files.run",
         "sentence pairs from gettext, TMX, XLIFF, help pages and test sets of WMT",
+        "fairseq-ext corpus translations po/ --src en --tgt de -o pairs.tsv",
     ),
     "contamination": CommandLine(
         ContaminationOptions,
         "contamination.run",
         "test sentences that occur, exactly or nearly, in the training text",
+        "fairseq-ext corpus contamination test.en --training train.en",
     ),
     "noise": CommandLine(
-        NoiseOptions, "noise.run", "a test set with typing errors, another case or no punctuation"
+        NoiseOptions,
+        "noise.run",
+        "a test set with typing errors, another case or no punctuation",
+        "fairseq-ext corpus noise test.de --kind typos --seed 1 -o test.typos.de",
     ),
     "monolingual": CommandLine(
-        MonolingualOptions, "synthetic.write_side", "one side of a prepared corpus as plain text"
+        MonolingualOptions,
+        "synthetic.write_side",
+        "one side of a prepared corpus as plain text",
+        "fairseq-ext corpus monolingual --data text --src de --tgt en --language en -o plain.en",
     ),
     "mix": CommandLine(
         MixOptions,
         "synthetic.run",
         "a prepared corpus plus synthetic pairs, of which a model wrote one side",
+        "fairseq-ext corpus mix --data text --src de --tgt en --source back.de "
+        "--target plain.en -o mixed --tag '<BT>'",
     ),
 }
 """The commands of corpora that are not in the catalogue, by name."""

@@ -20,9 +20,14 @@ REGISTRIES = ("--arch", "--task", "--criterion")  # fairseq's options for names 
 
 
 class Parser(argparse.ArgumentParser):
-    """An ``ArgumentParser`` with an example in its help and one-line errors."""
+    """An ``ArgumentParser`` with an example in its help and one-line errors.
 
-    example = ""  # a command line, shown at the end of the help
+    ``example`` is a command line, shown at the end of the help.
+    """
+
+    def __init__(self, *args: Any, example: str = "", **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.example = example
 
     def format_help(self) -> str:
         """Return argparse's help, then the example on a single line, which can be copied."""

@@ -15,8 +15,8 @@ def add(commands: options.Subparsers) -> None:
         description="Fit L = alpha (base_e/Ne)^p_e (base_d/Nd)^p_d + L_inf to models with growing "
         "encoders and models with growing decoders together, one law for each family and dataset, "
         "with 95 % confidence intervals.",
+        example="fairseq-ext scaling-fit losses.json -o law.png",
     )
-    parser.example = "fairseq-ext scaling-fit losses.json -o law.png"
     parser.add_argument(
         "table",
         type=Path,

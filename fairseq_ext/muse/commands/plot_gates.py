@@ -33,6 +33,7 @@ def add(pictures: options.Subparsers) -> None:
         help="learned share of each convolution kernel in each layer of a MUSE model",
         description="Draw the share of each convolution kernel in each layer of a MUSE model. The "
         "checkpoint has these shares as learned gates, so no data is needed.",
+        example="fairseq-ext plot gates checkpoints/average.pt -o gates.png",
     )
     parser.add_argument(
         "checkpoint",
@@ -40,7 +41,6 @@ def add(pictures: options.Subparsers) -> None:
         metavar="CHECKPOINT",
         help="checkpoint of a MUSE model with several kernels in a layer",
     )
-    parser.example = "fairseq-ext plot gates checkpoints/average.pt -o gates.png"
     options.add_picture_output(parser)
     parser.set_defaults(run=_plot_gates)
 
