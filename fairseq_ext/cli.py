@@ -92,7 +92,7 @@ def _open_closed_streams() -> None:
 
 
 def build_parser(only: str | None = None) -> Parser:
-    """Build the parser of ``fairseq-ext`` with all subcommands, or with ``only`` if it is one."""
+    """Build the parser of ``fairseq-ext``, with the subcommand ``only`` or else with all."""
     parser = Parser(
         prog="fairseq-ext",
         usage="%(prog)s [-h] [--version] COMMAND ...",

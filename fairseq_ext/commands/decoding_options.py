@@ -100,7 +100,7 @@ class SearchOptions:
     )
 
     def check(self) -> None:
-        """Raise ConfigError for an option that has no effect with ``--sampling`` or ``--mbr``."""
+        """Raise ConfigError for an option without effect, such as ``--seed`` in a search."""
         mode = "sampling" if self.sampling else "search" if self.mbr is None else "mbr"
         if self.mbr is not None:
             require_at_least(self, mbr=1)
@@ -170,9 +170,9 @@ def chosen_codec(
     """Make the codec, which turns a line of text into tokens and a line of tokens into text.
 
     The first ``text.json`` in ``folders``, if there is one, gives the steps, and each of the
-    ``options`` that is set replaces a step. If ``constraints`` is True, a line may have target
-    texts after the source, separated by tabs. Raise ConfigError for ``--keep-tokens`` if no step
-    makes Moses tokens.
+    ``options`` that is set replaces a step. If ``constraints`` is True, a line may have constraints
+    after the source: target texts, separated by tabs. Raise ConfigError for ``--keep-tokens`` if no
+    step makes Moses tokens.
     """
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text import pipeline

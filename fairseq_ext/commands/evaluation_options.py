@@ -2,7 +2,7 @@
 
 The options name the reference, metrics, BLEU's tokenizer, and the steps that turn translations into
 text. ``score``, ``compare``, ``plot lengths``, ``hypotheses`` and ``mbr`` each take some of them.
-If no option names the steps, they come from ``text.json`` in the folder of the run that made the
+If no option names the steps, they come from the ``text.json`` of the run that made the
 translations. This file records how the run's text became tokens.
 """
 
@@ -144,8 +144,8 @@ class MetricOptions:
         """Return the file with the source sentences: ``--source``, or the source of the test set.
 
         Return None if there is no such file, or if neither a neural metric nor a measurement of
-        ``latency`` needs it. Raise ConfigError for an unknown metric, or for an option that goes
-        with a neural metric but has none.
+        ``latency`` needs it. Raise ConfigError for an unknown metric, or for an option of neural
+        metrics without such a metric.
         """
         from fairseq_ext.evaluation.score import TEXT_METRICS
 

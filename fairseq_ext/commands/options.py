@@ -1,4 +1,4 @@
-"""Arguments and output that several subcommands share."""
+"""Arguments, checks of paths, and output that several subcommands share."""
 
 import argparse
 import contextlib

@@ -27,7 +27,7 @@ Languages = tuple[str | None, str | None]  # source and target; None: the traini
 
 
 class Opened(NamedTuple):
-    """A model that is ready to translate, with its files."""
+    """A model that is ready to translate, with the folders and versions of its files."""
 
     translator: Translates
     folders: Sequence[Path]  # where its text.json may be; the first that has one is used
@@ -139,7 +139,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _defaults(paths: Sequence[Path]) -> SearchDefaults:
-    """Return the search defaults of the first bundle; {} if a model is no bundle for the engine."""
+    """Return the search defaults of a bundle or of an ensemble's first bundle; {} for others."""
     if not bundle.is_bundle(paths[0]) or not all(map(bundle.has_program, paths[1:])):
         return {}
     defaults = bundle.read(paths[0]).search

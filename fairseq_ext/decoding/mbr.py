@@ -87,7 +87,7 @@ class NeuralUtility:
 
 
 class MbrsUtility:
-    """A metric of the library ``mbrs`` as utility; it is negated if smaller values are better."""
+    """A metric of the library ``mbrs`` as utility, negated if its smaller values are better."""
 
     def __init__(self, name: str, options: Mapping[str, str]) -> None:
         try:

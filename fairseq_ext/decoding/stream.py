@@ -33,7 +33,7 @@ class TextCodec(NamedTuple):
         return self._replace(encode=encode)
 
     def ranked(self, candidates: Sequence[Candidate]) -> "Ranked":
-        """Turn the translations of a sentence into text; return both."""
+        """Return the translations of a sentence, as text and as tokens."""
         return Ranked([self.decode(candidate.tokens) for candidate in candidates], candidates)
 
 
