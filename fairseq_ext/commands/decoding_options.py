@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 MODEL_DEFAULTS = ("beam", "lenpen", "max_len_a", "max_len_b")
 """Options for which a model may have defaults."""
-SEARCH = ("constraints", "beam", "nbest", "lenpen", "gnmt_lenpen")
-DRAWS = ("epsilon_sampling", "sampling_topk", "seed")
+SEARCH = ("constraints", "beam", "nbest", "lenpen", "gnmt_lenpen")  # options of a search
+DRAWS = ("epsilon_sampling", "sampling_topk", "seed")  # options of samples
 EPSILON, UTILITY = 0.02, "chrf"  # defaults of --epsilon-sampling and --utility with --mbr
 OPTIONS_OF_MODE = {"search": SEARCH, "sampling": ("nbest", *DRAWS), "mbr": (*DRAWS, "utility")}
 """The options in ``SEARCH``, ``DRAWS`` and ``utility`` that have an effect in each mode."""

@@ -196,7 +196,7 @@ class UndoingOptions:
     @property
     def is_default(self) -> bool:
         """Whether none of these options is set."""
-        return self.detokenize is None and not self.keep_tokens and self.remove_bpe is None
+        return self == UndoingOptions()
 
     def undoing(self, generated: Sequence[Path], subwords: str = "joined") -> Postprocessor:
         """Return the object that turns one system's translations into text.
