@@ -103,21 +103,16 @@ def _foreign_feature(model: Any, task: TranslationTask, architecture: str) -> st
     for name in model.state_dict():
         if not STATE.fullmatch(name):
             return f"weight like `{name}`"
-    cfg, norms = decoder.cfg, (encoder.layernorm_embedding, decoder.layernorm_embedding)
+    cfg = decoder.cfg
     for side in (encoder, decoder):
         if not isinstance(side.embed_positions, POSITIONS):
             return "model without positions"
         if (side.layer_norm is not None) != cfg.encoder.normalize_before:
             return "norm before the sublayers of one side alone, or without a final norm"
-        head_width = side.embed_tokens.embedding_dim // side.layers[0].self_attn.num_heads
-        if any(float(layer.self_attn.scaling) != head_width**-0.5 for layer in side.layers):
-            return "other scale of attention"
     if type(encoder.embed_positions) is not type(decoder.embed_positions):
         return "positions that are learned on one side alone"
     if cfg.encoder.normalize_before != cfg.decoder.normalize_before:
         return "norm before the sublayers of one side alone"
-    if (norms[0] is None) != (norms[1] is None):
-        return "norm of one side's embeddings alone"
     for option in ("cross_self_attention", "no_cross_attention"):
         if getattr(cfg, option, False):
             return f"`--{option.replace('_', '-')}`"
