@@ -289,7 +289,7 @@ def encode_program(program: Program) -> dict[str, Any]:
     return {
         "symbols": program.symbols,
         **{name: getattr(program, name) for name in LIMITS},
-        "shapes": [(shape.width, Phase(shape.phase).name, shape.rows) for shape in program.shapes],
+        "shapes": [(shape.width, shape.phase.name, shape.rows) for shape in program.shapes],
         **{
             name: [(operation.code.name, *operation[1:]) for operation in getattr(program, name)]
             for name in LISTS
