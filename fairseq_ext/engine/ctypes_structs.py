@@ -72,9 +72,9 @@ def address(array: np.ndarray | None) -> int | None:
 def weight(packed: Packed) -> Weight:
     """Return the C structure of a weight; it points to the weight's arrays, and copies nothing."""
     scales, sums = map(address, (packed.scales, packed.sums))
-    how, bound, divisor = packed.reading
+    method, bound, divisor = packed.reading
     return Weight(
-        *(packed.kind, program.READINGS.index(how), packed.inputs, packed.outputs),
+        *(packed.kind, program.READINGS.index(method), packed.inputs, packed.outputs),
         *(packed.values.ctypes.data, scales, sums, bound, divisor),
     )
 

@@ -275,7 +275,7 @@ class Team:
         with self._free.held():
             if self._process != os.getpid():  # a forked child has no other threads
                 self._start()
-            started = [
+            futures = [
                 self._pool.submit(
                     worker.translate,
                     sentences[part],
@@ -286,8 +286,8 @@ class Team:
                 )
                 for worker, part in zip(self._workers, parts, strict=False)
             ]
-            wait(started)  # even after an error, because the next call needs these workers
-            for part, future in zip(parts, started, strict=True):
+            wait(futures)  # even after an error, because the next call needs these workers
+            for part, future in zip(parts, futures, strict=True):
                 translations[part] = future.result()
         return translations
 

@@ -137,16 +137,16 @@ READINGS = ("floats", "largest", "mean", "bound")
 class Reading(NamedTuple):
     """The way in which a product with a binary weight binarizes its inputs.
 
-    If ``how`` is ``floats``, inputs stay as they are. Otherwise an input x becomes
-    ``sign(x) · level / divisor``. ``how`` says what the level is:
+    If ``method`` is ``floats``, inputs stay as they are. Otherwise an input x becomes
+    ``sign(x) · level / divisor``, and ``method`` says what the level is:
 
     - ``largest``: half of the largest magnitude in the row of x;
     - ``mean``: the mean magnitude of the row;
     - ``bound``: half of the field ``bound``.
     """
 
-    how: str = "floats"  # one of READINGS
-    bound: float = 0.0  # used only if `how` is `bound`
+    method: str = "floats"  # one of READINGS
+    bound: float = 0.0  # used only if `method` is `bound`
     divisor: float = 1.0
 
 

@@ -85,8 +85,8 @@ def is_sound(weight: Packed) -> bool:
         inputs > LONGEST_SUM or np.abs(weight.sums.astype(int)).max() > bound
     ):
         return False
-    how, *levels = weight.reading
-    return how in programs.READINGS and _are_finite(levels)
+    method, *levels = weight.reading
+    return method in programs.READINGS and _are_finite(levels)
 
 
 def _are_finite(numbers: Sequence[float]) -> bool:
@@ -352,9 +352,9 @@ class _Verifier:
         self.plain(op.weights[0], heads * count)
 
     def check_recur(self, op: Operation) -> None:
-        (how,) = op.ints
-        _require(0 <= how <= programs.BACKWARDS | programs.CELLS, "its flags are unknown")
-        parts, gates = (2, 4) if how & programs.CELLS else (1, 3)
+        (flags,) = op.ints
+        _require(0 <= flags <= programs.BACKWARDS | programs.CELLS, "its flags are unknown")
+        parts, gates = (2, 4) if flags & programs.CELLS else (1, 3)
         width = op.out.width // parts
         _require(width * parts == op.out.width, "its rows are not states with cells")
         self.read(op.inputs[0], Phase.TOKENS, width=gates * width)

@@ -299,8 +299,8 @@ class Writer(Program):
         ``[4H, H]``, and the rows of ``out`` are ``[state; cell]``, 2H columns.
         """
         weights = (self.matrix(weight), self.matrix(bias, plain=True))
-        how = programs.BACKWARDS * backwards | programs.CELLS * cells
-        return self.write(Operation(Code.RECUR, out, (gates,), weights, (how,)))
+        flags = programs.BACKWARDS * backwards | programs.CELLS * cells
+        return self.write(Operation(Code.RECUR, out, (gates,), weights, (flags,)))
 
     def pick(self, x: Columns, out: Columns, first: bool) -> Columns:
         """Copy one row of ``x`` per sentence to ``out``: the first if ``first``, else the last."""

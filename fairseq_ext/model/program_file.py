@@ -196,7 +196,7 @@ def _matrices(
                 raise DataError("an array of a product is not a matrix")
             yield Matrix(matrix, plain)
             continue
-        inputs, (how, *sizes) = int32(entry["inputs"]), entry["reading"]
+        inputs, (method, *sizes) = int32(entry["inputs"]), entry["reading"]
         ternary = entry.get("ternary", False)
         signs = tensors.signs(entry["signs"], inputs)
         if signs is None:
@@ -208,7 +208,7 @@ def _matrices(
             signs = Signs.packed(values, levels, ternary)
         if ternary is not (signs.plus is not None):
             raise DataError("an array is neither binary nor ternary")
-        yield replace(signs, reading=Reading(how, *map(float, sizes)))
+        yield replace(signs, reading=Reading(method, *map(float, sizes)))
 
 
 def require_agreement(manifest: bundle.Bundle, content: dict[str, Any], program: Program) -> None:

@@ -343,19 +343,19 @@ class Executor:
                     stage = self._moved(stage, larger, range(len(places)))
                 stage.run()
                 steps += 1
-            still = stage.state["open"][: len(places)].tolist()
-            going = [row for row, is_open in enumerate(still) if is_open]
-            if 2 * len(going) > stage.sizes.sentences:
+            open_flags = stage.state["open"][: len(places)].tolist()
+            open_rows = [row for row, is_open in enumerate(open_flags) if is_open]
+            if 2 * len(open_rows) > stage.sizes.sentences:
                 continue
-            finished = [row for row, is_open in enumerate(still) if not is_open]
-            finished_lengths = [lengths[places[row]] for row in finished]
-            results = collect(stage, finished, finished_lengths)
-            for row, hypotheses in zip(finished, results, strict=True):
+            finished_rows = [row for row, is_open in enumerate(open_flags) if not is_open]
+            finished_lengths = [lengths[places[row]] for row in finished_rows]
+            results = collect(stage, finished_rows, finished_lengths)
+            for row, hypotheses in zip(finished_rows, results, strict=True):
                 translations[places[row]] = hypotheses
-            places = [places[row] for row in going]
+            places = [places[row] for row in open_rows]
             if places:
                 smaller = stage.sizes._replace(sentences=rounded(len(places)))
-                stage = self._moved(stage, smaller, going)
+                stage = self._moved(stage, smaller, open_rows)
         return translations
 
     def _stage(self, rules: Rules, sizes: Sizes) -> Stage:

@@ -58,16 +58,16 @@ def product(x: Tensor, weight: Tensor | BinaryWeight, bias: Tensor | None) -> Te
     """Compute ``x W^T + b``; if W is binary, first binarize ``x`` as ``weight.reading`` says."""
     if isinstance(weight, Tensor):
         return F.linear(x, weight, bias)
-    how, bound, divisor = weight.reading
+    method, bound, divisor = weight.reading
     scale = weight.levels / divisor
-    if how != "floats":
+    if method != "floats":
         size = x.abs()
         levels: dict[str, Callable[[], Tensor | float]] = {
             "largest": lambda: 0.5 * size.amax(-1, keepdim=True),
             "mean": lambda: size.mean(-1, keepdim=True),
             "bound": lambda: 0.5 * bound,
         }
-        scale, x = scale * levels[how](), signs_of(x)
+        scale, x = scale * levels[method](), signs_of(x)
     y = F.linear(x, weight.signs) * scale
     return y if bias is None else y + bias
 
@@ -107,16 +107,16 @@ def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     return scores.softmax(-1)
 
 
-def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -> Tensor:
+def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, method: int) -> Tensor:
     """Binarize attention weights; return ``Σ_j weights_j values_j``, like ``mix`` in machine.c.
 
     ``weights`` is ``[…, Q, N]``. ``values`` is binary, ``[…, N, width of a head]``. The sum is over
-    the keys j for which ``mask`` is true, or over all keys if it is None. ``how`` is the number of
-    a way to binarize weights in :data:`fairseq_ext.engine.program.WEIGHTS`.
+    the keys j for which ``mask`` is true, or over all keys if it is None. ``method`` is a
+    number in :data:`fairseq_ext.engine.program.WEIGHTS`.
     """
     counted = weights * (2 * values.select(-1, 0).abs().float()).unsqueeze(-2)
     largest = counted.amax(-1, keepdim=True)
-    unsigned = how == programs.WEIGHTS["unsigned"]
+    unsigned = method == programs.WEIGHTS["unsigned"]
     share = counted >= 0.5 * largest if unsigned else torch.ones_like(counted, dtype=torch.bool)
     if mask is not None:
         share = share & mask
