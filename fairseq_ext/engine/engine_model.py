@@ -36,7 +36,6 @@ class EngineModel:
     program: Program
     weights: Sequence[Packed]
     architecture: str  # name of the model in fairseq
-    numbers: str  # format of the weights: `fp32`, `bf16`, `int8`
     src: str
     tgt: str
     source: Sequence[str]  # symbols of the source dictionary, fairseq's special symbols first

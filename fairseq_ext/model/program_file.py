@@ -162,7 +162,7 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
         listed = shortlist.read(manifest.folder / bundle.SHORTLIST, source, target)
     verify(program, weights)
     model = EngineModel(
-        *(program, weights, manifest.architecture, numbers, manifest.src, manifest.tgt),
+        *(program, weights, manifest.architecture, manifest.src, manifest.tgt),
         *(source, target, content["begins"], content["cut"]),
         affixes=tuple(map(tuple, content.get("affixes", NO_AFFIXES))),
         search=manifest.search,

@@ -58,7 +58,7 @@ def engine_model(
     return EngineModel(
         program,
         [pack(matrix, numbers) for matrix in program.matrices],
-        *(name, numbers, task.cfg.source_lang, task.cfg.target_lang),
+        *(name, task.cfg.source_lang, task.cfg.target_lang),
         *(task.source_dictionary.symbols, task.target_dictionary.symbols),
         *(begins, cut),
     )
