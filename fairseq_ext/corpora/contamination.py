@@ -26,6 +26,7 @@ CHUNK = 100_000  # training sentences at a time; some 200 MB
 FILTER_BITS = 26  # first bits of a fingerprint that are looked up before the search; 64 MB
 LONGEST = 100
 """Most words of a sentence for which the search leaves out every pair of words in turn."""
+MOST_PAIRS = 1_000_000  # pairs to collect before they are compared; some 200 MB
 EXACT, NEAR = "exact", "near"
 SPACELESS = (
     " The text has no spaces between words, so that few sentences that differ by a word or two are "
@@ -71,12 +72,33 @@ def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
             low, high = (np.searchsorted(values, fingerprints, side) for side in ("left", "right"))
             for hit in np.flatnonzero(low < high).tolist():
                 shared |= {(row, int(places[hit])) for row in rows[low[hit] : high[hit]].tolist()}
-        for sentence, place in shared:
-            equal = normalized(sentences[sentence]).split() == normalized(chunk[place]).split()
-            match = Match(sentence, EXACT if equal else NEAR, before + place)
-            matches[sentence] = min(matches.get(sentence, match), match)
+                if len(shared) > MOST_PAIRS:
+                    _compare(shared, sentences, chunk, before, matches)
+                    shared.clear()
+        _compare(shared, sentences, chunk, before, matches)
         before += len(chunk)
     return sorted(matches.values())
+
+
+def _compare(
+    shared: Iterable[tuple[int, int]],
+    sentences: Sequence[str],
+    chunk: Sequence[str],
+    before: int,
+    matches: dict[int, Match],
+) -> None:
+    """Add the best match of each test sentence to ``matches``, or keep the one that it has.
+
+    ``shared`` has pairs with a skeleton in common: the index of a test sentence and that of a
+    sentence in ``chunk``. There are ``before`` training sentences before the chunk.
+    """
+    for row, place in shared:
+        former = matches.get(row)
+        if former is not None and former < Match(row, EXACT, before + place):
+            continue  # even an exact match would be no better
+        equal = normalized(sentences[row]).split() == normalized(chunk[place]).split()
+        match = Match(row, EXACT if equal else NEAR, before + place)
+        matches[row] = match if former is None else min(former, match)
 
 
 def texts(paths: Iterable[Path]) -> Iterator[str]:
