@@ -158,11 +158,6 @@ train_rate() {
     train_model "models/$1/rate-$2" "${model[@]}"
 }
 
-choose_rate() {
-    run python "$REPO/recipes/multi30k_all.py" choose "models/$1" --updates "$grid" \
-        --rates "${tries[@]}"
-}
-
 train_to_end() {
     local name="$1" rate
     rate="$(best_rate)"
@@ -213,7 +208,10 @@ take_step() {
     rate-*) stage "$step" train_rate "$name" "${step#rate-}" "$grid" ;;
     test*) stage "$step" translate_test "$name" "$step" ;;
     model)
-        if [[ "$seed" == 1 ]]; then stage choose choose_rate "$name"; fi
+        if [[ "$seed" == 1 ]]; then
+            stage choose run python "$REPO/recipes/multi30k_all.py" choose "models/$name" \
+                --updates "$grid" --rates "${tries[@]}"
+        fi
         stage train train_to_end "$name"
         stage model average_best "$name"
         ;;

@@ -116,10 +116,6 @@ translate() {
     run fairseq-ext hypotheses generated.txt -o "hyp.$tgt" "${keep[@]}"
 }
 
-score() {
-    run fairseq-ext score --ref "${data:-pairs}/test.$tgt" --hyp "hyp.$tgt" --json scores.json
-}
-
 # compare_with_shipped: compares with the shipped model of the same languages on the same sentences,
 # which were not in its training text either.
 compare_with_shipped() {
@@ -168,7 +164,8 @@ main() {
     stage train train_model
     stage average average_last 4
     stage translate translate
-    stage score score
+    stage score run fairseq-ext score --ref "${data:-pairs}/test.$tgt" --hyp "hyp.$tgt" \
+        --json scores.json
     stage draw draw
     [[ -n "$data" ]] || stage compare compare_with_shipped
     dry && exit

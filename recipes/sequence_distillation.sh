@@ -49,15 +49,11 @@ as_student() {
     "$@"
 }
 
-write_sources() {
-    run fairseq-ext corpus monolingual --data final --src "$src" --tgt "$tgt" \
-        --language "$src" --out sources.txt
-}
-
 main() {
     begin sequence-distillation "$@"
     [[ -n "$model" ]] || system teacher final
-    stage sources write_sources
+    stage sources run fairseq-ext corpus monolingual --data final --src "$src" --tgt "$tgt" \
+        --language "$src" --out sources.txt
     stage translate write_synthetic teacher sources.txt synthetic.txt --beam "$beam"
     stage mix mix_synthetic final sources.txt synthetic.txt --copies "$copies"
     system baseline final as_student

@@ -121,12 +121,6 @@ train_model() {
         --seed 1 --num-workers 0 --log-interval 100 "${extra[@]}"
 }
 
-predict_test() {
-    quietly predict.log python "$REPO/recipes/linformer/classify_scores.py" predict --bin bin \
-        --checkpoint checkpoints/checkpoint_best.pt --batch-size "$batch_size" \
-        --out predicted.label
-}
-
 # Settings that must be equal for a run to be continued, one per line.
 settings() {
     cat <<SETTINGS
@@ -150,7 +144,9 @@ main() {
     stage input make_input
     stage binarize make_binary
     stage train train_model
-    stage predict predict_test
+    stage predict quietly predict.log python "$REPO/recipes/linformer/classify_scores.py" predict \
+        --bin bin --checkpoint checkpoints/checkpoint_best.pt --batch-size "$batch_size" \
+        --out predicted.label
     dry && exit
     python "$REPO/recipes/linformer/classify_scores.py" report --dir . \
         --title "$(basename "${data:-kinds of sentence}"), $arch, $(wc -l <text/test.label) test sentences"

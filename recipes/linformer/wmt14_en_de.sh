@@ -120,13 +120,6 @@ make_text() {
         "${encoding[@]}" --fraction "$fraction" ${csv_valid:+"$csv_valid"} --out .
 }
 
-# The schedule goes into a file, so that a run that is continued uses the same schedule.
-plan_schedule() {
-    into schedule.txt python "$REPO/recipes/updates.py" --text "bpe/train.$src" \
-        --batch-size "$batch_size" --epochs "$epochs" --warmup "$warmup" \
-        --init-lr "$init_lr" --lr "$lr" --min-lr "$min_lr"
-}
-
 train_model() {
     local schedule=("<schedule.txt>") precision=()
     dry || read -ra schedule <schedule.txt
@@ -165,10 +158,6 @@ tokenize() {
     dry || sacremoses -l "$tgt" -q tokenize <"$1" >"$2"
 }
 
-draw() {
-    run fairseq-ext plot curves --log "$arch=checkpoints/train.log" -o curves.png
-}
-
 # Settings that must be equal for a run to be continued, one per line.
 settings() {
     cat <<SETTINGS
@@ -201,12 +190,15 @@ main() {
     open_run "$out" "$(settings)"
     stage corpus make_text
     stage binarize binarize bpe "$src" "$tgt" --joined-dictionary --srcdict bpe/dict.txt
-    stage schedule plan_schedule
+    # The schedule goes into a file, so that a run that is continued uses the same schedule.
+    stage schedule into schedule.txt python "$REPO/recipes/updates.py" --text "bpe/train.$src" \
+        --batch-size "$batch_size" --epochs "$epochs" --warmup "$warmup" \
+        --init-lr "$init_lr" --lr "$lr" --min-lr "$min_lr"
     stage train train_model
     stage perplexity measure_perplexity
     stage translate translate
     stage score score
-    stage draw draw
+    stage draw run fairseq-ext plot curves --log "$arch=checkpoints/train.log" -o curves.png
     dry && exit
     printf '%s\n' "$model" >model.txt
     python "$REPO/recipes/report.py" --dir . --src "$src" --tgt "$tgt" \
