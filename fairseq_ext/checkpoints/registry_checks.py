@@ -130,7 +130,7 @@ def task_class(options: Mapping[str, Any], path: str | Path) -> type:
 
 @contextmanager
 def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
-    """Raise CheckpointError if the ``with`` block builds a far larger model than ``state``.
+    """Raise CheckpointError if the block builds a model with far more weights than ``state``.
 
     A configuration of a few bytes may ask for a billion layers. So each parameter is counted when
     a module registers it, before its initialization takes the memory.
