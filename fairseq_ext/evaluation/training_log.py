@@ -10,6 +10,7 @@ so are numbers that are not finite or exceed 10^15.
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,15 +53,12 @@ def read_log(path: str | Path) -> Curves:
     Raises:
         DataError: the log has no losses.
     """
-    kinds: dict[str, dict[str, Points]] = {"step": {}, "train": {}, "valid": {}}
+    kinds: defaultdict[str, dict[str, Points]] = defaultdict(dict)
     for line in complete_lines(read_text(path)):
         kind, stats = line_stats(line)
-        target = kinds.get(kind)
-        if target is None or "num_updates" not in stats:
-            continue
         for metric in _METRICS:
-            if metric in stats:
-                target.setdefault(metric, {})[int(stats["num_updates"])] = stats[metric]
+            if metric in stats and "num_updates" in stats:
+                kinds[kind].setdefault(metric, {})[int(stats["num_updates"])] = stats[metric]
     curves = Curves(kinds["step"] or kinds["train"], kinds["valid"])
     if "loss" not in curves.train and "loss" not in curves.valid:
         raise DataError(
