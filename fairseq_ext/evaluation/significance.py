@@ -168,13 +168,13 @@ class Variances:
 
     def with_runs(self, runs: int) -> Variances:
         """Return the variances expected if two systems had ``runs`` runs each."""
-        return Variances(self.shared, self.seeds, self.noise, 2 / runs, 2 * runs - 2)
+        return replace(self, weight=2 / runs, freedom=2 * runs - 2)
 
     def with_sentences(self, factor: float) -> Variances:
         """Return the variances expected if the test set were ``factor`` times as large."""
         between = max(0.0, self.seeds - self.noise)
         noise = self.noise / factor
-        return Variances(self.shared / factor, between + noise, noise, self.weight, self.freedom)
+        return replace(self, shared=self.shared / factor, seeds=between + noise, noise=noise)
 
 
 def compare_runs(system: Runs, baseline: Runs, sentences: int) -> tuple[Difference, float | None]:
