@@ -23,7 +23,7 @@ from fairseq_ext.decoding import stream
 from fairseq_ext.decoding.stream import Ranked, SpannedSentences
 from fairseq_ext.serving import requests
 from fairseq_ext.serving.batching import BUSY, WAIT, Batcher
-from fairseq_ext.serving.metrics import PATHS, Measured, Metrics
+from fairseq_ext.serving.metrics import PATHS, Metrics, RequestMeter
 from fairseq_ext.serving.pairs import Pairs, Served
 from fairseq_ext.serving.requests import Refusal
 from fairseq_ext.serving.settings import Settings
@@ -259,10 +259,10 @@ async def _left(request: Request) -> None:
         pass
 
 
-def build(pairs: Pairs, settings: Settings) -> Measured:
+def build(pairs: Pairs, settings: Settings) -> RequestMeter:
     """Build the web application that translates with the models in ``pairs``.
 
-    It is wrapped in the middleware :class:`Measured`, which counts and times the requests.
+    A middleware, :class:`RequestMeter`, counts and times its requests.
     """
     metrics, limits, batches = Metrics(), settings.limits, settings.batches
     sizes = {"batch_size": batches.batch_size, "max_tokens": batches.max_tokens}
@@ -311,7 +311,7 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
         lifespan=lambda _: service.running(),
         exception_handlers=dict.fromkeys((Refusal, HTTPException), _refused),
     )
-    return Measured(app, metrics)
+    return RequestMeter(app, metrics)
 
 
 def _description(routes: Sequence[Route], schema: dict[str, Any]) -> dict[str, Any]:

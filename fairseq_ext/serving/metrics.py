@@ -107,7 +107,7 @@ def forget_dead_workers() -> None:
             continue
 
 
-class Measured:
+class RequestMeter:
     """ASGI middleware that counts requests by path and status, and measures their time."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
