@@ -16,7 +16,7 @@ from fairseq_ext.utils.errors import wrong_value
 from fairseq_ext.utils.option_fields import add_options, from_args, option, require_at_least
 
 if TYPE_CHECKING:
-    from fairseq_ext.demo.systems import Answer, Named, System
+    from fairseq_ext.demo.systems import Answer, System, SystemFiles
     from fairseq_ext.engine.engine_model import SearchDefaults
 
 SEARCH = ("beam", "lenpen")
@@ -100,7 +100,7 @@ def _run(args: argparse.Namespace) -> None:
         page.serve(app, listener)
 
 
-def load(named: Named, request: Request) -> System:
+def load(named: SystemFiles, request: Request) -> System:
     """Load a system of the command line: its model, search options and text processing."""
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.checkpoints.size import read_size

@@ -33,8 +33,8 @@ _PART = re.compile(r",(?=(?:data|bpe-codes)=)")
 
 
 @dataclass(frozen=True)
-class Named:
-    """The name and the files of a system, as the command line gives them."""
+class SystemFiles:
+    """The files of a system, and its name, as the command line gives them."""
 
     name: str  # name on the page
     checkpoint: Path  # a checkpoint of any architecture, or a bundle
@@ -54,7 +54,7 @@ class System:
     keeper: Keeper | None  # finds URLs and the like, which stay as they are
 
 
-def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
+def parse_systems(arguments: Sequence[str], data: Path | None) -> list[SystemFiles]:
     """Parse command-line arguments of the form :data:`FORM`, one for each system.
 
     ``data`` is the folder with the dictionaries for systems without ``data=DIR``.
@@ -63,7 +63,7 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
         ConfigError: an argument has another form, two systems have one name, or a model or its
             folder of dictionaries is missing.
     """
-    systems: dict[str, Named] = {}
+    systems: dict[str, SystemFiles] = {}
     for argument in arguments:
         model, *parts = _PART.split(argument)
         name, equals, checkpoint = model.partition("=")
@@ -86,7 +86,7 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
                 "has no `,data=DIR` of its own, and the folder it was trained on is not here."
             ) from None
         codes = Path(values["bpe-codes"]) if "bpe-codes" in values else None
-        systems[name] = Named(name, path, folder, codes)
+        systems[name] = SystemFiles(name, path, folder, codes)
     return list(systems.values())
 
 
