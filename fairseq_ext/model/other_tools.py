@@ -200,7 +200,12 @@ def model_class(stock: StockTransformer) -> ModelClass:
             f"{kind.name}, which {TRANSFORMERS} has for {words[0]} and {words[1]}, has one table "
             "for source, target and output (--share-all-embeddings); this model has several."
         )
-    width = stock.sides[0].embed_tokens.embedding_dim
+    width, of_decoder = (side.embed_tokens.embedding_dim for side in stock.sides)
+    if width != of_decoder:
+        raise ConfigError(
+            f"{kind.name} needs embeddings of the same size in encoder and decoder, but the model "
+            f"has {width} and {of_decoder}."
+        )
     for side in stock.sides:
         if not any(math.isclose(side.embed_scale, scale) for scale in (1.0, math.sqrt(width))):
             raise ConfigError(

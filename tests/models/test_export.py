@@ -35,7 +35,11 @@ CLASSES = {
 }
 CASES = {name: flags for name, (_, flags) in CLASSES.items()}
 CLASSES = {name: f"{kind}ForConditionalGeneration" for name, (kind, _) in CLASSES.items()}
-ONLY_CTRANSLATE2 = {"pre-norm": models.PRE_NORM, "post-norm-learned": [*LEARNED, SHARED]}
+ONLY_CTRANSLATE2 = {
+    "widths": ["--decoder-embed-dim", "16"],
+    "pre-norm": models.PRE_NORM,
+    "post-norm-learned": [*LEARNED, SHARED],
+}
 SOURCES = ["w1 w2 w3 w4", "w7", "w5 w9 w11 w2 w2 w8 w30 w14 w3", "w21 w20"]
 LONGEST = 12  # tokens of a translation
 TARGETS = ["w4 w3", "w8 w8 w9", "w1 w2 w3 w4 w5 w6", "w13"]
@@ -141,6 +145,7 @@ def test_what_no_tool_computes_is_refused(name: str, tool: str, tmp_path: Path):
         (["--no-token-positional-embeddings"], "without positions"),
         (["--decoder-normalize-before"], "one side"),
         (["--cross-self-attention"], "cross-self-attention"),
+        (["--decoder-embed-dim", "16"], "same size in encoder and decoder"),
         (["--decoder-output-dim", "16"], "no"),
         (["--task", "translation_ext", "--target-prefix", "w3"], "no `w3` at each sentence"),
     ],
