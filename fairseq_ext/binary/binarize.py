@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 EPSILON = 2.0**-7  # 1 - ε is exact in every precision
-KINDS = ("bmt", "xnor")
 TERNARY = "ternary"
 
 

@@ -22,7 +22,6 @@ from fairseq_ext.base import configuration, models
 from fairseq_ext.base.configuration import option
 from fairseq_ext.binary import compose, switches
 from fairseq_ext.binary.attention import BinaryAttention
-from fairseq_ext.binary.binarize import KINDS
 from fairseq_ext.binary.linear import BinaryLinear, FeedForwardOutput
 from fairseq_ext.utils.errors import wrong_value
 
@@ -40,17 +39,17 @@ class BmtConfig(configuration.TransformerModelConfig):
         "row of the paper's Table 1: the products to binarize, with their layer norms and "
         "shortcuts; other options override parts of the row",
     )
-    bmt_ffn: ChoiceEnum(["preset", *switches.NORMS]) = option(
+    bmt_ffn: ChoiceEnum(["preset", "layer", "scale", "none"]) = option(
         "preset",
         "operation after each product of the feed-forward network: layer norm (layer), division "
         "by s (scale) or nothing (none)",
     )
-    bmt_attention_output: ChoiceEnum(["preset", *switches.OUTPUTS]) = option(
+    bmt_attention_output: ChoiceEnum(["preset", "shortcut", "layer", "scale", "plain"]) = option(
         "preset",
         "output of the attention, computed from the joined heads A: LN(A W) + A (shortcut), "
         "LN(A W) (layer), A W / s (scale) or A W (plain)",
     )
-    binarizer: ChoiceEnum(["preset", *KINDS]) = option(
+    binarizer: ChoiceEnum(["preset", "bmt", "xnor"]) = option(
         "preset",
         "values of binary numbers: ±B/2 (bmt), or the sign times the mean magnitude, as in "
         "XNOR-Net (xnor)",

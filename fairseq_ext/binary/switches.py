@@ -14,8 +14,6 @@ from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 LAYERS = ("qkv", "out", "ffn")
 PRODUCTS = (*LAYERS, "qk", "score-v")
-NORMS = ("layer", "scale", "none")
-OUTPUTS = ("shortcut", "layer", "scale", "plain")
 OPTIONS = {"ffn": "bmt_ffn", "output": "bmt_attention_output", "binarizer": "binarizer"}
 """The options of ``bmt`` that each override one field of a preset's :class:`Switches`."""
 

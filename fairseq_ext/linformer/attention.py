@@ -19,10 +19,6 @@ from torch.nn import functional
 from fairseq_ext.base.dropout import active_rate
 from fairseq_ext.utils.errors import CheckpointError, DataError, wrong_value
 
-KINDS = ("learned", "mean-pool", "convolution")
-INITS = ("identity", "normal")
-SCALES = ("head-dim", "model-dim")
-
 
 class LinformerAttention(nn.Module):
     """Multi-head attention over ``K`` mixtures of the source tokens.

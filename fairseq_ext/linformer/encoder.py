@@ -38,14 +38,12 @@ from fairseq_ext.linformer.model import (
 
 logger = logging.getLogger(__name__)
 
-POOLINGS = ("mean", "bos")
-
 
 @dataclass
 class TransformerEncoderConfig(configuration.EncoderConfig):
     """Options of the model ``transformer_encoder``."""
 
-    pooling: ChoiceEnum(POOLINGS) = option(
+    pooling: ChoiceEnum(["mean", "bos"]) = option(
         "mean",
         "vector that the classification head reads: the mean over the sentence's "
         "tokens, or its first token (<s> with `--init-token 0`)",

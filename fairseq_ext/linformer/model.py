@@ -38,17 +38,17 @@ class LinformerOptions(FairseqDataclass):
         "own E and F (headwise), in each layer E = F (key-value), or E = F is the same in all "
         "layers (layerwise); the heads of a layer always share E and F",
     )
-    linformer_projection: ChoiceEnum(attention.KINDS) = option(
+    linformer_projection: ChoiceEnum(["learned", "mean-pool", "convolution"]) = option(
         "learned",
         "kind of E and F: learned matrices (learned), the mean over max-len / k neighbours "
         "(mean-pool), or a learned convolution with kernel and stride max-len / k (convolution)",
     )
-    linformer_init: ChoiceEnum(attention.INITS) = option(
+    linformer_init: ChoiceEnum(["identity", "normal"]) = option(
         "identity",
         "initial values of learned E and F: token j goes to slot j mod k with weight 1/(1 + j // "
         "k) (identity), or all entries are drawn from N(0, 1/max-len) (normal)",
     )
-    linformer_scale: ChoiceEnum(attention.SCALES) = option(
+    linformer_scale: ChoiceEnum(["head-dim", "model-dim"]) = option(
         "head-dim",
         "attention scores are divided by the square root of the size of a head (head-dim) or of "
         "the model (model-dim, as the paper prints)",
