@@ -108,16 +108,16 @@ def replace_attentions(
     Raises:
         ConfigError: embedding dimensions differ, or ``--linformer-k`` is wrong.
     """
-    layers = [("encoder", "self_attn", layer) for layer in encoder.layers]
+    layers = [(layer, "self_attn") for layer in encoder.layers]
     if decoder is not None:
         if cfg.encoder_embed_dim != cfg.decoder_embed_dim:
             raise ConfigError(
                 "`--decoder-embed-dim` must equal `--encoder-embed-dim` "
                 f"({cfg.encoder_embed_dim}), but is {cfg.decoder_embed_dim} instead."
             )
-        layers += [("decoder", "encoder_attn", layer) for layer in decoder.layers]
+        layers += [(layer, "encoder_attn") for layer in decoder.layers]
     slots, projection = slots_of_layers(cfg), None
-    for count, (side, name, layer) in zip(slots, layers, strict=True):
+    for count, (layer, name) in zip(slots, layers, strict=True):
         if projection is None or cfg.linformer_sharing != "layerwise":
             projection = attention.LengthProjection(
                 count,
@@ -126,11 +126,9 @@ def replace_attentions(
                 kind=str(cfg.linformer_projection),
                 init=str(cfg.linformer_init),
             )
+        stock, scale = getattr(layer, name), str(cfg.linformer_scale)
         source_attention = SourceAttention(
-            getattr(cfg, f"{side}_embed_dim"),
-            getattr(cfg, f"{side}_attention_heads"),
-            projection,
-            scale=str(cfg.linformer_scale),
+            stock.embed_dim, stock.num_heads, projection, scale=scale
         )
         # `--retain-dropout-modules` finds dropout modules by this name.
         source_attention.dropout = FairseqDropout(cfg.attention_dropout, SourceAttention.__name__)
