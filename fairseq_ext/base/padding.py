@@ -69,11 +69,11 @@ def keep_sentences(values: Tensor, axis: int, sentences: Tensor) -> Tensor:
     return values.index_select(axis, sentences)
 
 
-class SentenceEncoder:
-    """A base for encoders of fairseq whose output beam search keeps once per sentence.
+class BeamSearchEncoder:
+    """A base for encoders of fairseq; in beam search, hypotheses of a sentence share its output.
 
-    ``by_row`` names the only entry of the output with an item for each row (hypothesis). The others
-    have an item for each sentence.
+    ``by_row`` names the only entry of the output that has an item for each row (hypothesis). All
+    other entries have an item for each sentence.
     """
 
     by_row = "src_lengths"

@@ -80,7 +80,7 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
             yield "attention_dim", "`--attention-type mlp`"
 
 
-class GRUEncoder(padding.SentenceEncoder, FairseqEncoder):
+class GRUEncoder(padding.BeamSearchEncoder, FairseqEncoder):
     """An encoder: embedding, bidirectional GRU, and a layer for the decoder's first state."""
 
     by_row = "hidden"

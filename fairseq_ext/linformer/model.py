@@ -184,7 +184,7 @@ class SourceAttention(attention.LinformerAttention):
         incremental_state[self] = keys, values, len(new_order)
 
 
-class LinformerEncoder(padding.SentenceEncoder, transformer.TransformerEncoderBase):
+class LinformerEncoder(padding.BeamSearchEncoder, transformer.TransformerEncoderBase):
     """fairseq's encoder for sources padded on either side; its output is padded on the right.
 
     Each source is moved to the left edge of the batch, because each column of E and F belongs to a

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.base import configuration, models
 from fairseq_ext.base.configuration import option
-from fairseq_ext.base.padding import SentenceEncoder, keep_sentences, select_sentences
+from fairseq_ext.base.padding import BeamSearchEncoder, keep_sentences, select_sentences
 from fairseq_ext.muse.attention import Source
 from fairseq_ext.muse.block import ParallelBlock
 from fairseq_ext.muse.convolution import Past, kernels_of_layers
@@ -174,7 +174,7 @@ class DecoderBlock(ParallelBlock):
             incremental_state[self] = source, past
 
 
-class MuseEncoder(SentenceEncoder, TransformerEncoderBase):
+class MuseEncoder(BeamSearchEncoder, TransformerEncoderBase):
     """fairseq's encoder, whose layers are :class:`EncoderBlock`."""
 
     def __init__(
