@@ -80,13 +80,7 @@ class TransformerClassifier(FairseqEncoderModel):
         config = configuration.transformer_config(cfg)
         dictionary, size = task.source_dictionary, cfg.encoder_embed_dim
         embed_tokens = TransformerModelBase.build_embedding(config, dictionary, size)
-        encoder = cls.encoder_class(config, dictionary, embed_tokens)
-        cls.change_attention(cfg, encoder)
-        return cls(cfg, encoder)
-
-    @staticmethod
-    def change_attention(cfg: FairseqDataclass, encoder: TransformerEncoderBase) -> None:
-        """Change the attention in the encoder's layers; does nothing unless overridden."""
+        return cls(cfg, cls.encoder_class(config, dictionary, embed_tokens))
 
     def register_classification_head(
         self, name: str, num_classes: int, inner_dim: int | None = None, **unused: Any
@@ -160,9 +154,11 @@ class LinformerClassifier(TransformerClassifier):
     """A sentence classifier like ``transformer_encoder``, but with Linformer attention."""
 
     encoder_class = LinformerEncoder
-
-    change_attention = staticmethod(replace_attentions)
     without_effect = staticmethod(without_effect)
+
+    def __init__(self, cfg: LinformerEncoderConfig, encoder: TransformerEncoderBase) -> None:
+        replace_attentions(cfg, encoder)
+        super().__init__(cfg, encoder)
 
 
 def pool(features: Tensor, padding_mask: Tensor, pooling: str) -> Tensor:
