@@ -166,8 +166,7 @@ class TranslationTransformer(TransformerModelBase):
         options: Any = configuration.with_defaults(cfg, cls.Config, task)
         if options.share_all_embeddings:
             require_shareable(options, task.source_dictionary, task.target_dictionary)
-        prepared: Any = cls.prepare(options)
-        model = super().build_model(configuration.transformer_config(prepared), task)
+        model = super().build_model(configuration.transformer_config(options), task)
         cls.complete(model, options)
         if cls.binarization is not None:
             cls.binarization.binarize_model(model, options)
@@ -190,11 +189,6 @@ class TranslationTransformer(TransformerModelBase):
         cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> TransformerDecoderBase:
         return cls.decoder_class(cfg, tgt_dict, embed_tokens)
-
-    @classmethod
-    def prepare(cls, cfg: TransformerModelConfig) -> TransformerModelConfig | Namespace:
-        """Return the configuration for fairseq's model; a subclass may change ``cfg`` here."""
-        return cfg
 
     @classmethod
     def complete(cls, model: TransformerModelBase, cfg: TransformerModelConfig) -> None:

@@ -6,16 +6,12 @@ else is fairseq's own, including the flags.
 
 # Without `from __future__ import annotations`: fairseq reads the types of a configuration's fields.
 
-from argparse import Namespace
 from dataclasses import dataclass
+from typing import Any
 
 from fairseq.dataclass import ChoiceEnum
-from fairseq.modules import (
-    FairseqDropout,
-    MultiheadAttention,
-    TransformerDecoderLayer,
-    TransformerEncoderLayer,
-)
+from fairseq.modules import MultiheadAttention, TransformerDecoderLayer, TransformerEncoderLayer
+from fairseq.tasks import FairseqTask
 from torch import nn
 
 from fairseq_ext.base import configuration, models
@@ -77,10 +73,11 @@ class Layers:
         layer.fc1 = self.linear("ffn", layer.fc1)
         layer.fc2 = FeedForwardOutput(
             self.linear("ffn", layer.fc2),
-            FairseqDropout(self.cfg.activation_dropout, module_name=type(layer).__name__),
+            layer.activation_dropout_module,
             norms=self.switches.ffn == "layer",
             dropout_first=self.cfg.dropout_before_binarization,
         )
+        layer.activation_dropout_module = nn.Identity()  # because fc2 applies this dropout
 
     def linear(self, product: str, stock: nn.Linear) -> BinaryLinear:
         """Build a Xavier-initialized layer for ``product``, with the size of ``stock``."""
@@ -122,22 +119,15 @@ class BmtModel(models.TranslationTransformer):
     """A pre-norm Transformer whose matrix products can be binarized."""
 
     @classmethod
-    def prepare(cls, cfg: BmtConfig) -> Namespace:
-        """Return a copy of ``cfg`` with pre-norm, and without fairseq's activation dropout.
-
-        :class:`FeedForwardOutput` applies activation dropout itself.
+    def build_model(cls, cfg: BmtConfig, task: FairseqTask) -> "BmtModel":
+        """Build the model for a task's dictionaries, always with pre-norm; fairseq calls this.
 
         Raises:
-            ConfigError: ``--bmt-scale`` is not above 0.
+            ConfigError: two options contradict each other, or ``--bmt-scale`` is not above 0.
         """
-        if not cfg.bmt_scale > 0:
-            raise wrong_value("--bmt-scale", "above 0", cfg.bmt_scale)
-        return configuration.namespace(
-            cfg,
-            encoder_normalize_before=True,
-            decoder_normalize_before=True,
-            activation_dropout=0.0,
-        )
+        pre_norm = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+        options: Any = configuration.namespace(cfg, **pre_norm)
+        return super().build_model(options, task)
 
     @classmethod
     def complete(cls, model: "BmtModel", cfg: BmtConfig) -> None:
@@ -145,6 +135,8 @@ class BmtModel(models.TranslationTransformer):
 
         All layer norms get the ε :data:`NORM_EPS`.
         """
+        if not cfg.bmt_scale > 0:
+            raise wrong_value("--bmt-scale", "above 0", cfg.bmt_scale)
         layers = Layers(cfg)
         for layer in (*model.encoder.layers, *model.decoder.layers):
             layers.exchange(layer)
