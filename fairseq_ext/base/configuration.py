@@ -151,22 +151,21 @@ def with_defaults(
     options. A default such as ``${task.max_source_positions}`` is read from the configuration of
     ``task``.
     """
-    present = namespace(cfg)
-    missing = {}
+    options = namespace(cfg)
     for option in fields(config):
-        if not hasattr(present, option.name):
+        if not hasattr(options, option.name):
             _, of_task, name = str(option.default).partition("${task.")
-            missing[option.name] = getattr(task.cfg, name[:-1]) if of_task else option.default
-    return namespace(present, **missing)
+            value = getattr(task.cfg, name[:-1]) if of_task else option.default
+            setattr(options, option.name, value)
+    return options
 
 
-def transformer_config(cfg: EncoderConfig) -> TransformerConfig:
+def transformer_config(flat: Namespace) -> TransformerConfig:
     """Turn our flat configuration into the nested one that fairseq's Transformer classes read.
 
     Raises:
         ConfigError: the number of attention heads does not divide the embedding dimension.
     """
-    flat = namespace(cfg)
     sides = [side for side in ("encoder", "decoder") if hasattr(flat, f"{side}_embed_dim")]
     for side in sides:
         heads, width = getattr(flat, f"{side}_attention_heads"), getattr(flat, f"{side}_embed_dim")

@@ -76,7 +76,7 @@ class TransformerClassifier(FairseqEncoderModel):
     def build_model(cls, cfg: FairseqDataclass, task: FairseqTask) -> "TransformerClassifier":
         """Build the model for a task's dictionary, without a head, which the task then adds."""
         cfg = configuration.with_defaults(cfg, cls.Config, task)
-        cfg = configuration.namespace(cfg, max_source_positions=cfg.max_positions)
+        cfg.max_source_positions = cfg.max_positions
         config = configuration.transformer_config(cfg)
         dictionary, size = task.source_dictionary, cfg.encoder_embed_dim
         embed_tokens = TransformerModelBase.build_embedding(config, dictionary, size)
