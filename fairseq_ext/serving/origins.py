@@ -51,8 +51,9 @@ class OriginFilter:
                 f"`{self.name_option}`."
             )
         allowed = {ANY, *origins} if ANY in self.origins else {*self.origins}
+        server = hosts[0].lower() if hosts else None  # names may contain `*`
         for origin in origins:
-            if origin not in allowed and origin.partition("://")[2].lower() != hosts[0].lower():
+            if origin not in allowed and origin.partition("://")[2].lower() != server:
                 cure = f"; `{self.origin_option}` allows them" if self.origin_option else ""
                 return f"Pages of other origins are refused{cure}."
         return None

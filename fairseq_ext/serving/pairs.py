@@ -67,7 +67,12 @@ class Pairs:
         request (501) if py3langid is not installed, or knows no served language.
         """
         if self._identifier is None:
-            raise Refusal(501, f"Languages cannot be detected: {extras.missing('py3langid')}")
+            codes = ", ".join(item["code"] for item in self.languages)
+            installed = importlib.util.find_spec("py3langid") is not None
+            reason = (
+                f"py3langid does not know {codes}." if installed else extras.missing("py3langid")
+            )
+            raise Refusal(501, f"Languages cannot be detected: {reason}")
         return [
             {"language": code, "confidence": round(100 * probability, 1)}
             for code, probability in self._identifier.rank(text)

@@ -8,10 +8,13 @@ import gc
 import json
 import re
 import socket
+import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -660,6 +663,25 @@ def test_figures():
         assert line in page, page
 
 
+def test_a_missing_detector_of_languages_is_named(monkeypatch: pytest.MonkeyPatch):
+    def reason() -> str:
+        pairs = Pairs({"a": Served(Model("zz", "en"), TextCodec(str.strip, str.strip), 1)})
+        with pytest.raises(Refusal, match="Languages cannot be detected") as error:
+            pairs.detect("text")
+        return str(error.value)
+
+    monkeypatch.setitem(sys.modules, "py3langid", None)
+    assert "pip install" in reason()
+    library, module = ModuleType("py3langid"), ModuleType("py3langid.langid")
+    library.__spec__ = ModuleSpec("py3langid", None)
+    identifier = SimpleNamespace(labels=["de"])
+    module.MODEL_FILE = ""
+    module.LanguageIdentifier = SimpleNamespace(from_model_file=lambda *_, **__: identifier)
+    monkeypatch.setitem(sys.modules, "py3langid", library)
+    monkeypatch.setitem(sys.modules, "py3langid.langid", module)
+    assert "py3langid does not know zz" in reason()
+
+
 def test_figures_while_a_worker_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(FOLDER, str(tmp_path))
     works = MmapedDict(str(tmp_path / "counter_1.db"))
@@ -684,14 +706,16 @@ def test_pages_from_elsewhere_are_refused():
     async def answer(scope: dict, receive: object, send: object) -> None:
         reached.append(scope)
 
-    def status(host: str, origin: str | None, *, names: tuple = (), origins: tuple = ()) -> int:
+    def status(
+        host: str | None, origin: str | None, *, names: tuple = (), origins: tuple = ()
+    ) -> int:
         statuses = [200]
 
         async def send(message: dict) -> None:
             if message["type"] == "http.response.start":
                 statuses[0] = message["status"]
 
-        headers = [(b"host", host.encode())]
+        headers = [] if host is None else [(b"host", host.encode())]
         if origin is not None:
             headers.append((b"origin", origin.encode()))
         count = len(reached)
@@ -709,6 +733,9 @@ def test_pages_from_elsewhere_are_refused():
         assert status(host, None) == 403
     assert status("example.org", None, names=("example.org",)) == 200
     assert status("example.org", None, names=("*",)) == 200
+    assert status(None, None) == 403
+    assert status(None, None, names=("*",)) == 200
+    assert status(None, "http://example.org", names=("*",)) == 403
     assert status("localhost", "http://example.org", origins=("http://example.org",)) == 200
     assert status("localhost", "http://example.net", origins=("http://example.org",)) == 403
     assert status("localhost", "http://example.net", origins=("*",)) == 200
