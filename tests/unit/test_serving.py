@@ -1,6 +1,5 @@
 """The parts of ``fairseq-ext serve`` with a translator that waits until a test lets it go on."""
 
-import argparse
 import asyncio
 import contextlib
 import functools
@@ -43,6 +42,7 @@ from fairseq_ext.text.placeholders import Keeper
 from fairseq_ext.text.sentences import SentenceSplitter, sentence_splitter
 from fairseq_ext.utils import option_fields
 from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.parsing import Parser
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
@@ -538,7 +538,7 @@ def test_keys():
 
 
 def serve_settings(*words: str) -> Settings:
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     serve.add(parser.add_subparsers())
     return option_fields.from_args(Settings, parser.parse_args(["serve", *words]))
 
