@@ -522,14 +522,15 @@ def require_inert(settings: Any) -> None:
         if isinstance(value, str) and value in HYDRA:
             raise CheckpointError(f"has the key `{value}`, which is an instruction to import code")
         refers = isinstance(value, str) and "${" in value
-        if refers and not _names_an_option(value, settings, sections):
+        if refers and not _has_harmless_reference(value, settings, sections):
             raise CheckpointError(f"has the text `{value:.60}`, which OmegaConf would resolve")
 
 
-def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any]]) -> bool:
-    """Return whether ``text`` refers to one option of ``settings``, or to a missing option.
+def _has_harmless_reference(text: str, settings: Any, sections: dict[int, dict[str, Any]]) -> bool:
+    """Return whether ``text`` has a reference, such as ``${model.dropout}``, that is harmless.
 
-    Return False if it refers to a section, to a list, or to anything outside ``settings``.
+    A reference must lead to one option of ``settings``, or to a missing option, for which OmegaConf
+    only raises an error. It must not lead to a section, a list or anything outside ``settings``.
     ``sections`` is a cache that all calls for one configuration share.
     """
     reference = _REFERENCE.fullmatch(text)
