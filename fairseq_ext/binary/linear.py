@@ -137,7 +137,7 @@ class BinaryLinear(nn.Linear):
     def set_stage(self, stage: int) -> None:
         """Enter a stage of training: 0 (float), 1 (binary weights) or 2 (binary inputs, too).
 
-        Weights stay float if the argument ``weights`` was false, inputs if ``inputs`` was false.
+        In a layer made with ``weights=False`` weights stay float, with ``inputs=False`` inputs.
         """
         self.stage = stage
         if self.frozen_level is None:

@@ -63,10 +63,11 @@ _TOLERANCE = 1e-6  # for the rank of the scaled Jacobian, and for estimates at a
 
 @dataclass(frozen=True)
 class Law:
-    """A scaling law with its constants.
+    """A scaling law with its constants: ``alpha (N̄e / Ne)^p_e (N̄d / Nd)^p_d + L_inf``.
 
-    ``alpha`` is the reducible loss of the baseline, ``L_inf`` the irreducible loss. ``p_e`` and
-    ``p_d`` are the exponents of the encoder's and the decoder's size.
+    ``Ne`` and ``Nd`` are the numbers of parameters of a model's encoder and decoder. ``base`` has
+    these numbers for the baseline, ``N̄e`` and ``N̄d``. ``alpha`` is the part of the baseline's loss
+    that larger models reduce, ``L_inf`` the part that remains.
     """
 
     alpha: float

@@ -1,8 +1,9 @@
 """Pictures of the scaling law, after Figures 2 and 3 of the BMT paper.
 
-One picture shows losses and fitted laws against the number of parameters. Each family of models has
-two lines: for models that scale the encoder, and for models that scale the decoder. The other
-picture shows losses against training losses. A JSON file beside each picture has its numbers.
+Both pictures show the models' losses on each dataset. The first shows these losses and the fitted
+laws against the number of parameters. Each family of models has two lines: for models that scale
+the encoder, and for models that scale the decoder. The second shows the losses against the losses
+on the training data. A JSON file beside each picture has the numbers in the picture.
 """
 
 from __future__ import annotations

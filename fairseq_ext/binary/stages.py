@@ -156,9 +156,9 @@ def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: lis
     """Compute the learning rate of update number ``update``, counted from 0.
 
     In a stage of ``n`` updates ``t`` = 0, 1, …, the rate is
-    ``peak · min(1, t / warmup) · (1 + cos πx) / 2``. Here ``x`` is
-    ``(t - warmup) / (n - warmup - 1)``, clipped to 0 … 1. If ``warmup`` is 0, the factor ``min(…)``
-    is 1. The last update of a stage has rate 0, unless all updates before it are warm-up. After the
+    ``peak · min(1, t / warmup) · (1 + cos πx) / 2``. If ``warmup`` is 0, the factor ``min(…)`` is
+    1. In the first ``warmup + 1`` updates x is 0. In any later updates x is
+    ``(t - warmup) / (n - warmup - 1)`` and rises to 1, so the last of them has rate 0. After the
     last stage the rate stays 0.
 
     ``stage_updates`` has the number of updates of each stage, ``peaks`` one peak for all stages or
