@@ -31,11 +31,11 @@ def wait() -> None:
 
 
 @around("fairseq_cli.train:add_defaults", patch="checkpoints written asynchronously")
-def _add_defaults(original: Callable, cfg: Any) -> None:
-    """If iopath is not installed, provide an empty module: fairseq imports it, but never uses it.
+def _provide_iopath(original: Callable, cfg: Any) -> None:
+    """Provide an empty module ``iopath``: fairseq imports the package iopath, but never uses it.
 
-    Problem: --write-checkpoints-asynchronously needs the package iopath, and writes no
-    checkpoint_last.pt. A kill leaves a torn checkpoint.
+    Problem: With --write-checkpoints-asynchronously fairseq needs the package iopath, writes no
+    checkpoint_last.pt, and leaves a torn checkpoint after a kill.
     """
     original(cfg)
     if cfg.checkpoint.write_checkpoints_asynchronously:

@@ -66,9 +66,9 @@ def compose_as_in_first_epoch(
 def shuffle_as_asked(
     original: Callable, self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
 ) -> Any:
-    """Shuffle the batches if ``shuffle`` is true, also if epochs share one data loader.
+    """Shuffle the batches of an epoch only if ``shuffle`` is true.
 
-    fairseq would then do in every epoch as in the first.
+    If all epochs share a data loader, fairseq shuffles all of them or none, like the first epoch.
     """
     if hasattr(self, "epoch_batch_sampler"):
         self.epoch_batch_sampler.shuffle = shuffle
