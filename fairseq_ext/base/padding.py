@@ -81,7 +81,7 @@ class BeamSearchEncoder:
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         """Return the encoder's output for the rows ``new_order`` ``[R']`` that beam search keeps.
 
-        Items of sentences without rows are dropped.
+        Entries with an item for each sentence lose the items of sentences that keep no row.
         """
         rows, count = encoder_out[self.by_row][0], encoder_out["encoder_out"][0].size(1)
         reordered = {**encoder_out, self.by_row: [rows.index_select(0, new_order)]}

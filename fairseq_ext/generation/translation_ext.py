@@ -258,12 +258,12 @@ class Affixes(NamedTuple):
 
     @property
     def source(self) -> list[int]:
-        """The dictionary indices of the symbols around a source, without None."""
+        """The dictionary indices of the symbols to put around a source: none, one or two."""
         return [symbol for symbol in self[:2] if symbol is not None]
 
     @property
     def target(self) -> list[int]:
-        """The dictionary indices of the symbols around a target, without None."""
+        """The dictionary indices of the symbols to put around a target: none, one or two."""
         return [symbol for symbol in self[2:] if symbol is not None]
 
 

@@ -107,12 +107,12 @@ def _zeros(x: Tensor) -> Tensor:
 
 
 def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:
-    """Return a tuple ``(weight, written, read)`` for each tap of the kernels ``[N, T, K]``.
+    """Return a tuple ``(weight, written, read)`` for each tap of the kernels ``weights``.
 
-    The tap multiplies the values of the positions ``read`` by ``weight`` ``[N, t, 1]``, a view of
-    ``weights``, and adds the results to the positions ``written``. Both slices have t positions.
-    ``left`` is the number of taps to the left of a position. Taps that always lie outside the
-    sentence are left out.
+    ``weights`` ``[N, T, K]`` has a kernel of K taps for each of T positions. A tap multiplies the
+    values of t positions, the slice ``read``, by ``weight`` ``[N, t, 1]``, a view of ``weights``,
+    and adds the results to t positions, the slice ``written``. ``left`` is the number of taps to
+    the left of a position. Taps that lie outside the sentence at every position are left out.
     """
     length, taps = weights.size(1), []
     for tap in range(weights.size(2)):

@@ -286,9 +286,10 @@ class Frame:
     def window(self, place: Columns, cache: int, taps: int) -> Tensor:
         """Return the rows of ``place`` that a convolution reads for each row of its result.
 
-        The tensor is ``[B, S, taps, width]`` in the encoder, ``[B, W, taps, width]`` in the
-        decoder. ``taps`` is the length of the kernel. Rows outside the sentence are 0. ``cache`` is
-        the number of the cache in which the decoder keeps past rows.
+        The tensor is ``[B, S, taps, width]`` in the encoder; in the decoder it is
+        ``[B, W, taps, width]``, for the W hypotheses of each sentence. ``taps`` is the length of
+        the kernel. Rows outside the sentence are 0. ``cache`` is the number of the cache in which
+        the decoder keeps past rows.
         """
         x = self.read(place)
         if not self.state:
