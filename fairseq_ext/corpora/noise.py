@@ -16,11 +16,12 @@ SHORTEST = 3  # fewest letters of a word that may get a typing error
 def add_noise(
     sentences: Iterable[str], kind: str, share: float = 0.1, seed: int = 1, language: str = ""
 ) -> Iterator[str]:
-    """Yield each sentence with noise of a ``kind``: typos, lower, upper or (no) punctuation.
+    """Yield each sentence with noise of the ``kind`` typos, lower, upper or punctuation.
 
-    With ``typos``, a word of three letters or more gets a typing error with the probability
-    ``share``; the errors in a sentence depend on its number and the seed. With ``lower`` and
-    ``upper``, ``language`` decides which capital belongs to which small letter.
+    ``punctuation`` removes all punctuation. With ``typos``, a word of three letters or more gets a
+    typing error with the probability ``share``; the errors in a sentence depend on the sentence's
+    number and the seed. With ``lower`` and ``upper``, ``language`` decides which capital belongs to
+    which small letter.
     """
     changes = {
         "lower": lower_case(language),

@@ -18,13 +18,13 @@ from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 
 def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
-    """Return the pipeline to record in the ``text.json`` of a copy of the corpus in ``folder``.
+    """Return the pipeline to record in the ``text.json`` of a copy of a corpus.
 
-    It is the pipeline of the corpus, or a new one if the folder has no ``text.json``. If
-    ``tokenize`` is True, the copy is tokenized, so the pipeline gets this step, too.
+    ``folder`` holds the corpus. The pipeline is read from the corpus's ``text.json``, or new if
+    there is none. If ``tokenize`` is True, the copy is tokenized, so the pipeline gets this step.
 
     Raises:
-        DataError: the corpus is in subwords, or ``tokenize`` is True and it is tokenized already.
+        DataError: the corpus is in subwords, or is tokenized already and ``tokenize`` is True.
     """
     text_pipeline = pipeline.load_towards(folder, src, tgt)
     if text_pipeline is None:

@@ -175,7 +175,7 @@ class Encode:
 
 @functools.lru_cache
 def _steps(encode: Encode) -> list[Step]:
-    """Return the functions that turn a source line and a target line into tokens."""
+    """Return two functions from a line to its tokens: for source lines, and for target lines."""
     make = encode.pipeline.words if encode.words else encode.pipeline.encoder
     return [make(language) for language in (encode.pipeline.src, encode.pipeline.tgt)]
 

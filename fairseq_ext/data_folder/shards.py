@@ -32,8 +32,9 @@ OURS = (
 class Shards:
     """A text to binarize in ``count`` shards.
 
-    The methods ``deal``, ``dictionary`` and ``shard`` are its stages. Each gets the name of a file,
-    and writes this file into ``out`` at its end, which tells other workers that it is done.
+    The methods ``dictionary``, ``deal`` and ``shard`` are the stages of this work. Each method gets
+    the name of a file. When its work is done, it writes this file into ``out``, as a sign for other
+    workers.
     """
 
     text: Path  # folder with the tokens of `train`, and perhaps `valid` and `test`

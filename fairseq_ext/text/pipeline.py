@@ -29,8 +29,8 @@ LARGEST = 1 << 20  # most bytes of a text.json
 class Pipeline:
     """The steps that turn a line of text into a line of tokens.
 
-    They are done in the order of the attributes, except that ``lowercase_first`` comes before
-    ``normalize``.
+    The steps are done in the order of the attributes; only ``lowercase_first`` comes earlier,
+    before ``normalize``.
 
     Attributes:
         src, tgt: languages, for Moses' rules.
@@ -39,7 +39,7 @@ class Pipeline:
         normalize: normalize punctuation like Moses, and replace controls with spaces.
         tokenize: tokenize like Moses; translations are detokenized.
         escape: write ``&``, ``<``, quotes and brackets as XML entities in the tokens.
-        aggressive: make hyphens within words tokens, written ``@-@``.
+        aggressive: make each hyphen within a word a separate token, written ``@-@``.
         lowercase: lower-case the text after tokenization.
         lowercase_first: lower-case before Moses' rules instead of after them. The rules for full
             stops depend on capitals, so some tokens differ.

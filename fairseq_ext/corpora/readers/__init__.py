@@ -3,8 +3,8 @@
 A reader is a function ``(paths, src, tgt)``. ``paths`` has the path of a file, or two paths for
 formats with a file or folder for each language. A reader yields a :class:`Segment` for each
 translated text, in order. It raises DataError for a file that cannot be read, is malformed or has
-other languages. But folders often hold gettext catalogues of many languages, so all segments of
-these get a ``fault`` instead.
+other languages. Folders often hold gettext catalogues of many languages, so the reader accepts
+catalogues of other languages, but gives all segments of such a catalogue a ``fault``.
 """
 
 import re
