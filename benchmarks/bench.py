@@ -437,13 +437,15 @@ def ask(
     defaults: dict[str, dict[str, Any]],
     draw: Callable[[str, Cells, Namespace], None],
 ) -> None:
-    """Measure, print, save and draw the figures of the chosen question, or of all questions.
+    """Measure the chosen question, or all questions, and print the numbers.
+
+    With ``--json``, save the numbers and draw pictures of them.
 
     Args:
-        questions: map from each question to the function that measures its figures.
+        questions: map from each question to the function that measures it.
         options: options, among them ``question``, ``device``, ``dtype`` and ``threads``.
         defaults: map from each question to its values for options that are None.
-        draw: function that draws a question's pictures; called only with ``--json``.
+        draw: function that draws a question's pictures.
     """
     begin(options)
     for question in questions if options.question == ALL else [options.question]:
