@@ -1,4 +1,4 @@
-"""Linear layers with binary or ternary weights and, optionally, binary inputs."""
+"""Linear layers of K inputs and N outputs; weights are binary or ternary, inputs may be binary."""
 
 import math
 from collections.abc import Mapping
@@ -241,7 +241,7 @@ class FeedForwardOutput(nn.Module):
         self.output_norm = nn.LayerNorm(linear.out_features) if norms else nn.Identity()
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Compute the outputs ``[..., C]`` from the hidden layer ``[..., F]``."""
+        """Compute the C outputs ``[..., C]`` from the F hidden units ``[..., F]``."""
         x = self.input_norm(hidden)
         if self.dropout_first:
             return self.output_norm(self.linear(self.dropout(x)))

@@ -20,7 +20,7 @@ EPSILON = 2.0**-7
 
 
 def binarized(x: Tensor, bound: Tensor | None = None) -> Tensor:
-    """Binarize each row of ``x`` ``[..., K]`` to ±B/2 (section 3.1).
+    """Binarize each row of K numbers of ``x`` ``[..., K]`` to ±B/2 (section 3.1).
 
     The result is ``(floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B``. ``bound`` is ``B`` ``[..., 1]``,
     or None for the largest magnitude of each row.
@@ -48,7 +48,7 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None, bits: str, scale: floa
     """Compute ``A_b W_b / s + b`` (section 3.3) for ``A = x`` ``[..., K]`` and ``W`` ``[N, K]``.
 
     ``bits`` contains ``w`` if the weights are binary, ``t`` if they are ternary, and ``a`` if the
-    inputs are binary. ``scale`` is ``s``.
+    inputs are binary. ``scale`` is ``s``. The layer has K inputs and N outputs.
     """
     x, weight = binarized(x) if "a" in bits else x, binarized(weight) if "w" in bits else weight
     weight = ternary(weight) if "t" in bits else weight

@@ -187,7 +187,7 @@ def join_groups(groups: np.ndarray, linked_rows: np.ndarray) -> None:
     """Join the groups of linked sentence pairs, in place.
 
     ``groups`` ``[N]`` has the group of each of N pairs: the smallest row (number of a pair) in it.
-    Each column of ``linked_rows`` ``[2, n]`` links two rows.
+    Each of the n columns of ``linked_rows`` ``[2, n]`` links two rows.
     """
     while len(unequal := np.flatnonzero(np.not_equal(*groups[linked_rows]))):
         low, high = np.sort(groups[linked_rows[:, unequal]], axis=0)

@@ -120,7 +120,7 @@ class Symbols(NamedTuple):
 
 @dataclass(frozen=True)
 class Matrix:
-    """An array of a program: a weight ``[N, K]`` of a matrix product, or a table of embeddings.
+    """An array of a program: a weight ``[outputs, inputs]``, or a table of embeddings.
 
     Other arrays, such as biases, are called ``plain``.
     """
@@ -155,7 +155,7 @@ FLOATS = Reading()
 
 @dataclass(frozen=True)
 class Signs:
-    """A binary or ternary weight ``W [N, K]``: signs -1, 0 and 1, times a level for each row."""
+    """A binary or ternary weight ``[N outputs, K inputs]``: signs (-1, 0, 1) times row levels."""
 
     values: np.ndarray  # bits [N, at least K / 8] in uint8, lowest first; bit 0 stands for -1
     levels: np.ndarray  # [N], fp32
@@ -185,7 +185,7 @@ class Signs:
 
 
 def pack_bits(weight: np.ndarray) -> np.ndarray:
-    """Pack the signs of ``W [N, K]`` into bits for :attr:`Signs.values`; zero counts as plus."""
+    """Pack the signs of a matrix into bits for :attr:`Signs.values`; zero counts as plus."""
     return np.packbits(weight >= 0, axis=1, bitorder="little")
 
 

@@ -60,7 +60,7 @@ def softmax(array: np.ndarray) -> np.ndarray:
 
 
 def taps(kernel: np.ndarray) -> np.ndarray:
-    """Flatten a convolution's weight ``[N, K, taps]`` to ``[N, taps * K]``, tap by tap."""
+    """Flatten convolution weights ``[outputs, inputs, taps]`` to ``[outputs, taps * inputs]``."""
     return np.ascontiguousarray(kernel.transpose(0, 2, 1)).reshape(len(kernel), -1)
 
 

@@ -140,7 +140,7 @@ class Tensors:
         return self._pair(name, INT8, SCALE) if name + INT8 in self else None
 
     def signs(self, name: str, inputs: int) -> Signs | None:
-        """Read a binary or ternary weight ``[N, inputs]``; None if it is not stored as such."""
+        """Read a binary or ternary weight ``[rows, inputs]``; None if it is not stored as such."""
         ending = next((ending for ending in (BITS, TRITS) if name + ending in self), None)
         if ending is None:
             return None
@@ -166,14 +166,14 @@ class Tensors:
 
 
 def pack_trits(signs: np.ndarray) -> np.ndarray:
-    """Pack signs -1, 0 and 1, ``[N, K]``, five to a byte, ``[N, K / 5]``."""
+    """Pack signs -1, 0 and 1, ``[rows, inputs]``, five to a byte, ``[rows, inputs / 5]``."""
     padded = np.pad(signs, ((0, 0), (0, -signs.shape[1] % 5)))
     digits = padded.reshape(len(signs), -1, 5) + 1
     return (digits @ TRIPLES).astype(np.uint8)
 
 
 def unpack_trits(packed: np.ndarray, inputs: int) -> np.ndarray:
-    """Unpack the result of :func:`pack_trits` to signs -1, 0 and 1, ``[N, inputs]`` in int8."""
+    """Unpack the result of :func:`pack_trits` to signs -1, 0 and 1, ``[rows, inputs]`` in int8."""
     if packed.size and packed.max() >= len(DIGITS):
         raise DataError(f"a byte of its ternary weights is above {len(DIGITS) - 1}")
     return DIGITS[packed].reshape(len(packed), -1)[:, :inputs]

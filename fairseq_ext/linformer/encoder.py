@@ -2,8 +2,8 @@
 
 Pampaloni (section 7) finds that Linformer speeds up an encoder alone much more than a translation
 model, and suggests sentence classification as the better benchmark. Both models below consist of an
-encoder, a pooling over the tokens and fairseq's classification head. They differ only in the
-encoder's attention:
+encoder, a pooling over the tokens and fairseq's classification head. Letters of shapes: ``B``
+sentences, ``S`` tokens, ``C`` channels. The models differ only in the encoder's attention:
 
 - ``linformer_encoder``: :class:`LinformerEncoder`, whose cost is linear in the sentence's length;
 - ``transformer_encoder``: fairseq's own encoder, whose cost is quadratic.

@@ -2,6 +2,7 @@
 
 A Linformer is fairseq's Transformer, but Linformer attention replaces the encoder's self-attention
 and the decoder's cross-attention (Pampaloni, section 3.2). The flags are fairseq's, too.
+Letters of shapes are those of :mod:`fairseq_ext.linformer.attention`.
 """
 
 from argparse import Namespace

@@ -40,7 +40,7 @@ class OneDnnProduct:
         self._of: tuple[int, int] | None = None
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Compute ``x W^T + b``: ``[..., C]`` to ``[..., N]``."""
+        """Compute ``x W^T + b``, from C inputs ``[..., C]`` to N outputs ``[..., N]``."""
         if not self.enabled or torch.is_grad_enabled() or not can_pack(weight):
             return F.linear(x, weight, bias)
         current = (weight.data_ptr(), weight._version)
@@ -140,7 +140,7 @@ class FusedProjections(nn.Module):
         self._linear_in.enabled = self._linear_out.enabled = True
 
     def write_sum(self, parts: Sequence[Tensor]) -> Tensor:
-        """Apply ``W_Dec`` to all ``parts`` at once; return the sum of the outputs ``[..., C]``."""
+        """Apply ``W_Dec`` to all ``parts`` at once; return their sum ``[..., channels]``."""
         joined = torch.cat(list(parts), dim=-1)
         return self._linear_out(joined, self.weight_out, self.biases_out.sum(0))
 

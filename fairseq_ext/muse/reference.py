@@ -99,7 +99,7 @@ def block(
 
     ``p`` has the block's parameters by name, ``sizes`` the kernel sizes of dynamic convolutions. A
     decoder's block is ``causal`` (it reads no later positions) and attends to ``source``
-    ``[S, C']``, the encoder's output. ``normalize_before`` is as in ``ParallelBlock``.
+    ``[S, C']``, the encoder's C' channels. ``normalize_before`` is as in ``ParallelBlock``.
     """
 
     def linear(name: str, argument: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ slots to which a Linformer compresses a sentence ``[B, K]``, or a hypothesis ``[
 of this module synchronizes with the device, because CUDA graphs do not allow it.
 
 Shapes: ``B`` sentences, ``S`` source tokens, ``T`` steps, ``W`` hypotheses of each sentence (the
-beam), ``V`` target tokens. In attention: ``Q`` queries and ``N`` keys of each sentence.
+beam), ``V`` target tokens, ``H`` channels of a recurrent state. In attention: ``Q`` queries and
+``N`` keys of each sentence.
 """
 
 from collections.abc import Callable, Sequence
