@@ -192,4 +192,4 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def complete(cls, model: TransformerModelBase, cfg: TransformerModelConfig) -> None:
-        """Change the model that fairseq has built; does nothing unless overridden."""
+        """Change the model that fairseq has built; subclasses may override this empty method."""

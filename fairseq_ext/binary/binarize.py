@@ -104,10 +104,9 @@ class Binarizer:
     def signs(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
         """Split ``x_b`` into signs, shaped like ``x``, and levels, of size 1 along ``dim``.
 
-        Signs are ±1 or, if ternary, 0. All numbers along ``dim`` share a level. The product of
-        signs and levels has the gradient of ``x_b``, except where all numbers along ``dim`` are 0
-        (or subnormal in fp32): there ``x_b`` has the gradient 1, but the product's is 0 or nearly
-        0.
+        Signs are ±1 or, if ternary, 0. All numbers along ``dim`` share a level. Usually the product
+        of signs and levels has the gradient of ``x_b``. But if all numbers along ``dim`` are 0 (or
+        subnormal in fp32), ``x_b`` has the gradient 1, and the product's is 0 or nearly 0.
         """
         levels = self.levels(x, dim)
         # The product multiplies the gradient by the level, which is what `xnor` needs.

@@ -56,7 +56,7 @@ def peek(path: str | Path) -> Mapping[str, Any]:
 def load(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint or bundle, with the checks of :mod:`~fairseq_ext.checkpoints.safe_load`.
 
-    All tensors are on the CPU. A checkpoint's are memory-mapped, unless torch before 1.6 wrote it.
+    All tensors are on the CPU. Those of checkpoints by torch 1.6 or later are memory-mapped.
 
     Raises:
         CheckpointError: the file cannot be read, or fails a check.

@@ -120,8 +120,8 @@ class SearchOptions:
         """Return the settings of a search, with a default for each option that is None.
 
         The default is the model's, in ``model_defaults``, or else that of :class:`Search`. With
-        ``--mbr``, the default of ``--epsilon-sampling`` is :data:`EPSILON`, unless
-        ``--sampling-topk`` is above 0. Raise ConfigError as :meth:`check` does.
+        ``--mbr`` and no ``--sampling-topk``, the default of ``--epsilon-sampling`` is
+        :data:`EPSILON`. Raise ConfigError as :meth:`check` does.
         """
         self.check()
         names = [name for name in vars(self) if hasattr(Search, name)]

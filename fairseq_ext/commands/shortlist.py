@@ -87,7 +87,7 @@ def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[s
 
     Return the prefix of the data's files, such as ``data-bin/train.de-en``, and both languages. As
     in fairseq, data of the opposite direction are accepted if both languages are given. Raise
-    DataError unless exactly one pair has training data.
+    DataError if no pair, or more than one, has training data.
     """
     pairs = {}
     for path in data.glob("train.*-*.*.idx"):

@@ -359,7 +359,7 @@ def translate_all(request: Request, translate: TranslateLines) -> Iterator[Trans
 def write(
     translations: Iterable[Translation], nbest: int, out: IO[str], details: IO[str] | None
 ) -> int:
-    """Write translations to ``out`` and, unless ``details`` is None, as JSON to ``details``.
+    """Write translations to ``out``, and as JSON to ``details`` if there is such a file.
 
     With ``nbest`` above 1, each row of ``out`` has line number, rank, score and text. Return the
     number of the last line, or 0 if there is none.

@@ -98,7 +98,7 @@ def require_as_listed(
     """Raise :class:`DataError` if a file differs from its entry in a manifest.
 
     ``listed`` has the manifest's entries (:func:`read_manifest`); a file without an entry passes.
-    The size is always compared. The SHA-256 is compared too, unless ``contents`` is False.
+    The size is always compared, the SHA-256 only if ``contents`` is True.
     """
     entry = listed.get(path.name)
     if entry is None:
@@ -125,8 +125,7 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
     - the files have the sizes and checksums in the folder's manifest, if it lists them;
     - each sentence starts in ``.bin`` where the sentence before it ends;
-    - all tokens are below ``vocabulary``, the number of entries in the dictionary, unless it is
-      None.
+    - all tokens are below ``vocabulary``, the number of entries in the dictionary; None skips this.
 
     In layouts other than ``mmap``, the files are only compared with the manifest. If ``contents``
     is False, only the header of ``.idx`` and the sizes of the files are checked: enough if another

@@ -185,7 +185,7 @@ class EngineTranslator:
 def _batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
     """Yield batches of sentences of similar ``lengths``, as lists of their indices.
 
-    A batch has at most ``max_tokens`` source tokens, unless it is a single sentence.
+    A batch has at most ``max_tokens`` source tokens; a longer sentence is a batch of its own.
     """
     batch: list[int] = []
     tokens = 0

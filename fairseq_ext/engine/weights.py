@@ -155,7 +155,7 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
 def to_int8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Round a matrix to int8, -127 to 127; return the result and the unit of each row.
 
-    A row of the result times its unit gives the row of the matrix, except for the rounding.
+    A row of the result times its unit gives the row of the matrix, up to rounding.
     """
     units = np.maximum(np.abs(values).max(1), np.finfo(np.float32).tiny) / np.float32(127)
     return np.rint(values / units[:, None]).astype(np.int8), units

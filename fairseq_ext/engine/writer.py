@@ -335,8 +335,8 @@ class Writer(Program):
     def finish(self, x: Columns, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
         """Add the output layer, which computes the logits ``x W^T + b``.
 
-        The weights of the last attention to the source become the alignment of translations, unless
-        its keys are slots.
+        The weights of the last attention to the source become the alignment of translations. If the
+        keys of this attention are slots, there is no alignment.
         """
         self.outputs = [programs.Output(x, self.matrix(weight), self.matrix(bias, plain=True))]
         places = [n for n, op in enumerate(self.decoder) if op.code is Code.ATTEND_SOURCE]

@@ -131,7 +131,7 @@ def kinds_of(
 
 
 def _names(sentence: str) -> set[str]:
-    """Return the capitalized words of a sentence, except its first word."""
+    """Return the capitalized words of a sentence after its first word."""
     return {word for word in re.findall(r"(?<=\S )\w+", sentence) if word[0].isupper()}
 
 

@@ -161,7 +161,7 @@ class NeuralMetric:
         raise DataError(f"`{self.specification}`: COMET ends with {answer['error']}; {cure}")
 
     def _checked(self, scores: list[float], count: int) -> list[float]:
-        """Return the scores; raise DataError unless they are ``count`` finite numbers."""
+        """Return the scores; raise DataError if they are not ``count`` finite numbers."""
         finite = sum(map(math.isfinite, scores))
         if len(scores) != count or finite != count:
             raise DataError(

@@ -38,8 +38,8 @@ logger = logging.getLogger(__name__)
 def log_fallback(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
     """Log the ``reason`` why fairseq's generator translates instead of the engine.
 
-    The message is a warning unless ``numbers``, the number format, is the default ``fp32``. With
-    ``fp32``, fairseq's generator translates the same, only slower. Raise ConfigError if there is a
+    ``numbers`` is the number format. With ``fp32``, the default, fairseq's generator translates the
+    same, only slower; with other formats the message is a warning. Raise ConfigError if there is a
     ``shortlist``, which only the engine can use.
     """
     if shortlist is not None:
@@ -274,7 +274,7 @@ class NativeGenerator:
     def _hypothesis(self, candidate: Hypothesis, source: Tensor) -> dict[str, Tensor]:
         """Convert a hypothesis of T tokens from the engine's form to fairseq's.
 
-        ``source [S]`` has the tokens of the sentence, with pads. The attention is ``[S, T]``, and 0
+        ``source [S]`` has S source tokens, pads included. The attention is ``[S, T]``, and 0
         for pads. If the engine has not computed it, the attention is an empty tensor.
         """
         symbols, tokens = self._program.symbols, torch.from_numpy(candidate.tokens)

@@ -46,8 +46,8 @@ def tanh_of_sum(
 
     Args:
         keys: ``k``, ``[B, 1, S, A]``.
-        keys_exponentials: the result of :func:`exponentials` for ``keys``. Unless it is None, the
-            tanh is computed as ``1 - 2 / (e^{2k} e^{2q} + 1)``.
+        keys_exponentials: the result of :func:`exponentials` for ``keys``, with which the tanh is
+            computed as ``1 - 2 / (e^{2k} e^{2q} + 1)``; None to compute it directly.
         query: ``q``, ``[B, G, 1, A]``.
         out: a tensor ``[B, G, S, A]`` for the result; None for a new tensor.
     """

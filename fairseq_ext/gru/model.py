@@ -29,7 +29,7 @@ IncrementalState = dict["GRUAttentionDecoder", tuple[State, Tensor]]
 
 @dataclass
 class GRUAttentionConfig(configuration.TranslationModelConfig):
-    """Options of the model ``gru_attention``; default sizes are the paper's, except embeddings."""
+    """Options of the model ``gru_attention``; except for embeddings, the paper's sizes."""
 
     encoder_hidden_size: int = option(
         256, "size of the encoder's GRU in each of its two directions"

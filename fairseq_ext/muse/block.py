@@ -1,6 +1,6 @@
 """The MUSE block: all branches read the same input, and their outputs are added to the residual.
 
-Shapes use the letters of :mod:`fairseq_ext.muse.convolution`.
+Shapes use the letters of :mod:`fairseq_ext.muse.attention`.
 """
 
 from collections.abc import Callable, Sequence
@@ -134,7 +134,7 @@ class ParallelBlock(nn.Module):
         """Apply the branches' last matrices to ``parts``; add the results to the residual ``x``.
 
         ``parts`` are the inputs of the last matrices. ``local`` is the output of an ordinary
-        convolution, or None. The sum is normalized unless ``normalize_before``.
+        convolution, or None. If ``normalize_before`` is false, the sum is normalized.
         """
         if isinstance(self.projections, projections.FusedProjections) and not active_rate(
             self.dropout

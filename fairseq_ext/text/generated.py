@@ -37,7 +37,7 @@ class Postprocessor:
         return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 
     def words(self, lines: Iterable[str]) -> list[str]:
-        """Join the subwords of each line, unless fairseq's ``--remove-bpe`` has joined them."""
+        """Join the subwords of each line if fairseq's ``--remove-bpe`` has not joined them."""
         lines = list(lines)
         if self._mark and not any(self._mark in line for line in lines):
             return lines

@@ -30,7 +30,7 @@ def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **se
 
     An option without a default is required. ``names`` replace the flag made from the field's name;
     a name without ``--`` makes a positional argument. Type, action and metavar follow from the
-    field's annotation, unless ``settings`` of ``add_argument`` replace them.
+    field's annotation; ``settings`` of ``add_argument`` replace them.
     """
     metadata = {_OPTION: {"names": names, "help": help, **settings}}
     if isinstance(default, list):

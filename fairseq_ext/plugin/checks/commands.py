@@ -51,7 +51,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 def _check_trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
     """Check the options when a trainer is built.
 
-    :func:`_call_main` does so earlier, except in processes of fairseq-hydra-train on GPUs.
+    In processes of fairseq-hydra-train on GPUs, :func:`_call_main` has not checked them before.
     """
     _refuse_broken(cfg, "fairseq_cli.train")
     if cfg.optimization.use_bmuf and cfg.distributed_training.distributed_world_size == 1:

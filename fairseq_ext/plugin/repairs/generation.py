@@ -73,7 +73,7 @@ def block_repetitions(original: Callable, self: Any, *arguments: Any, **options:
 def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -> Tensor:
     """Set to ``-inf`` the log-probability of each token that would repeat an n-gram.
 
-    ``size`` is n. ``tokens`` ``[B, T]`` are ``B`` hypotheses, with a start symbol and padding.
+    ``size`` is n. ``tokens`` ``[B, T]`` are B hypotheses of T tokens, with start symbol and pads.
     ``lprobs`` ``[B, V]``, the log-probabilities of their next tokens among ``V`` symbols, are
     changed and returned. fairseq passes three ``sizes``, of which only the last is used: the number
     of tokens after the start symbol.
@@ -104,7 +104,7 @@ def align_as_trained(original: Callable, self: Any, encoder: Any, decoder: Any, 
 def score_without_attention(
     original: Callable, self: Any, models: list[Any], sample: Any, **options: Any
 ) -> Any:
-    """Drop the attention of an ensemble's models before scoring, unless alignments are asked for.
+    """Score without the attention of an ensemble's models if no alignments are asked for.
 
     Problem: --score-reference ends in a TypeError if the first model of an ensemble returns its
     attention and another model does not.

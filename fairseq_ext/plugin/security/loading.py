@@ -230,7 +230,7 @@ def _check_merges(original: Callable, self: Any, cfg: Any) -> None:
 
 @around("fairseq.data.fasta_dataset:FastaDataset.__init__", patch="paths in a shell command")
 def _check_path(original: Callable, self: Any, path: str, *rest: Any, **options: Any) -> None:
-    """Refuse the path of a FASTA data set unless :func:`shlex.quote` leaves it unchanged.
+    """Refuse the path of a FASTA data set if :func:`shlex.quote` would change it.
 
     Problem: The path of a FASTA data set becomes part of a shell command.
     """
