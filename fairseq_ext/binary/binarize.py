@@ -135,7 +135,7 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
     """Binarize non-negative numbers to 0 or ``B``, the largest number in the last dimension.
 
     Numbers below ``B/2`` become 0. Return zeros and ones, shaped like ``x``, and ``B``
-    ``[..., 1]``. Their product has the gradient 1 with respect to ``x``.
+    ``[..., 1]``. The product of zeros, ones and ``B`` has the gradient 1 with respect to ``x``.
     """
     bound = x.detach().amax(-1, keepdim=True)
     levels = Levels(torch.ones_like(bound), bound, 2 * _inverse(bound))
@@ -146,8 +146,8 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 def _inverse(level: Tensor) -> Tensor:
     """Return ``1 / level`` at least in fp32, or 1 where the level is 0 or subnormal.
 
-    It cancels the factor ``level`` of a gradient. If the level is 0 or subnormal, the gradient is
-    left as it is, 0 or nearly 0.
+    The result cancels the factor ``level`` of a gradient. If the level is 0 or subnormal, the
+    gradient is left as it is, 0 or nearly 0.
     """
     level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)

@@ -149,7 +149,7 @@ def ties(state: Mapping[str, Any]) -> dict[str, str]:
     """Map the name of each tied tensor to the name of the first tensor that it is tied to.
 
     Tensors are tied if they have the same address, type, shape and strides. The first tensor of
-    each group has no entry. Tensors without elements have none either: their address is always 0.
+    each group has no entry. Nor do empty tensors, because their address is always 0.
     """
     first: dict[tuple[Any, ...], str] = {}
     tied: dict[str, str] = {}

@@ -355,9 +355,9 @@ def plan_pair(
 
     Returns:
         Source language; target language; symbols to add to the dictionaries; and a dictionary with
-        the changes that :func:`adapted` makes to the checkpoint. It has options as ``task`` and
-        ``model``, and as ``weights`` the prefix of the names of the weights to keep. It is empty
-        if the model is not multilingual.
+        the changes that :func:`adapted` makes to the checkpoint: options as ``task`` and ``model``,
+        and as ``weights`` the prefix of the names of the weights to keep. If the model is not
+        multilingual, there are no changes.
     """
     name = str(settings.get("task") or settings.get("_name") or "translation")
     if not name.startswith("translation") and name != PAIRS:

@@ -103,9 +103,9 @@ class ProcessOptions:
         return {name: value for name, value in settings.items() if value is not None}
 
     def refuse_without(self, metric: str) -> None:
-        """Raise ConfigError if an option is set: without ``metric`` there is no such process.
+        """Raise ConfigError if an option of the metric's process is set.
 
-        ``metric`` is the missing option, such as ``--metric comet:MODEL``.
+        ``metric`` is the missing option that needs a process, such as ``--metric comet:MODEL``.
         """
         for name in specified(self, ("metric_python", "metric_batch_size")):
             raise ConfigError(f"`{flag(name)}` goes with `{metric}`, which is missing.")
@@ -144,8 +144,8 @@ class MetricOptions:
         """Return the file with the source sentences: ``--source``, or the source of the test set.
 
         Return None if there is no such file, or if neither a neural metric nor a measurement of
-        ``latency`` needs it. Raise ConfigError for an unknown metric, or for an option of neural
-        metrics without such a metric.
+        ``latency`` needs it. Raise ConfigError for an unknown metric, or if options of neural
+        metrics are set but no neural metric is.
         """
         from fairseq_ext.evaluation.score import TEXT_METRICS
 

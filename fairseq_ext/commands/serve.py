@@ -69,9 +69,9 @@ def serve(settings: Settings) -> int:
 
 
 def _splits(settings: Settings) -> bool:
-    """Decide whether to split lines into sentences; without the library, print a note.
+    """Return ``--split-sentences`` or, if it is not given, whether sentence-splitter is installed.
 
-    ``--split-sentences`` decides or, if it is not given, whether sentence-splitter is installed.
+    If this package would decide but is missing, print a note.
     """
     if settings.split_sentences is not None:
         return settings.split_sentences

@@ -495,8 +495,8 @@ def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     """Describe what the translations depend on, for a manifest: files by checksum, and options.
 
     Options that may differ between workers are left out: devices, memory, paths and --skip-long.
-    --skip-long cannot change a finished part: a worker without it stops at a line that is too
-    long, and does not finish the part.
+    --skip-long cannot change a finished part: a worker that lacks this option stops at a line
+    that is too long, and does not finish the part.
     """
     values = dataclasses.asdict(request.search) | dataclasses.asdict(request.text)
     values |= {name: getattr(request, name) or None for name in OF_JOB}

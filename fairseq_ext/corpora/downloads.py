@@ -32,12 +32,12 @@ class Unavailable(DataError):
 
 
 def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
-    """Download a file into ``folder`` unless it is there already; return its path.
+    """Download a file into ``folder`` if it is not there yet; return the path of the file.
 
     ``sha256.json`` in the folder keeps the checksum of the first download, so a file that is later
     damaged or replaced is refused. ``mirror``, an address or a folder, is used instead of the
     official address ``url``. A file in a mirror folder is not copied: its path there is returned.
-    It may be ``NAME`` or ``FOLDER/NAME`` in the mirror folder, if ``url`` ends in ``FOLDER/NAME``.
+    If ``url`` ends in ``FOLDER/NAME``, this path is ``NAME`` or ``FOLDER/NAME`` below the mirror.
 
     Raises:
         Unavailable: the file cannot be downloaded, or the mirror does not have it.

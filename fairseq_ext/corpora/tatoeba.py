@@ -1,7 +1,7 @@
 """The corpus that comes with this package: English and Spanish sentences of tatoeba.org.
 
-It has 118,964 pairs by the members of tatoeba.org, as www.manythings.org/anki publishes them, under
-CC BY 2.0 FR. If you pass the text on, keep the attribution; see ``data/README.md``.
+The corpus has 118,964 pairs by the members of tatoeba.org, as www.manythings.org/anki publishes
+them, under CC BY 2.0 FR. If you pass the text on, keep the attribution; see ``data/README.md``.
 """
 
 import itertools

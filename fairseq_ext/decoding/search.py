@@ -108,7 +108,7 @@ class Candidate:
         tokens: the tokens that the model wrote, separated by spaces.
         score: log-probability (base 2) over the length penalty, as fairseq-generate prints it.
         attention: weights ``[T][S]`` of T target and S source tokens, ``</s>`` included;
-            empty without :attr:`Search.attention`.
+            empty if :attr:`Search.attention` is false.
     """
 
     tokens: str

@@ -110,7 +110,7 @@ class Writer(Program):
     def like(self, place: Columns, width: int | None = None) -> Columns:
         """Add a register with rows like those of ``place``; return its columns.
 
-        It has ``width`` columns; None for as many as ``place``.
+        The new register has ``width`` columns; None for as many as ``place``.
         """
         shape = self.shapes[place.register]
         return self.register(place.width if width is None else width, shape.phase, shape.rows)

@@ -208,7 +208,7 @@ def score_generated(
     """Score the best hypotheses in an output of ``fairseq-generate``.
 
     Subword pieces are joined. Tokenized BLEU compares with ``tokenized_reference`` or, if this is
-    None, with the T lines (the targets) of the output; without either, it is left out. In T lines,
+    None, with the T lines (the targets) of the output, or else is left out. In T lines,
     fairseq writes a word outside the target dictionary as ``<<unk>>``, which no hypothesis matches.
 
     Args:

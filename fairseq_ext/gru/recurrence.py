@@ -24,7 +24,7 @@ def gru_update(input_gates: Tensor, hidden_gates: Tensor, state: Tensor) -> Tens
     ``s' = (1 - z) ⊙ n + z ⊙ s``. ``input_gates`` are ``W x + b`` and ``hidden_gates`` are
     ``U s + b'``, both ``[..., 3H]`` with r, z, n side by side.
 
-    This is torch's GRU, which fits the paper's number of parameters. The paper's section 3.1 has
+    These equations of torch's GRU fit the paper's number of parameters. The paper's section 3.1 has
     the GRU of Chung et al. (2014): ``z`` and ``1 - z`` are swapped, and ``r`` is applied before
     ``U_n``.
     """

@@ -19,9 +19,9 @@ Parameters = Mapping[str, Tensor]
 def gru(p: Parameters, x: Tensor, s: Tensor, layer: str = "gru.{}_l0") -> Tensor:
     """Compute a GRU's next state ``[H]`` from its state ``s`` ``[H]`` and the input ``x``.
 
-    This is torch's variant of the GRU in section 3.1. ``p`` has parameters by name; ``layer`` is
-    the pattern of their names, with ``{}`` in the place of ``weight_ih``, ``weight_hh``,
-    ``bias_ih`` or ``bias_hh``.
+    The equations are torch's variant of those in section 3.1. ``p`` has parameters by name;
+    ``layer`` is the pattern of their names, with ``{}`` in the place of ``weight_ih``,
+    ``weight_hh``, ``bias_ih`` or ``bias_hh``.
     """
     of_x = p[layer.format("weight_ih")] @ x + p[layer.format("bias_ih")]
     of_s = p[layer.format("weight_hh")] @ s + p[layer.format("bias_hh")]

@@ -55,8 +55,8 @@ class Postprocessor:
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
     """Return the line of fairseq-generate's output that says how to turn its tokens into text.
 
-    It names both languages, and path and checksum of the first ``text.json`` in ``folders``. Return
-    None if no folder has a ``text.json``.
+    The line names both languages, and path and checksum of the first ``text.json`` in ``folders``.
+    Return None if no folder has a ``text.json``.
     """
     candidates = (Path(folder, FILE).absolute() for folder in folders)
     path = next((path for path in candidates if path.is_file()), None)

@@ -68,7 +68,7 @@ class Pipeline:
     def words(self, language: str | None = None) -> Step:
         """Return a function from a line of text in ``language`` (default: ``src``) to its words.
 
-        It does all steps except the subwords.
+        The function does all steps before the subwords.
         """
         language = language or self.src
         steps: list[Step] = []

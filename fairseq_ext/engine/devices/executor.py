@@ -96,7 +96,7 @@ def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
       sentence at indices 0 to W - 1. Hypotheses that need not be kept go to index W, which nothing
       reads.
 
-    The tensor ``open [B]`` says whose search goes on. It is false where a batch has no sentence.
+    The tensor ``open [B]`` is true for sentences whose search goes on, false for unused rows.
     """
     b, s, t, w = sizes
     program, dtype = model.program, model.dtype
@@ -205,10 +205,10 @@ def ancestors_of(ancestors: Tensor, rows: Tensor) -> Tensor:
 def ranked(
     rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the 2 W best next tokens of each hypothesis: log-probabilities and ids.
+    """Return log-probabilities and ids, ``[B, W, 2 W]`` each, of the 2 W best next tokens.
 
-    Both are ``[B, W, 2 W]``. Tokens that ``rules`` or the prefixes in ``state`` forbid have the
-    log-probability -∞. The function changes ``logits [B, W, V]`` in place.
+    B sentences have W hypotheses each. Tokens that ``rules`` or the prefixes in ``state`` forbid
+    have the log-probability -∞. The function changes ``logits [B, W, V]`` in place.
     """
     step = state["step"]
     normalizers = logits.logsumexp(2, keepdim=True)
@@ -322,7 +322,7 @@ class Executor:
         """Translate by beam search, as :meth:`fairseq_ext.engine.library.Worker.translate` does.
 
         Callers must refuse sampling and ``constraints``, because this method ignores both.
-        ``numbers`` has no effect without sampling.
+        So ``numbers``, the random numbers of sampling, has no effect.
         """
         if not sentences:
             return []

@@ -1,8 +1,8 @@
 """End a diverging training with an error of one line, and keep its last good checkpoint.
 
-fairseq checks the gradients of each update. It misses an infinite loss with finite gradients, an
-infinite loss on a validation set, and weights that an update has made infinite. It would even save
-such weights.
+fairseq only checks the gradients of each update. So it misses an infinite loss with finite
+gradients or on a validation set. It also misses weights that an update has made infinite, and would
+save them.
 """
 
 import math

@@ -4,10 +4,10 @@ Most checks of the plugin wrap fairseq's function ``call_main``: they refuse opt
 ``--save-dir``, handle signals, and report errors in one line. fairseq-hydra-train imports the
 plugin too late for these checks, so it trains in this order:
 
-1. It calls ``call_main`` without checks. Within this first call it imports ``common.user_dir``, and
-   with it the plugin.
-2. It calls :func:`_add_defaults`, which calls ``call_main`` again. This second call has all checks,
-   and it trains.
+1. fairseq-hydra-train calls ``call_main`` without checks. Within this first call it imports
+   ``common.user_dir``, and with it the plugin.
+2. Then it calls :func:`_add_defaults`, which calls ``call_main`` again. This second call has all
+   checks, and trains.
 3. The exception :class:`_Done` ends the first call, which would otherwise train once more.
 
 A named architecture is a model with default sizes of its own. fairseq-hydra-train uses the default

@@ -185,8 +185,8 @@ PATIENCE = 5.0  # seconds to wait until the current batch is made
 def stop(thread: Callable[[], Any]) -> None:
     """End fairseq's loading thread (``BackgroundConsumer``); ``thread`` is a weak reference to it.
 
-    The thread ends when it has made ``_max_len`` batches, so this limit is set to 0. It would wait
-    while its queue is full, so the queue's limit is lifted.
+    The thread ends when it has made ``_max_len`` batches, so this limit is set to 0. The thread
+    would wait while the queue of batches is full, so the queue's limit is lifted.
     """
     consumer = thread()
     if consumer is None:
