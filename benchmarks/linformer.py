@@ -35,6 +35,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import bench
 import torch
@@ -402,14 +403,13 @@ def cross_cache(side: Side, sample: dict) -> int:
     encoded = model.encoder.reorder_encoder_out(encode(side, sample)(), rows)
     start = torch.full((len(rows), 1), EOS, device=rows.device)
     model.decoder(start, encoder_out=encoded, incremental_state=state)
-    owners = {layer.encoder_attn._incremental_state_id for layer in model.decoder.layers}
-    return sum(
-        value.numel() * value.element_size()
-        for key, values in state.items()
-        if key.split(".")[0] in owners
-        for value in values.values()
-        if value is not None
-    )
+    cached: list[Any] = []
+    for layer in model.decoder.layers:
+        attention = layer.encoder_attn  # Linformer's is itself the key of its state
+        stock = None if attention in state else attention._get_input_buffer(state)
+        cached += state[attention] if stock is None else stock.values()
+    tensors = [value for value in cached if isinstance(value, torch.Tensor)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 QUESTIONS = {
