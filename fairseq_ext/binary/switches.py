@@ -74,10 +74,9 @@ def selected(cfg: Any) -> Switches:
     """Return the products to binarize, and how, from the options of a model.
 
     The model ``bmt`` starts from ``--bmt-preset``, a row of Table 1; other models start from no
-    products. ``--binary-weights`` and ``--binary-activations`` replace the row's products; if they
-    are empty, these products stay, and ``none`` stands for no products. ``--bmt-ffn``,
-    ``--bmt-attention-output`` and ``--binarizer`` replace the row's norms, shortcut and binarizer,
-    which stay with the value ``preset``.
+    products. ``--binary-weights`` and ``--binary-activations`` replace the row's products (empty:
+    keep them; ``none``: no products). ``--bmt-ffn``, ``--bmt-attention-output`` and ``--binarizer``
+    replace the row's norms, shortcut and binarizer (``preset``: keep them).
 
     Raises:
         ConfigError: an option names an unknown product; ``--binary-weights`` has both ``ternary``

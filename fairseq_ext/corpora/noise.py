@@ -18,10 +18,9 @@ def add_noise(
 ) -> Iterator[str]:
     """Yield each sentence with noise of the ``kind`` typos, lower, upper or punctuation.
 
-    ``punctuation`` removes all punctuation. With ``typos``, a word of three letters or more gets a
-    typing error with the probability ``share``; the errors in a sentence depend on the sentence's
-    number and the seed. With ``lower`` and ``upper``, ``language`` decides which capital belongs to
-    which small letter.
+    ``punctuation`` removes punctuation. With ``typos``, words of three letters or more get a typing
+    error with probability ``share``, drawn by the seed and the sentence's number. With ``lower``
+    and ``upper``, ``language`` decides which capital belongs to which small letter.
     """
     changes = {
         "lower": lower_case(language),

@@ -32,9 +32,8 @@ OURS = (
 class Shards:
     """A text to binarize in ``count`` shards.
 
-    The methods ``dictionary``, ``deal`` and ``shard`` are the stages of this work. Each method gets
-    the name of a file. When its work is done, it writes this file into ``out``, as a sign for other
-    workers.
+    The methods ``dictionary``, ``deal`` and ``shard`` are the stages of this work. Each gets the
+    name of a file. At its end it writes this file into ``out``, as a sign for other workers.
     """
 
     text: Path  # folder with the tokens of `train`, and perhaps `valid` and `test`

@@ -166,8 +166,8 @@ class SpannedSentences:
         """Replace the masks in ``ranked``, the translations of :attr:`texts`, by the spans.
 
         At most ``most`` translations of each sentence are kept. If no translation of a
-        sentence has all masks, the caller must translate the texts between its spans. Return these
-        texts of all such sentences, and for each text the index of its sentence.
+        sentence has all masks, the caller must translate the texts between its spans. Return
+        the texts to translate of all such sentences, and the index of each text's sentence.
         """
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
             restored = zip(map(line.restored, row.texts), row.candidates, strict=True)

@@ -56,7 +56,7 @@ class Writer(Program):
     def parameters(self, layer: nn.Module, ending: str = "") -> tuple[Any, Any]:
         """Return a layer's weight and bias as arrays; None for a parameter that it lacks.
 
-        ``ending`` is added to both names: ``_ih`` gives ``weight_ih`` and ``bias_ih``.
+        ``ending`` ends the names of both arrays: ``_ih`` gives ``weight_ih`` and ``bias_ih``.
         """
         weight, bias = (getattr(layer, kind + ending, None) for kind in ("weight", "bias"))
         return self.array(weight), self.array(bias)

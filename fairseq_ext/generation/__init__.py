@@ -2,7 +2,7 @@
 
 - :mod:`~fairseq_ext.generation.translation_ext`: a task with options for epsilon sampling and
   GNMT's length penalty.
-- :mod:`~fairseq_ext.generation.generators`: the computation of both.
+- :mod:`~fairseq_ext.generation.generators`: the computation of this sampling and this penalty.
 - :mod:`~fairseq_ext.generation.option_checks`: checks that refuse options that cannot work.
 - :mod:`~fairseq_ext.generation.on_engine`: our engine in place of fairseq's generator.
 

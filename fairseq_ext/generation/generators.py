@@ -61,7 +61,7 @@ def with_gnmt_scores(
     """Divide hypotheses' log-probabilities by GNMT's :func:`penalty`; sort hypotheses, best first.
 
     ``sentences`` has the finished hypotheses of each sentence, found by fairseq's search. The
-    penalty only ranks these, and does not change the search. Scores of single tokens stay
+    penalty only ranks them, and does not change the search. Scores of single tokens stay
     log-probabilities.
     """
     for hypothesis in chain(*sentences):

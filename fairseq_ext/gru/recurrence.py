@@ -85,10 +85,10 @@ class _AdditiveRecurrence(torch.autograd.Function):
     """The autograd function of :func:`additive_recurrence`.
 
     The backward pass writes the gradients of a step's gates into a row ``[dh_n | dr | dz | dn]``.
-    The first three parts are the gradient of the hidden gates ``U s + b'``, the last three the
-    gradient of the input gates: r and z have the same gradient in both. So hidden gates have the
-    order n, r, z here, and ``torch.roll`` converts them from and to torch's r, z, n. In comments u
-    is the layer ``tanh(W_s s + keys)``.
+    The first three parts are the gradient of the hidden gates ``U s + b'``, the last three that of
+    the input gates, which share the gradients of r and z. So hidden gates have the order n, r, z
+    here, and ``torch.roll`` converts them from and to torch's r, z, n. In comments u is the layer
+    ``tanh(W_s s + keys)``.
     """
 
     @staticmethod

@@ -110,7 +110,7 @@ def _has_word(text: str) -> bool:
 
 
 def _pairs(span: str, tags: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return start and end of each XML element in a span; ``tags`` has both of each tag."""
+    """Return start and end of each XML element in a span; ``tags`` has those of each tag."""
     pairs, opened = [], dict[str, list[int]]()
     for start, stop in tags:
         name = span[start:stop].strip("</>").partition(" ")[0].lower()

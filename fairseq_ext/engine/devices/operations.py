@@ -81,8 +81,8 @@ def signs_of(x: Tensor) -> Tensor:
 def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
     """Compute a GRU's next state ``(1 - z) n + z s``, ``[…, H]``, from its ``state`` s.
 
-    ``inputs`` is ``W x + b``, ``hiddens`` is ``U s + b'``, ``[…, 3 H]`` each. Both have terms for
-    the reset gate r, the update gate z and the new state n side by side.
+    ``inputs`` is ``W x + b``, ``hiddens`` is ``U s + b'``, ``[…, 3 H]`` each. Both tensors have
+    terms for the reset gate r, the update gate z and the new state n side by side.
     """
     of_inputs, of_hiddens = inputs.chunk(3, -1), hiddens.chunk(3, -1)
     r, z = (torch.sigmoid(of_inputs[i] + of_hiddens[i]) for i in (0, 1))
@@ -92,8 +92,8 @@ def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
 def lstm_state(inputs: Tensor, hiddens: Tensor, cell: Tensor) -> Tensor:
     """Compute an LSTM's next ``[h; c]``, ``[…, 2 H]``, from its previous ``cell`` c ``[…, H]``.
 
-    ``inputs`` is ``W x + b``, ``hiddens`` is ``U h + b'``, ``[…, 4 H]`` each. Both have terms for
-    the gates i, f, g and o side by side.
+    ``inputs`` is ``W x + b``, ``hiddens`` is ``U h + b'``, ``[…, 4 H]`` each. Both tensors have
+    terms for the gates i, f, g and o side by side.
     """
     i, f, g, o = (inputs + hiddens).chunk(4, -1)
     cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
@@ -287,10 +287,9 @@ class Frame:
     def window(self, place: Columns, cache: int, taps: int) -> Tensor:
         """Return the rows of ``place`` that a convolution reads for each row of its result.
 
-        The tensor is ``[B, S, taps, width]`` in the encoder; in the decoder it is
-        ``[B, W, taps, width]``, for the W hypotheses of each sentence. ``taps`` is the length of
-        the kernel. Rows outside the sentence are 0. ``cache`` is the number of the cache in which
-        the decoder keeps past rows.
+        The tensor is ``[B, S, taps, width]`` in the encoder, ``[B, W, taps, width]`` in the
+        decoder (W hypotheses). The kernel has ``taps`` taps. Rows outside the sentence are 0.
+        ``cache`` is the number of the cache in which the decoder keeps past rows.
         """
         x = self.read(place)
         if not self.state:

@@ -124,7 +124,7 @@ def _require_unchanged(original: Callable, self: Any, *arguments: Any, **options
 def _require_alignments(task: Any, split: str) -> None:
     """Refuse a training set without alignments, and a split with a wrong number of alignments.
 
-    A validation set may lack alignments; the validation loss then does without them.
+    A validation set may lack alignments; its loss then leaves out the alignment loss.
     """
     cfg, dataset = task.cfg, task.datasets[split]
     alignments = getattr(dataset, "align_dataset", None)

@@ -4,8 +4,8 @@ A kill at any moment must not change or lose:
 
 1. the batches, which fairseq makes in the first epoch, and how many of them have been read, even if
    `--update-freq` or the number of processes changes;
-2. the number of validations without improvement (``--patience``, ``reduce_lr_on_plateau``), unless
-   another ``--best-checkpoint-metric`` is asked for;
+2. the number of validations without improvement (``--patience``, ``reduce_lr_on_plateau``), which
+   only another ``--best-checkpoint-metric`` resets;
 3. a complete checkpoint file under each name, the old file or the new one;
 4. the fact that a run has finished;
 5. the float32 master weights of half precision, see :mod:`fairseq_ext.plugin.repairs.models`;
