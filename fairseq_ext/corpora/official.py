@@ -138,8 +138,8 @@ class Preparation:
     def _encoder(self, source: Source) -> Encode:
         """Return the encoder that turns the sentences of a parallel text into tokens.
 
-        As in the papers' scripts, typographic apostrophes become ' only in files with ``<seg>``
-        elements, which are development and test sets.
+        As in the papers' scripts, typographic apostrophes become ' only in development and
+        test sets, whose files have ``<seg>`` elements.
         """
         corpus = self.corpus
         pipeline = Pipeline(

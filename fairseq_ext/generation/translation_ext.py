@@ -6,7 +6,7 @@ It has nine more options than ``translation``:
   symbol on every source, and training batches drawn at random instead of by length.
 - The BMT paper needs epsilon sampling for minimum Bayes risk decoding, and GNMT's length penalty
   for beam search.
-- Models of many languages need symbols around sources and targets, which name the languages.
+- Models of many languages need symbols that name the languages, around sources and targets.
 
 Sources are also cut and get the start symbol in fairseq-interactive and in hub models, where
 ``translation`` ignores ``--truncate-source``.

@@ -1,7 +1,7 @@
 """The GRU with attention as a model of fairseq: configuration, model, named architectures.
 
-Batches come first here, as in fairseq: tokens ``[B, T]``, logits ``[B, T, V]``. Other letters are
-those of :mod:`fairseq_ext.gru.decoder`; also ``V`` symbols and ``R`` rows (hypotheses).
+Letters: ``B`` sentences, ``R`` rows (hypotheses), ``S`` source and ``T`` target tokens, ``V``
+symbols; sizes ``H`` of a state, ``C`` of an annotation, ``O`` of the output layer's input.
 """
 
 from argparse import Namespace

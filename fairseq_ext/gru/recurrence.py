@@ -3,7 +3,8 @@
 With autograd, a loop of GRU steps adds up T small gradients for each weight. Here a single product
 over all steps gives the gradient of each of the decoder's weights, which is faster.
 
-Letters: see :mod:`fairseq_ext.gru.attention`; also ``T`` steps. Time is the first dimension.
+Letters: ``T`` steps, ``B`` sentences, ``S`` source words; sizes ``E`` of an embedding, ``H`` of a
+state, ``C`` of an annotation, ``A`` of the hidden layer of additive attention.
 """
 
 from typing import Any

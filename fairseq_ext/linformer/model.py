@@ -2,7 +2,8 @@
 
 A Linformer is fairseq's Transformer, but Linformer attention replaces the encoder's self-attention
 and the decoder's cross-attention (Pampaloni, section 3.2). The flags are fairseq's, too.
-Letters of shapes are those of :mod:`fairseq_ext.linformer.attention`.
+Letters: ``T`` queries of ``R`` rows, ``S`` tokens of ``B`` sources, ``C`` channels, ``H`` heads of
+``D`` channels, ``K`` slots.
 """
 
 from argparse import Namespace

@@ -1,7 +1,7 @@
 """Self-attention with a convolution in parallel, and attention over the source.
 
-Letters are those of :mod:`fairseq_ext.muse.convolution`; also ``S`` source positions, ``R`` rows of
-the decoder (one per sentence or, in beam search, one per hypothesis).
+Letters: ``T`` queries, ``S`` keys (positions), ``B`` sentences, ``R`` rows (sentences or, in beam
+search, hypotheses), ``C`` channels, ``H`` heads of ``D`` channels, ``K`` taps, ``N`` = B·H.
 """
 
 from typing import NamedTuple

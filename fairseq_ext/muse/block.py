@@ -1,6 +1,6 @@
 """The MUSE block: all branches read the same input, and their outputs are added to the residual.
 
-Shapes use the letters of :mod:`fairseq_ext.muse.attention`.
+Letters: ``T`` positions, ``S`` source positions, ``B`` sentences, ``C`` channels, ``H`` heads.
 """
 
 from collections.abc import Callable, Sequence

@@ -225,7 +225,7 @@ class OrdinaryConvolution(nn.Module):
         """Convolve ``x`` ``[T, B, C]``; return ``[T, B, C]``.
 
         Inputs count as 0 where ``padding_mask`` ``[B, T]`` is true (on pads). In incremental
-        decoding, ``x`` is the newest position ``[1, R, C]``, and ``past`` keeps the earlier inputs.
+        decoding, ``x`` ``[1, R, C]`` is the newest position of R rows, ``past`` the earlier inputs.
         """
         channels, left = x.permute(1, 2, 0), self.left  # [B, C, T]
         if padding_mask is not None:

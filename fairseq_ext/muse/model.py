@@ -1,7 +1,7 @@
 """MUSE as a model of fairseq: configuration, encoder and decoder, named architectures.
 
-The model is fairseq's Transformer, with the same flags, but its layers are MUSE blocks. Letters of
-shapes are those of :mod:`fairseq_ext.muse.attention`; also ``V`` symbols.
+The model is fairseq's Transformer, with the same flags, but its layers are MUSE blocks. Letters:
+``T`` target and ``S`` source tokens, ``B`` sentences, ``C`` channels, ``H`` heads, ``V`` symbols.
 """
 
 # Without `from __future__ import annotations`: fairseq reads the types of a configuration's fields.

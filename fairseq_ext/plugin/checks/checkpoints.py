@@ -36,8 +36,8 @@ def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, 
 def _starting_checkpoint(cfg: Any, trainer: Any) -> tuple[str, str | None]:
     """Return the checkpoint from which fairseq would start training, and the option that names it.
 
-    If no option names it, the option is None, and the path leads to ``checkpoint_last.pt`` in
-    ``--save-dir``, which may not exist.
+    If no option names it, the option is None, and the checkpoint is ``checkpoint_last.pt`` in
+    ``--save-dir``, even if there is no such file.
     """
     from fairseq.file_io import PathManager
 
