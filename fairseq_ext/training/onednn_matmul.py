@@ -49,7 +49,7 @@ an update needs thirty. With the default of 1,024 for each, a training would fil
 
 @functools.cache
 def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether MKL is slow on this processor, and oneDNN can replace it.
+    """Return whether MKL is slow on this processor and :func:`is_replaceable` is true.
 
     MKL is slow on AMD's processors from family 26 on.
 
