@@ -42,8 +42,7 @@ SACREMOSES = "sacremoses"
 def _without_package() -> Iterator[None]:
     """Replace the package sacremoses with an empty module while two of its modules are imported.
 
-    The package would take 0.4 seconds for joblib, tqdm and long regular expressions, which nothing
-    here needs.
+    This saves 0.4 seconds for libraries and regular expressions that nothing here needs.
     """
     spec = None if SACREMOSES in sys.modules else find_spec(SACREMOSES)
     if spec is None:  # already imported, or not installed: then the import will fail
@@ -108,12 +107,12 @@ UNESCAPES = {"&bar;": "|", "&bra;": "[", "&ket;": "]"}
 UNESCAPES |= {ESCAPES[sign]: sign for sign in reversed(ESCAPES)}  # `&amp;` must be last
 
 
-def needed(pattern: str, replacement: str) -> str:
+def required_text(pattern: str, replacement: str) -> str:
     """Return a string that a text must contain for a rule to change it; "" if none is known.
 
-    Searching for the string is faster than trying the rule. For a rule that replaces ``x+`` by
-    ``x``, the string is ``xx``. For other rules it is a character that every match of the regex
-    ``pattern`` has, or "" if the pattern has optional or alternative parts outside its groups.
+    Searching for the string is faster than trying the rule. If the rule replaces ``x+`` by ``x``,
+    the string is ``xx``. Otherwise it is a character of the regex ``pattern`` outside its groups.
+    If the regex has optional or alternative parts there, no string is known.
     """
     if pattern == f"{replacement}+":
         return 2 * replacement
@@ -273,10 +272,10 @@ def _spaced(words: list[str], language: str) -> Iterator[str]:
 
 
 def _is_ending(words: list[str], language: str) -> bool:
-    """Return whether the last word in ``words`` is written without a space before it.
+    """Return whether the last of one to three ``words`` is written without a space before it.
 
     This is so for English endings, such as ``'s`` or ``'ll``, and for the decimals of a Czech
-    number: the ``5`` of ``3 , 5``. ``words`` has the word and up to two words before it.
+    number: the ``5`` of ``3 , 5``.
     """
     *before, word = words
     if language == "en":
@@ -286,17 +285,17 @@ def _is_ending(words: list[str], language: str) -> bool:
     return number and all(re.fullmatch("[0-9]+", digits) for digits in (before[0], word))
 
 
-def _is_elided(word: str, after: str) -> bool:
-    """Return whether a word is elided before the word ``after``, like ``l'`` before ``homme``."""
+def _is_elided(word: str, following: str) -> bool:
+    """Return whether a word is elided before ``following``, like ``l'`` before ``homme``."""
     pattern = r"\p{Alphabetic}' \p{Alphabetic}"
-    return bool(regex.search(pattern, f"{word} {after}")) and word.endswith("'")
+    return bool(regex.search(pattern, f"{word} {following}")) and word.endswith("'")
 
 
-def _is_dashed(word: str, after: list[str]) -> bool:
-    """Return whether a dash, ``after[0]``, joins a Czech word to the next, as in ``e-mail``."""
-    if len(after) < 2 or after[0] not in ("-", "–"):
+def _is_dashed(word: str, following: list[str]) -> bool:
+    """Return whether ``following`` is a dash and an end of a Czech word: ``e``, ``-``, ``mail``."""
+    if len(following) < 2 or following[0] not in ("-", "–"):
         return False
-    ending = bool(re.fullmatch("li|mail.*", after[1], re.IGNORECASE))
+    ending = bool(re.fullmatch("li|mail.*", following[1], re.IGNORECASE))
     return ending and bool(regex.search(r"\p{Alphabetic}$", word))
 
 
@@ -306,7 +305,7 @@ def normalizer(language: str) -> Callable[[str], str]:
     """Return a function that normalizes a line like ``normalize-punctuation.perl -l language``."""
     # The script reads bytes, so it knows only the digits of ASCII.
     code = short_code(language)
-    rules = [(re.compile(p, re.ASCII), needed(p, new), new) for p, new in rules_of(code)]
+    rules = [(re.compile(p, re.ASCII), required_text(p, new), new) for p, new in rules_of(code)]
 
     def normalize(text: str) -> str:
         text += "\n"  # the script sees the line feed

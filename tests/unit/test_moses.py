@@ -123,7 +123,7 @@ def test_where_the_library_differs_the_scripts_are_followed(language, step, line
 @pytest.mark.parametrize("language", ["en", "de", "fr", "cs", "vi"])
 def test_every_rule_of_the_normalizer_has_its_character(language: str) -> None:
     rules = moses.rules_of(language)
-    assert all(moses.needed(pattern, new) for pattern, new in rules)
+    assert all(moses.required_text(pattern, new) for pattern, new in rules)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_every_rule_of_the_normalizer_has_its_character(language: str) -> None:
     ],
 )
 def test_doubtful_rules_are_always_tried(pattern: str, need: str) -> None:
-    assert moses.needed(pattern, "z") == need
+    assert moses.required_text(pattern, "z") == need
 
 
 @pytest.mark.parametrize("language", ["en", "en-GB", "EN_us", "eng", "eng_Latn"])
