@@ -33,19 +33,19 @@ READ = 200  # lines of a text that are examined
 def tokenizer_for(language: str | None) -> str:
     """Return the name of sacrebleu's tokenizer for a language code such as ``zh`` or ``jpn_Jpan``.
 
-    Chinese, Japanese and Korean have tokenizers of their own; if one is not installed, the result
-    is ``char``, as for other languages without spaces between words. All other languages, and None,
-    get ``13a``.
+    Chinese, Japanese and Korean have tokenizers of their own. If such a tokenizer is not installed,
+    and for other languages without spaces between words, the result is ``char``. For all other
+    languages, and for None, it is ``13a``.
     """
     name, modules = BY_LANGUAGE.get(short_code(language or ""), (USUAL, ()))
     return name if all(find_spec(module) for module in modules) else BY_CHARACTERS
 
 
 def is_spaceless(lines: Sequence[str]) -> bool:
-    """Return whether a text has no spaces between its words.
+    """Return whether the first :data:`READ` lines of a text have no spaces between their words.
 
-    This holds if most letters belong to scripts without spaces and few spaces separate words, or if
-    the Ethiopic wordspace ፡ separates words. Only the first :data:`READ` lines are examined.
+    Either most letters belong to scripts such as Thai, and spaces are rare, or the Ethiopic
+    wordspace ፡ separates the words.
     """
     text = "\n".join(lines[:READ])
     if has_wordspaces(text):

@@ -24,8 +24,8 @@ class ByteBPE:
     """A byte-level byte-pair encoding: text to ids and back.
 
     ``vocabulary`` and ``merges`` are GPT-2's ``encoder.json`` and ``vocab.bpe``, or a
-    ``vocab.json`` and its ``merges.txt``. Raise DataError if the vocabulary is not a byte-level
-    one, or the merges belong to another vocabulary.
+    ``vocab.json`` and its ``merges.txt``. Raise DataError if the vocabulary is not byte-level, or
+    the merges belong to another vocabulary.
     """
 
     def __init__(self, vocabulary: Path, merges: Path) -> None:
@@ -48,10 +48,9 @@ class ByteBPE:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(lines))]
 
     def decode(self, symbols: Iterable[str]) -> str:
-        """Turn the decimal ids of pieces into text.
+        """Turn the decimal ids of pieces into text, with single spaces.
 
-        Each run of white space in the text becomes a single space. Symbols that are not the id of a
-        piece of text, such as ``<unk>``, are skipped.
+        Symbols that are not the id of a piece of text, such as ``<unk>``, are skipped.
         """
         ids = [int(symbol) for symbol in symbols if symbol.isdecimal() and len(symbol) < 10]
         text = self._tokenizer.decode([id_ for id_ in ids if id_ in self._known])

@@ -48,12 +48,12 @@ def check_text(
     max_tokens: int | None = MAX_TOKENS,
     controls: bool = True,
 ) -> int:
-    """Check that fairseq will read a text file as one sentence per line; return the line count.
+    r"""Check that fairseq will read a text file as one sentence per line; return the line count.
 
-    Lines end in ``\\n`` or ``\\r\\n``; the last end may be missing. ``empty_lines`` allows lines
+    Lines end in ``\n`` or ``\r\n``; the last end may be missing. ``empty_lines`` allows lines
     without words, which fairseq keeps as empty sentences. ``controls`` allows words that fairseq
     reads as the beginning, the end or the padding of a sentence. Lines of more than ``max_tokens``
-    words are refused; None allows any length. Raise DataError if a file or line is faulty.
+    words are refused; None allows any length.
     """
     path = require_file(path, "text file")
     _require_plain_text(path)

@@ -40,10 +40,7 @@ def lower_case(language: str) -> Callable[[str], str]:
 
 
 def upper_case(language: str) -> Callable[[str], str]:
-    """Return the function that writes text of a language in capitals.
-
-    In Turkish and its relatives ``i`` becomes ``İ``.
-    """
+    """Return the function that puts a language's text in capitals: ``İ`` for ``i`` in Turkish."""
     return (lambda text: text.replace("i", "İ").upper()) if is_turkic(language) else str.upper
 
 
@@ -55,8 +52,8 @@ def is_turkic(language: str) -> bool:
 def escape_controls(tokens: str) -> str:
     """Write a backslash before each token that is one of fairseq's symbols, such as ``</s>``.
 
-    fairseq then reads them as words, not as the end or padding of a sentence. Tokens that already
-    look escaped get another backslash, so that :func:`unescape_controls` can undo everything.
+    fairseq then reads a word, not the end of the sentence. Tokens that already look escaped get
+    another backslash, so that :func:`unescape_controls` can undo everything.
     """
     return CONTROL.sub(r"\\\g<0>", tokens) if "<" in tokens else tokens
 
@@ -88,5 +85,5 @@ _PRINTABLE = Spaced("C", "\u200c\u200d")  # but not the joiners, which INVISIBLE
 
 
 def printable(text: str) -> str:
-    """Replace control, format and unassigned characters with spaces."""
+    """Replace control, format, private and unassigned characters, but not joiners, with spaces."""
     return text if text.isprintable() else text.translate(_PRINTABLE)

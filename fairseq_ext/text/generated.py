@@ -1,8 +1,8 @@
 """Turn fairseq-generate's output into text by undoing the steps that ``text.json`` lists.
 
-fairseq-generate writes the path and checksum of the ``text.json`` beside its model into its output.
-If this file has moved or changed, :func:`find` looks in the output's folder and the folders in it
-for a file with the checksum.
+With this plugin, the output names the ``text.json`` of the model, by path and checksum. If this
+file has moved or changed, :func:`find` looks for a file with the checksum in the output's folder
+and the folders in it.
 """
 
 import re
@@ -21,7 +21,7 @@ _PIECE = re.compile("[^ ]@@ ")
 
 
 class Postprocessor:
-    """A converter of a model's tokens to words and to text, which undoes a pipeline's steps."""
+    """A converter that undoes a pipeline's steps: it turns a model's tokens into words and text."""
 
     def __init__(self, text_pipeline: Pipeline) -> None:
         self.pipeline = text_pipeline
@@ -33,7 +33,7 @@ class Postprocessor:
 
     @classmethod
     def by_language(cls, language: str | None) -> "Postprocessor":
-        """Build a converter that joins subword-nmt's pieces and, with a language, detokenizes."""
+        """Build a converter that joins subword-nmt's pieces and, given a language, detokenizes."""
         return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 
     def words(self, lines: Iterable[str]) -> list[str]:
@@ -98,8 +98,8 @@ def require_text(
     """Raise :class:`DataError` if the lines of the file ``name`` are subwords instead of text.
 
     Lines are subwords of SentencePiece if most begin with ``▁``. They are subwords of subword-nmt
-    if more than a tenth have ``@@``, but none of the ``references``, which are text. Without
-    ``references`` only SentencePiece's subwords are refused.
+    if more than a tenth have ``@@`` and no reference has it. Without ``references``, only
+    SentencePiece's subwords are refused.
     """
     if references is not None and 10 * _marked(lines) > len(lines) and not _marked(references):
         raise DataError(

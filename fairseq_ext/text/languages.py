@@ -37,9 +37,8 @@ def short_code(language: str) -> str:
 def matching_code(language: str, codes: Collection[str]) -> str | None:
     """Return the code in ``codes`` for a language that a user named: ``es`` for ``ES_mx``.
 
-    Prefer a code that differs only in capitals or ``_``. Otherwise take a code of the language with
-    any region, but no other script; ``zh_TW`` stands for ``zh-Hant``. Return None if no code fits,
-    or several do.
+    A code that differs only in capitals or ``_`` is preferred. Otherwise the regions may differ,
+    but not the scripts; ``zh_TW`` means ``zh-Hant``. Return None if no code fits, or several do.
     """
     spelled = {code: code.lower().replace("_", "-") for code in (language, *codes)}
     spelled = {code: _OF_REGION.get(spelling, spelling) for code, spelling in spelled.items()}

@@ -66,10 +66,7 @@ class Pipeline:
                 raise ConfigError(f"`--{option}` goes with `--tokenize`, which is missing.")
 
     def words(self, language: str | None = None) -> Step:
-        """Return a function from a line of text in ``language`` (default: ``src``) to its words.
-
-        The function does all steps before the subwords.
-        """
+        """Return a function that turns text in ``language`` (default: ``src``) into words."""
         language = language or self.src
         steps: list[Step] = []
         if self.clean:
@@ -133,10 +130,7 @@ class Pipeline:
         return lambda line: detokenize(join(line))
 
     def towards(self, src: str, tgt: str) -> "Pipeline | None":
-        """Return this pipeline for the direction ``src`` → ``tgt``, reversed if necessary.
-
-        Return None if the pipeline is for other languages.
-        """
+        """Return this pipeline, or its reverse, for ``src`` → ``tgt``; None for other languages."""
         if {src, tgt} != {self.src, self.tgt}:
             return None
         return dataclasses.replace(self, src=src, tgt=tgt)
@@ -168,8 +162,8 @@ class Pipeline:
 def load_towards(folder: Path, src: str, tgt: str) -> Pipeline | None:
     """Load a folder's pipeline for the direction ``src`` → ``tgt`` (:meth:`Pipeline.towards`).
 
-    Return None if there is no ``text.json``. Raise DataError if the pipeline is for other
-    languages, or :func:`load` refuses it.
+    Return None without a ``text.json``. Raise DataError if the pipeline is for other languages, or
+    :func:`load` refuses it.
     """
     saved = load(folder)
     if saved is None:

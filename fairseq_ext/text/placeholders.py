@@ -54,10 +54,9 @@ class MaskedLine:
         return text
 
     def restored(self, translation: str) -> str | None:
-        """Return a translation of ``text`` in which spans replace the years that stand for them.
+        """Put the spans into a translation of :attr:`text`, in place of their years.
 
-        Return None if one of these years is missing or repeated or, in markup, if they are in
-        another order than in ``text``.
+        Return None if a year is missing or repeated or, in markup, out of order.
         """
         matches = [match for match in _NUMBER.finditer(translation) if match[0] in self.years]
         order = [match[0] for match in matches]
@@ -110,7 +109,7 @@ def _has_word(text: str) -> bool:
 
 
 def _pairs(span: str, tags: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return start and end of each XML element in a span; ``tags`` has those of each tag."""
+    """Return start and end of each XML element in a span; ``tags`` are the places of its tags."""
     pairs, opened = [], dict[str, list[int]]()
     for start, stop in tags:
         name = span[start:stop].strip("</>").partition(" ")[0].lower()
@@ -159,10 +158,10 @@ class Keeper:
     def _core(self, span: str, is_whole: bool) -> tuple[int, int]:
         """Return start and end of a span's core, the part that belongs to the sentence.
 
-        Tags before the span's first text or after its last are outside the core. Only a start tag
-        and its end tag with text between them are inside: the core of ``<p><b>word</b>`` is
-        ``<b>word</b>``. If the span is the whole line (``is_whole``), such pairs of tags are
-        outside, too, and the core is ``word``. If the span has no word, return ``(len(span), 0)``.
+        Tags before the span's first text or after its last are outside the core. A start tag and
+        its end tag with text between them are inside: the core of ``<p><b>word</b>`` is
+        ``<b>word</b>``. If the span ``is_whole`` (all of the line), they are outside, too, and the
+        core is ``word``. If the span has no word, return ``(len(span), 0)``.
         """
         tags = [match.span() for match in TAG.finditer(span)] if self.markup else []
         start, stop = 0, len(span)

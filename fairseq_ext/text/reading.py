@@ -72,9 +72,8 @@ def opened(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
     """Open a file for reading its bytes, and decompress gzip, bzip2, xz and zip.
 
     The format is recognized by the file's first bytes, or else by the ending of its name.
-    ``member`` names the file to read in a ``.zip`` with several. Raise DataError if the file is
-    missing, damaged or compressed by zstd, or if a ``.zip`` does not have ``member``, or has
-    several files and ``member`` is None.
+    ``member`` names the file to read in a ``.zip`` with several. Raise DataError if the file or the
+    member is missing, damaged or compressed by zstd, or if a ``.zip`` leaves a choice.
     """
     if not path.exists() or path.is_dir():
         raise DataError(f"`{path}` does not exist or is not a file; check the path.")
@@ -98,10 +97,7 @@ def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
 
 
 def bounded(file: IO[bytes], path: Path | str) -> Iterator[bytes]:
-    """Yield an open file's lines as bytes; refuse overlong lines, and ``\\r`` alone as line end.
-
-    ``path`` is the file's path, or the name of a stream, for messages.
-    """
+    r"""Yield an open file's lines as bytes; refuse overlong lines, and ``\r`` alone as line end."""
     number = 0
     while line := file.readline(LONGEST + 1):
         number += 1
@@ -137,16 +133,13 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
 
     Only a line feed ends a line, with or without a carriage return before it. :func:`opened`
     explains ``member``. Raise DataError, with file and line, if the file is unreadable, or a line
-    is not UTF-8, has NUL bytes or is too long.
+    is too long or not UTF-8 text.
     """
     return decoded(raw_lines(path, member), path)
 
 
 def decoded(raws: Iterable[bytes], path: Path | str, first: int = 1) -> Iterator[tuple[int, str]]:
-    """Decode lines of UTF-8 bytes like :func:`lines`, and number them from ``first``.
-
-    ``path`` is the file's path, or the name of a stream, for messages.
-    """
+    """Decode lines of UTF-8 bytes like :func:`lines`, numbered from ``first``."""
     for number, raw in enumerate(raws, first):
         text = _decode(raw, path, number).removesuffix("\n").removesuffix("\r")
         yield number, text.removeprefix("\ufeff") if number == 1 else text
@@ -212,8 +205,8 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
     """Yield each row of a CSV file as ``(number of its first line, cells)``.
 
     A first line such as ``sep=;``, which Excel writes, names the separator of cells. Otherwise it
-    is a comma, semicolon, tab or bar: the sign in line 1 that most of the first :data:`LOOKED_AT`
-    lines have equally often. In a tie, it is the sign that line 1 has most often.
+    is the comma, semicolon, tab or bar whose count in line 1 recurs in most of the first
+    :data:`LOOKED_AT` lines. In a tie, it is the sign with the highest count.
 
     Quoted cells may contain line ends. A carriage return within a line becomes a space. Raise
     DataError if the file is not CSV, or :func:`lines` refuses it.
@@ -260,8 +253,8 @@ def cells(
 ) -> Iterator[tuple[str, str]]:
     """Yield the cells ``(source, target)`` of each line of a tab-separated file.
 
-    The cells are cleaned by :func:`~fairseq_ext.text.cleaning.plain`, and those of an empty line
-    are "". ``numbered`` has the lines with their numbers. ``columns`` has the numbers of the source
+    The cells are cleaned by :func:`~fairseq_ext.text.cleaning.plain`; an empty line has empty
+    cells. ``numbered`` has the lines with their numbers. ``columns`` has the numbers of the source
     and target columns, from 1. Raise DataError if a line lacks one of them.
     """
     for number, line in numbered:
@@ -300,7 +293,7 @@ class Part:
 
 
 def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[str, Any]]]:
-    """Cut each file into parts of at most ``part_lines`` lines, reading it only once.
+    """Cut each file into parts of at most ``part_lines`` lines.
 
     Return the parts of all files, and a record of each file for a manifest: ``name``, ``bytes``,
     number of ``lines``, and ``sha256``.

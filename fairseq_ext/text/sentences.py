@@ -31,10 +31,7 @@ _NEXT = re.compile(rf"(?:\w{{4}}\.|[!?…])[{_QUOTES}]*\s+\W*(\w)")
 
 
 def seem_several(line: str) -> bool:
-    """Guess whether a line has several sentences, without a library.
-
-    A sentence ends at a sign such as ``.`` or ``!`` before a capital, or at a sign such as ``。``.
-    """
+    """Guess whether a line has several sentences, by marks such as ``.``, without a library."""
     if any(match[1].isupper() for match in _NEXT.finditer(line)):
         return True
     return any(mark in line for mark in _MARKS) and bool(re.search(_END, line[:-2]))

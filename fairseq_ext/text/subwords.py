@@ -1,8 +1,6 @@
 """Split words into subwords and join them, with a library for each kind of subwords.
 
-:data:`KINDS` lists the kinds. Each kind has two functions: one turns a line of words into subword
-pieces, separated by spaces, and one turns the pieces back into words. A library is imported only
-by the kind that needs it.
+:data:`KINDS` lists the kinds. A library is imported only by the kind that needs it.
 """
 
 import heapq
@@ -34,10 +32,10 @@ LONGEST_REMEMBERED = 100  # most characters of a cached word
 
 
 class Subwords(NamedTuple):
-    """The functions of one kind of subwords, which split words into pieces and join the pieces.
+    """The two functions of a kind of subwords: one splits words into pieces, the other joins them.
 
-    If pieces have ``▁`` in place of spaces, like those of SentencePiece, ``mark`` is ``▁``; else it
-    is "". For kinds with this mark:
+    Words and pieces are lines, separated by spaces. If pieces have ``▁`` in place of spaces, like
+    those of SentencePiece, ``mark`` is ``▁``; else it is "". For kinds with this mark:
 
     - A ``▁`` of the text itself becomes :data:`STAND_IN` in the pieces.
     - Lines without any ``▁`` are words already, not pieces.
@@ -81,8 +79,8 @@ def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) ->
     """Merge symbols like subword-nmt, in time nearly linear (not quadratic) in their number.
 
     ``ranks`` maps the pairs to merge to their ranks. Each round merges all pairs of the lowest rank
-    that occurs, from left to right. The merged symbols form new pairs, which are merged in later
-    rounds only, even if their ranks are lower.
+    that occurs, from left to right. Pairs that these merges create wait for a later round, even if
+    their ranks are lower.
     """
     # Until the end, a merged symbol has the place of its left half; that of the right is empty.
     merged, count = list(symbols), len(symbols)
@@ -223,9 +221,9 @@ def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[st
 def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
     """Learn at most ``merges`` merges from all texts together, and write them to ``codes``.
 
-    They are the merges that ``subword-nmt learn-bpe`` would learn from the concatenated texts. To
-    save memory, subword-nmt gets each word only once here, with its count. Raise DataError if there
-    is nothing to merge.
+    The result is that of ``subword-nmt learn-bpe`` on the concatenated texts. To save memory,
+    subword-nmt gets each word only once here, with its count. Raise DataError if there is nothing
+    to merge.
     """
     from subword_nmt import learn_bpe as subword_nmt
     from tqdm import tqdm
