@@ -2,19 +2,19 @@
 
 Addresses and protocols come from the scripts of the papers and the pages of the publishers:
 
-- fairseq's ``examples/translation/prepare-iwslt14.sh`` (fairseq hosts the archive of the IWSLT 2014
-  evaluation since wit3.fbk.eu removed it), ``prepare-wmt14en2fr.sh`` and
-  ``examples/scaling_nmt/README.md``;
+- fairseq's ``examples/translation/prepare-iwslt14.sh`` and ``prepare-wmt14en2fr.sh``, and
+  ``examples/scaling_nmt/README.md``. The archive of IWSLT 2014 is fairseq's copy, because
+  wit3.fbk.eu removed it;
 - the MUSE authors' ``prepare-envi.sh`` (lancopku/Prime), for Stanford's files of IWSLT 2015;
 - statmt.org's pages of the shared tasks of 2013, 2014 and 2017. The BMT paper trains on WMT 2017
   and tests on newstest2014 but names no files, so we take the files of fairseq's
   ``prepare-wmt14en2de.sh``, which leaves out WMT 2017's corpus ``rapid2016``;
-- github.com/multi30k/dataset, task 1: image descriptions as they were written (``raw``), or
-  lower-cased, normalized and tokenized by its authors (``tok``). We learn 10,000 joint byte-pair
-  merges on it, like the text-only baselines in papers on image-guided translation.
+- github.com/multi30k/dataset, task 1: image descriptions as written (``raw``), or lower-cased,
+  normalized and tokenized by the authors (``tok``). We learn 10,000 joint byte-pair merges, like
+  the text-only baselines in papers on image-guided translation.
 
-The publishers give no checksums. So :func:`~fairseq_ext.corpora.downloads.fetch` records the
-checksum of the first download, and compares later downloads with it.
+The publishers give no checksums, so :func:`~fairseq_ext.corpora.downloads.fetch` compares later
+downloads with the first.
 """
 
 from dataclasses import dataclass, field
@@ -88,8 +88,8 @@ def _source(
 ) -> Source:
     """Build a source for the language pair ``pair``, such as ``de-en``.
 
-    ``pattern`` names both files: {language} becomes ``de`` or ``en``, {side} ``src`` or ``ref``.
-    ``archive`` and ``form`` are fields of :class:`Source`.
+    ``pattern`` is the name of both files, with fields to fill in: {language}, such as ``de``, and
+    {side}, which is ``src`` or ``ref``.
     """
     src, tgt = pair.split("-")
     files = (pattern.format(side="src", language=src), pattern.format(side="ref", language=tgt))
@@ -97,16 +97,13 @@ def _source(
 
 
 def _newstest(year: int, pair: str) -> Source:
-    """Return the news test set of a WMT before 2014, which WMT 2014 offers as a development set."""
+    """Return the news test set of an earlier WMT, which is a development set of WMT 2014."""
     pattern = f"dev/newstest{year}-{{side}}.{{language}}.sgm"
     return _source(f"newstest{year}", pattern, pair, f"{STATMT}/wmt14/dev.tgz", "segments")
 
 
 def _newstest2014(code: str, pair: str) -> Source:
-    """Return the complete test set of WMT 2014: 3,003 sentences.
-
-    ``code`` is the language pair in the names of the files, such as ``deen`` for ``en-de``.
-    """
+    """Return the complete test set of WMT 2014; its files call the language pair ``code``."""
     pattern = f"test-full/newstest2014-{code}-{{side}}.{{language}}.sgm"
     return _source("newstest2014", pattern, pair, f"{STATMT}/wmt14/test-full.tgz", "segments")
 
@@ -114,8 +111,8 @@ def _newstest2014(code: str, pair: str) -> Source:
 def _wmt(code: str, pair: str, edition: str, archive: str) -> tuple[Source, ...]:
     """Return the training texts that WMT's tasks share: Europarl, Common Crawl, News Commentary.
 
-    ``code`` is the language pair in the names of the files, such as ``de-en`` for ``en-de``.
-    ``edition`` is the edition of News Commentary, such as ``v9``, and ``archive`` its address.
+    Their files call the language pair ``code``, such as ``de-en`` for ``en-de``. ``edition`` is the
+    edition of News Commentary, such as ``v9``, and ``archive`` the address of its archive.
     """
     texts = (
         ("europarl-v7", "training/", f"{STATMT}/wmt13/training-parallel-europarl-v7.tgz"),
@@ -139,10 +136,7 @@ LOWERCASED_FIRST = {
 
 
 def _multi30k(pattern: str) -> Corpus:
-    """Return Multi30k, English to German.
-
-    ``pattern`` is the address of a file, with NAME (the split) and {language} to fill in.
-    """
+    """Return Multi30k; NAME and {language} in the address ``pattern`` are split and language."""
 
     def source(name: str) -> Source:
         return _source(name, pattern.replace("NAME", name), "en-de")

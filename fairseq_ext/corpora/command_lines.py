@@ -1,7 +1,4 @@
-"""Commands that make corpora: their options, and the modules that do the work.
-
-A module is imported only when its command runs.
-"""
+"""Commands that make corpora, and their options. A module is imported when its command runs."""
 
 import argparse
 import importlib
@@ -196,7 +193,7 @@ class PairOptions:
 
 @dataclass(frozen=True)
 class TranslationOptions:
-    """Options to read files of translations, and to handle the mark-up in their texts."""
+    """Options to read sentence pairs from files such as TMX, and to handle mark-up in them."""
 
     src: str = option(help="source language, such as en")
     tgt: str = option(help="target language, such as de")
@@ -261,8 +258,6 @@ class ContaminationOptions:
 
 @dataclass(frozen=True)
 class NoiseOptions:
-    """Options to add noise to a test set."""
-
     test: Path = option(MISSING, "plain text, one source sentence per line", "test")
     kind: str = option(
         help="typos: swapped, missing, doubled or wrong letters; lower or upper: all letters in "
@@ -278,8 +273,6 @@ class NoiseOptions:
 
 @dataclass(frozen=True)
 class OwnTextOptions:
-    """Options to check and copy a user's own text."""
-
     data: Path = option(help="folder with the six text files", metavar="DIR")
     src: str = option(help="source language, the ending of its files")
     tgt: str = option(help="target language, the ending of its files")
@@ -310,8 +303,6 @@ class MonolingualOptions(PreparedCorpus):
 
 @dataclass(frozen=True)
 class MixOptions(PreparedCorpus):
-    """Options to add synthetic pairs to a corpus."""
-
     source: Path = option(help="text file with the source lines of the synthetic pairs")
     target: Path = option(help="text file with the target lines of the synthetic pairs")
     out: Path = option(MISSING, "folder to write", *OUTPUT, metavar="DIR")
@@ -336,10 +327,10 @@ class MixOptions(PreparedCorpus):
 
 
 class CommandLine(NamedTuple):
-    """A command: its options, its function, its line in ``--help``, and an example of its use.
+    """A command that makes a corpus: its options, function, line in ``--help`` and example.
 
-    ``place`` names the function as ``MODULE.FUNCTION``, with a module of this folder. The function
-    takes the options, and returns the text to print.
+    ``place`` names the function, as ``MODULE.FUNCTION`` in this folder. The function takes the
+    options, and returns the text to print.
     """
 
     options: type

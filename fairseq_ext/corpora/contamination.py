@@ -1,9 +1,9 @@
 """Find the sentences of a test set that occur in training text, exactly or nearly.
 
 A score on sentences of the training text says little about other sentences. A *skeleton* is a
-sentence, complete or without one or two of its words; sentences that share a skeleton are nearly
-equal (:mod:`fairseq_ext.corpora.near_duplicates`). The training text is read once, in chunks, so
-memory does not grow with its length.
+sentence with none, one or two of its words left out. Sentences that share a skeleton are nearly
+equal (:mod:`fairseq_ext.corpora.near_duplicates`). The training text is read in chunks, so memory
+does not grow with its length.
 """
 
 import itertools
@@ -47,10 +47,7 @@ class Match:
 
 
 def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
-    """Return the best match of each test sentence that occurs in the training text.
-
-    ``sentences`` is the test set, and ``training`` the training sentences, both plain text.
-    """
+    """Return the best match of each of the test ``sentences`` that occurs in the training text."""
     hashes = hash_words(sentences)
     empty = (np.empty(0, np.uint64), np.empty(0, np.int64))
     columns = zip(empty, *skeletons(hashes, LONGEST), strict=True)
@@ -81,18 +78,18 @@ def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
 
 
 def _compare(
-    shared: Iterable[tuple[int, int]],
+    candidates: Iterable[tuple[int, int]],
     sentences: Sequence[str],
     chunk: Sequence[str],
     before: int,
     matches: dict[int, Match],
 ) -> None:
-    """Add the best match of each test sentence to ``matches``, or keep the one that it has.
+    """Compare pairs of sentences, and keep the best match of each test sentence in ``matches``.
 
-    ``shared`` has pairs with a skeleton in common: the index of a test sentence and that of a
-    sentence in ``chunk``. There are ``before`` training sentences before the chunk.
+    Each of the ``candidates`` is the number of a test sentence and the number of a sentence in
+    ``chunk`` with the same skeleton. ``before`` training sentences come before the chunk.
     """
-    for row, place in shared:
+    for row, place in candidates:
         former = matches.get(row)
         if former is not None and former < Match(row, EXACT, before + place):
             continue  # even an exact match would be no better

@@ -34,10 +34,10 @@ class Unavailable(DataError):
 def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
     """Download a file into ``folder`` if it is not there yet; return the path of the file.
 
-    ``sha256.json`` in the folder keeps the checksum of the first download, so a file that is later
-    damaged or replaced is refused. ``mirror``, an address or a folder, is used instead of the
-    official address ``url``. A file in a mirror folder is not copied: its path there is returned.
-    If ``url`` ends in ``FOLDER/NAME``, this path is ``NAME`` or ``FOLDER/NAME`` below the mirror.
+    ``sha256.json`` in the folder keeps the checksum of the first download; a file with another
+    checksum is refused. ``mirror``, an address or a folder, is used instead of the official address
+    ``url``. A file in a mirror folder is returned without a copy; its path there is ``NAME`` or
+    ``FOLDER/NAME``, like the end of ``url``.
 
     Raises:
         Unavailable: the file cannot be downloaded, or the mirror does not have it.
@@ -65,8 +65,8 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
 def discard(path: Path) -> str:
     """Rename an unusable download to ``NAME.refused``, so that :func:`fetch` downloads it again.
 
-    A file keeps its name if ``sha256.json`` beside it does not list it, as in a mirror folder.
-    Return a sentence that tells the user what to do.
+    A file that is not in the record ``sha256.json``, such as a file of a mirror folder, keeps its
+    name. Return a sentence that tells the user what to do.
     """
     record = path.parent / RECORD
     checksums = _known(record)
@@ -102,10 +102,10 @@ def _write_record(record: Path, checksums: dict[str, str]) -> None:
 
 
 class Part:
-    """A partial download: bytes in ``NAME.part``, and the file's version in ``NAME.part.json``.
+    """A partial download in ``NAME.part``, with the file's version in ``NAME.part.json``.
 
-    The version is the ETag or the date from the server. A download without a version is not
-    continued, because the file may have changed in the meantime.
+    The version is the server's ETag or date. A download without a version is not continued, because
+    the file may have changed in the meantime.
     """
 
     def __init__(self, path: Path) -> None:
@@ -118,7 +118,7 @@ class Part:
             self.restart(None)
 
     def restart(self, version: str | None) -> None:
-        """Delete the bytes, and record the version of the file whose download begins now."""
+        """Delete the bytes, and record the version of the file to download."""
         self.remove()
         self.version = version
         if version is not None:
@@ -169,8 +169,7 @@ def _give_up(url: str, part: Part, error: Exception) -> None:
 def _attempt(url: str, part: Part) -> None:
     """Request the bytes that are still missing, and append them to ``part``.
 
-    If the server sends the complete file instead, ``part`` begins anew. Raise an OSError or
-    HTTPException if the request fails or breaks off.
+    If the server sends the complete file instead, ``part`` begins anew.
     """
     request = urllib.request.Request(url, headers={"User-Agent": "fairseq-ext"})
     start, version = part.size, part.version or ""
@@ -200,8 +199,8 @@ def _attempt(url: str, part: Part) -> None:
 def unpack(archive: Path, folder: Path, max_bytes: int = MAX_BYTES) -> None:
     """Unpack an archive into ``folder``, whose old content is deleted.
 
-    An archive is refused if it is damaged, if it unpacks to more than ``max_bytes``, or if a member
-    would be written outside the folder or is a link. Then :func:`discard` renames the archive.
+    An archive is refused if it is damaged, unpacks to more than ``max_bytes``, or has a member that
+    is a link or would be written outside the folder. Then :func:`discard` renames it.
     """
     shutil.rmtree(folder, ignore_errors=True)  # files that a killed run left
     try:

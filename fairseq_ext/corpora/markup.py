@@ -41,15 +41,15 @@ PLACEHOLDER_RULES = ("keep", "leave-out")
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules for a pair of texts: what happens to its mark-up, placeholders and mnemonics.
+    """Rules for the mark-up, the placeholders and the mnemonics in a pair of texts.
 
-    Each of the three fields has one of these values:
+    Each field has one of these values:
 
     - ``strip``: remove them from both texts. A tag that breaks the line, such as ``<br>`` or
       ``<p>``, becomes a space. Placeholders cannot be removed;
-    - ``keep``: leave them in the texts, but drop a pair if the tags or placeholders of its two
-      texts differ;
-    - ``leave-out``: drop every pair that has any.
+    - ``keep``: leave them in the texts, but drop a pair whose two texts have different tags or
+      placeholders;
+    - ``leave-out``: drop every pair that has mark-up (or placeholders, or mnemonics).
     """
 
     markup: str = "strip"
@@ -92,9 +92,9 @@ def _stripped(tag: re.Match[str]) -> str:
 def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
     """Remove the marks of keyboard shortcuts from both texts if each looks like a label.
 
-    A label is short and has one mark. If both texts have the same word with a mark inside, such as
-    ``my_name``, the word is a name or part of an address, and the marks stay. But if each text is
-    only this word, with ``&`` as in ``F&ormat``, the word is a label.
+    A label is short and has one mark. The marks stay if both texts have the same word with a mark
+    inside, such as ``my_name``: it is a name or part of an address. The exception is a pair of
+    labels that are equal and only this word, marked with ``&``, such as ``F&ormat``.
     """
     if max(map(len, pair)) > 4 * SHORT:
         return pair
@@ -113,8 +113,8 @@ def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
 def _unmarked(mark: re.Pattern[str], text: str) -> tuple[int, str]:
     """Return the number of shortcut marks in a text, and the text without them.
 
-    ``mark`` matches the marks. Signs in entities, placeholders and initials such as ``R&D``
-    (:data:`PROTECTED`) are no marks. Underscores are no marks if the text has several.
+    ``mark`` matches the marks. Matches in entities, placeholders and initials such as ``R&D``
+    (:data:`PROTECTED`) do not count. If a text has several underscores, none is a mark.
     """
     pieces = PROTECTED.split(text)
     free = pieces[::2]

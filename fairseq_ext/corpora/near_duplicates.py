@@ -14,14 +14,14 @@ ran.” …) joins nearly all of them. If sentences of 4 words could differ in a
 group of Tatoeba Spanish–English would grow from 5 to 19 % of the corpus. Two pairs are in one group
 if their sources or their targets are near-duplicates, or if a chain of such pairs joins them.
 
-**Method.** A skeleton of a sentence is the sentence without up to two of its words. Near-duplicates
+**Method.** A skeleton is a sentence with none, one or two of its words left out. Near-duplicates
 share a skeleton. Each skeleton has a 64-bit hash, its fingerprint. Sorting the fingerprints brings
 equal ones together, so sentences need not be compared in pairs. Sentences with the same fingerprint
 link their pairs. The row of a pair is its number in the corpus. :func:`join_groups` turns links
 into groups, and numbers each group by its smallest row.
 
-**Memory.** The 64-bit numbers are divided into ranges of about :data:`RANGE_SKELETONS` fingerprints
-at most, and :func:`links` searches one range at a time.
+**Memory.** The fingerprints are divided into ranges of at most about :data:`RANGE_SKELETONS`, and
+:func:`links` searches one range at a time.
 
     pairs = [("Hola.", "Hello."), …]
     groups = group_pairs(pairs)                       # a group's number for each pair
@@ -53,10 +53,7 @@ _LETTERS = Spaced("PSZC")  # without M, so combining marks stay
 
 
 def normalized(sentence: str) -> str:
-    """Reduce a sentence to its words, without case, punctuation and symbols, for comparison.
-
-    A sentence without letters and digits is returned as it is.
-    """
+    """Reduce a sentence to its words without case; a sentence of punctuation only is unchanged."""
     return " ".join(sentence.casefold().translate(_LETTERS).split()) or sentence
 
 
@@ -87,12 +84,13 @@ def hash_words(sentences: Iterable[str]) -> WordHashes:
 
 
 def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
-    """Return the positions of the words that the K skeletons of a sentence leave out, ``[2, K]``.
+    """Return the places of the words that each skeleton of a sentence leaves out, ``[2, K]``.
 
-    The sentence has ``length`` words, and each column is for a skeleton. The first skeleton leaves
-    out no word. From :data:`ONE_WORD` words on, each word is left out in turn. From
-    :data:`TWO_WORDS` words on, each pair of words is left out, too, or, in sentences of more than
-    ``longest`` words, each pair of neighbours. A position of ``length`` or more stands for no word.
+    A sentence of ``length`` words has K skeletons, a column for each. The first leaves out no word.
+    From :data:`ONE_WORD` words on, there is a skeleton without each word. From :data:`TWO_WORDS`
+    words on, there is also a skeleton without each pair of words; in sentences of more than
+    ``longest`` words, only pairs of neighbours count. A place beyond the last word stands for no
+    word.
     """
     places = [(length, length + 1)]
     if length >= ONE_WORD:
@@ -114,7 +112,7 @@ def skeletons(
     sentences in ``hashes``. :func:`left_out_places` explains ``longest``.
 
     For a fingerprint, the hash of each word of the skeleton is multiplied by a power of
-    :data:`BASE`, whose exponent is the word's place; :func:`mixed` then spreads the sum. Prefix
+    :data:`BASE`, whose exponent is the word's place. :func:`mixed` then spreads the sum. Prefix
     sums over the sentence give the sums of the words before, between and after the two left-out
     words. A left-out word moves later words one place forward, so the second sum is divided by the
     base, and the third by its square.
@@ -147,9 +145,9 @@ def mixed(values: np.ndarray) -> np.ndarray:
 
 
 def range_count(lengths: np.ndarray) -> int:
-    """Return the number of ranges of at most about :data:`RANGE_SKELETONS` fingerprints.
+    """Return the number of ranges into which to divide the fingerprints of sentences.
 
-    ``lengths`` ``[N]`` has the number of words of each of N sentences.
+    ``lengths`` ``[N]`` has each sentence's number of words.
     """
     sizes, counts = np.unique(lengths, return_counts=True)
     skeleton_counts = [left_out_places(size).shape[1] for size in sizes.tolist()]
@@ -157,10 +155,7 @@ def range_count(lengths: np.ndarray) -> int:
 
 
 def in_range(values: np.ndarray, number: int, count: int) -> np.ndarray:
-    """Return a mask that is True where a fingerprint in ``values`` lies in the range ``number``.
-
-    The 64-bit numbers are divided into ``count`` equal ranges, numbered from 0.
-    """
+    """Return a mask of the fingerprints in range ``number`` (from 0) of ``count`` equal ranges."""
     first, end = ((edge << 64) // count for edge in (number, number + 1))
     return (values >= np.uint64(first)) & (values <= np.uint64(end - 1))
 
@@ -169,7 +164,7 @@ def links(hashes: WordHashes, number: int, count: int) -> np.ndarray:
     """Link sentences that share a skeleton whose fingerprint is in range ``number`` of ``count``.
 
     ``hashes`` has the sentences of one side of the corpus. Return n links ``[2, n]``: each column
-    has the rows of two sentences. All sentences with the same skeleton are linked in a chain.
+    has the numbers of two sentences. All sentences with the same skeleton are linked in a chain.
     """
     prints, rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for values, places in skeletons(hashes):
@@ -186,8 +181,8 @@ def links(hashes: WordHashes, number: int, count: int) -> np.ndarray:
 def join_groups(groups: np.ndarray, linked_rows: np.ndarray) -> None:
     """Join the groups of linked sentence pairs, in place.
 
-    ``groups`` ``[N]`` has the group of each of N pairs: the smallest row (number of a pair) in it.
-    Each of the n columns of ``linked_rows`` ``[2, n]`` links two rows.
+    ``groups`` ``[N]`` has the group of each pair: the smallest number of a pair in the group. Each
+    column of ``linked_rows`` ``[2, n]`` has the numbers of two linked pairs.
     """
     while len(unequal := np.flatnonzero(np.not_equal(*groups[linked_rows]))):
         low, high = np.sort(groups[linked_rows[:, unequal]], axis=0)
@@ -197,11 +192,7 @@ def join_groups(groups: np.ndarray, linked_rows: np.ndarray) -> None:
 
 
 def group_sides(source: WordHashes, target: WordHashes) -> np.ndarray:
-    """Return the group of each of N sentence pairs, ``[N]``: the number of the group's first pair.
-
-    Pairs are in one group if their sources or their targets are near-duplicates. Only a range of
-    the fingerprints is searched at a time, to bound the memory.
-    """
+    """Return the group of each sentence pair, ``[N]``: the number of the group's first pair."""
     groups = np.arange(len(source.ends))
     for hashes in (source, target):
         count = range_count(hashes.lengths)
@@ -211,7 +202,7 @@ def group_sides(source: WordHashes, target: WordHashes) -> np.ndarray:
 
 
 def group_pairs(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-    """Hash the words of sentence pairs, and return each pair's group like :func:`group_sides`."""
+    """Return the group of each of N sentence pairs, ``[N]``, like :func:`group_sides`."""
     return group_sides(*(hash_words(pair[side] for pair in pairs) for side in (0, 1)))
 
 
@@ -220,8 +211,8 @@ def draw_groups(
 ) -> np.ndarray:
     """Draw groups that have ``size`` pairs in all; return a mask ``[N]`` of these pairs.
 
-    ``groups`` ``[N]`` has the group's number of each of N pairs. The groups are tried in an order
-    that depends on ``salt``. A group is left out in these cases, so fewer pairs may be drawn:
+    ``groups`` ``[N]`` has the number of each pair's group. The groups are tried in an order that
+    depends on ``salt``. A group is left out in these cases, so fewer pairs may be drawn:
 
     - it has more pairs than are still needed;
     - it has more than :data:`LARGEST_HELD_OUT` pairs, because nearly equal sentences would make up

@@ -16,11 +16,11 @@ SHORTEST = 3  # fewest letters of a word that may get a typing error
 def add_noise(
     sentences: Iterable[str], kind: str, share: float = 0.1, seed: int = 1, language: str = ""
 ) -> Iterator[str]:
-    """Yield each sentence with noise of the ``kind`` typos, lower, upper or punctuation.
+    """Add noise of a ``kind`` to each sentence: ``typos``, ``lower``, ``upper`` or ``punctuation``.
 
-    ``punctuation`` removes punctuation. With ``typos``, words of three letters or more get a typing
-    error with probability ``share``, drawn by the seed and the sentence's number. With ``lower``
-    and ``upper``, ``language`` decides which capital belongs to which small letter.
+    With ``typos``, words of three letters or more get a typing error with probability ``share``,
+    drawn by ``seed`` and the sentence's number. ``lower`` and ``upper`` change the case of all
+    letters, as in ``language``. ``punctuation`` removes punctuation.
     """
     changes = {
         "lower": lower_case(language),
@@ -45,10 +45,7 @@ def _with_typing_errors(sentence: str, share: float, draw: random.Random) -> str
 
 
 def _mistype(word: str, draw: random.Random) -> str:
-    """Swap two neighbouring letters, or leave out, double or replace a letter of the word.
-
-    Equal letters are neither swapped nor replaced by each other, so the word always changes.
-    """
+    """Swap two neighbouring letters of a word, or leave out, double or replace a letter."""
     places = [i for i, char in enumerate(word) if char.isalpha()]
     place = draw.choice(places)
     before, letter, after = word[:place], word[place], word[place + 1 :]

@@ -39,10 +39,10 @@ Report = dict[str, Any]
 def do_once(
     folder: Path, name: str, settings: Report, outputs: Iterable[Path], work: Callable[[], Report]
 ) -> Report:
-    """Return the recorded report of the step ``name``, or do the ``work`` and record its report.
+    """Do the ``work`` of a step once, and return its report; later calls read the report.
 
-    The record in ``folder/.steps`` counts only if it has the same ``settings`` (all values that the
-    report depends on), and if all ``outputs`` (the files that ``work`` writes) still have their
+    The record in ``folder/.steps`` counts only if its ``settings`` (all values that the report
+    depends on) are the same, and all ``outputs`` (the files that ``work`` writes) still have their
     recorded sizes. The record is written last, so a step that was killed is done again.
     """
     record = folder / ".steps" / f"{name}.json"
@@ -65,8 +65,8 @@ def do_once(
 class Preparation:
     """The preparation of one corpus in one folder.
 
-    A step that is done is not repeated. Files are downloaded and unpacked only for steps that read
-    them and are not done, so ``raw/`` may be deleted afterwards.
+    A finished step is not repeated. Files are downloaded and unpacked only for unfinished steps, so
+    ``raw/`` may be deleted afterwards.
     """
 
     name: str  # key in :data:`fairseq_ext.corpora.catalogue.CORPORA`
@@ -138,8 +138,8 @@ class Preparation:
     def _encoder(self, source: Source) -> Encode:
         """Return the encoder that turns the sentences of a parallel text into tokens.
 
-        As in the papers' scripts, typographic apostrophes become ' only in development and
-        test sets, whose files have ``<seg>`` elements.
+        In development and test sets, which have ``<seg>`` elements, typographic apostrophes become
+        '. The papers' scripts do so too, and leave training text as it is.
         """
         corpus = self.corpus
         pipeline = Pipeline(
@@ -169,7 +169,7 @@ class Preparation:
     ) -> Iterator[tuple[str, str]]:
         """Yield the tokens of all pairs of parallel texts; add a report on each text to ``parts``.
 
-        If there are ``plain_files``, one for each side, the pairs are also written there as text.
+        ``plain_files``, one for each side, get the pairs as text.
         """
         for source in sources:
             paths, origin = self._raw(source)
@@ -184,7 +184,7 @@ class Preparation:
     def _copied(self, pairs: Iterable[RawPair], files: Sequence[IO[str]]) -> Iterator[RawPair]:
         """Yield the pairs, and write them as text for sacrebleu to ``files``, one for each side.
 
-        Published tokens are detokenized. If the corpus is lower-cased, the text is, too.
+        Published tokens are detokenized. The text of a lower-cased corpus is lower-cased.
         """
         from fairseq_ext.text import moses
 
@@ -284,7 +284,7 @@ class Preparation:
         return [f"{split}.{side}" for split in splits for side in self._sides]
 
     def _settings(self, *, pieces: bool) -> Report:
-        """Return what decides the tokens or, if ``pieces`` is True, the subwords of a corpus."""
+        """Return the settings that decide a corpus's tokens or, with ``pieces``, its subwords."""
         protocol = dataclasses.asdict(self.corpus)
         del protocol["more_tests"]  # further tests have their own steps
         if pieces:
@@ -308,7 +308,7 @@ def describe(name: str, corpus: Corpus, text: Report, bpe: Report | None) -> Rep
     """Describe a prepared corpus for its manifest: archives, dropped pairs, and what is left.
 
     ``text`` has the reports on the sources and the counts of the splits; ``bpe`` is the report on
-    the subwords, or None. There are no paths and times, so equal settings give equal descriptions.
+    the subwords, or None. Paths and times are left out, so equal settings give equal descriptions.
     """
     parts, splits = text["parts"], {}
     for split, counts in text["splits"].items():
@@ -341,9 +341,9 @@ def describe(name: str, corpus: Corpus, text: Report, bpe: Report | None) -> Rep
 
 
 def wrong_counts(manifest: Report) -> list[str]:
-    """Return a message for each number of pairs that is too far from the catalogue's number.
+    """Return a message for each number of pairs that differs too much from the catalogue's number.
 
-    A number that depends on the tokenizer may differ by :data:`TOLERANCE`, all others not at all.
+    Numbers that depend on the tokenizer may differ by :data:`TOLERANCE`, others not at all.
     """
     return [
         f"{label}: {count['found']:,} pairs instead of {count['known']:,}"
@@ -354,7 +354,7 @@ def wrong_counts(manifest: Report) -> list[str]:
 
 
 def summary(manifest: Report, ready: Path) -> str:
-    """Return a manifest as text, with the next command to run, which reads the folder ``ready``."""
+    """Return a manifest as text, with the command to run next on the folder ``ready``."""
     protocol = manifest["protocol"]
     heading = ("pairs", f"{protocol['src']} tokens", f"{protocol['tgt']} tokens")
     lines = [_row("text", "", heading)]

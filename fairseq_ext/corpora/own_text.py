@@ -20,11 +20,11 @@ from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
     """Return the pipeline to record in the ``text.json`` of a copy of a corpus.
 
-    ``folder`` holds the corpus. The pipeline is read from the corpus's ``text.json``, or new if
-    there is none. If ``tokenize`` is True, the copy is tokenized, so the pipeline gets this step.
+    ``folder`` holds the corpus. The pipeline is that of the corpus's ``text.json``, or a new
+    pipeline if this file is missing. With ``tokenize``, Moses' tokenization is added to it.
 
     Raises:
-        DataError: the corpus is in subwords, or is tokenized already and ``tokenize`` is True.
+        DataError: the corpus is in subwords, or ``tokenize`` is True for a text of tokens.
     """
     text_pipeline = pipeline.load_towards(folder, src, tgt)
     if text_pipeline is None:
@@ -44,10 +44,7 @@ def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipelin
 
 
 def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> None:
-    """Copy the source and target file of each split into ``out``, and write ``text.json`` there.
-
-    ``tokenize`` turns the copied text into Moses tokens. If anything fails, no file is written.
-    """
+    """Copy each split's files into ``out``, as Moses tokens if asked, and write ``text.json``."""
     text_pipeline = chosen_pipeline(folder, src, tgt, tokenize)
     names = [f"{split}.{side}" for split in SPLITS for side in (src, tgt)]
     files.keep_inputs([folder / name for name in names], [out / name for name in names])
@@ -85,10 +82,10 @@ def split_into_subwords(
 ) -> dict[str, int]:
     """Learn subwords from both sides of ``train``; write all texts as subwords, with ``text.json``.
 
-    The folder ``text`` has ``train.SRC`` and ``train.TGT``, and perhaps more files that end in
-    ``.SRC`` or ``.TGT``. Text that is in subwords already is refused. ``kind`` is a key of
+    The folder ``text`` has ``train.SRC`` and ``train.TGT``, and perhaps more files with these
+    endings. Text in subwords is refused. ``kind`` is a key of
     :data:`fairseq_ext.text.subwords.LEARNT`, or ``none`` to keep the words. ``size`` is the number
-    of merges or pieces. Return a dict from the name of each file to its number of lines.
+    of merges or pieces. Return the number of lines of each file, by name.
     """
     if size < 1:
         raise wrong_value("--size", "at least 1", size)
@@ -109,9 +106,9 @@ def split_into_subwords(
 
 
 def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
-    """Turn a folder's plain texts into tokens by a model's pipeline; write them into ``out``.
+    """Write a folder's plain texts into ``out`` as tokens, made by the pipeline ``steps``.
 
-    Return a dict from the name of each file to its number of lines.
+    Return the number of lines of each file, by name. A folder of tokens is refused.
     """
     saved = pipeline.load(text)
     if saved is not None and (saved.tokenize or saved.subwords != "none"):
@@ -149,7 +146,7 @@ def _staged(text: Path, out: Path, sides: tuple[str, str]) -> Iterator[tuple[Pat
 def encode_file(path: Path, out: Path, encode: subwords.Step, *, refuse_empty: bool = False) -> int:
     """Write the tokens that ``encode`` makes of each line; return the number of lines.
 
-    With ``refuse_empty``, a line without tokens is refused.
+    Raise DataError for a line without tokens if ``refuse_empty`` is True.
     """
     number = 0
     with out.open("w", encoding="utf-8", newline="\n") as tokens:

@@ -109,7 +109,7 @@ def is_packed(text: Text, path: Path) -> bool:
 
 
 def rows(text: Text) -> Iterator[tuple[int, list[str]]]:
-    """Yield each nonempty row of a CSV or tab-separated file, header too, as ``(line, cells)``."""
+    """Yield ``(line number, cells)`` of each nonempty row of a table, including the header."""
     if text.table:
         table = reading.table_rows(text.files[0], text.member)
         return ((number, row) for number, row in table if row)

@@ -1,9 +1,9 @@
 """Rules that decide which sentence pairs are left out of a corpus.
 
-A rule is named on the command line as ``NAME`` or ``NAME=VALUES``. It is a function that takes the
-two languages and the values, and returns a check; wrong values raise ConfigError. A check is a
-function that returns why a pair of cleaned sentences is left out, or None. Pairs are counted by
-reason, so a reason names no details.
+A rule, ``NAME`` or ``NAME=VALUES`` on the command line, is a function that takes the two languages
+and the values, and returns a check. Wrong values raise ConfigError. A check is a function that
+takes a pair of cleaned sentences, and returns the reason to leave it out, or None. Pairs are
+counted by reason, so a reason names no details.
 """
 
 import functools
@@ -116,8 +116,8 @@ def language(languages: tuple[str, str], values: str) -> Check:
     """Build the check ``language`` or ``language=CODE:CODE``: each side is in its language.
 
     The codes are ISO 639-1, of source and target; by default they come from ``--src`` and
-    ``--tgt``. py3langid decides in which of these languages a side is. With
-    ``language=CODE:CODE:OTHER…``, it chooses among more languages.
+    ``--tgt``. The library py3langid chooses between the two languages. With
+    ``language=CODE:CODE:OTHER…``, it chooses among more.
     """
     extras.need("py3langid")
     codes = values.split(":") if values else [*map(short_code, languages)]
@@ -149,7 +149,7 @@ RULES: dict[str, Rule] = {
 
 @functools.lru_cache
 def checks(specifications: Sequence[str], languages: tuple[str, str]) -> tuple[Check, ...]:
-    """Return the check for empty sides, and then the checks of the ``--rule`` options, in order.
+    """Return the checks of the ``--rule`` options, in order, after the check for empty sides.
 
     Raise ConfigError if a rule does not exist or has wrong values.
     """
@@ -163,7 +163,7 @@ def checks(specifications: Sequence[str], languages: tuple[str, str]) -> tuple[C
 
 
 def why_left_out(source: str, target: str, pair_checks: Iterable[Check]) -> str | None:
-    """Return the first check's reason to leave a pair out, or None if all checks keep it."""
+    """Return the reason of the first check that leaves a pair out, or None if all keep it."""
     return next((reason for check in pair_checks if (reason := check(source, target))), None)
 
 

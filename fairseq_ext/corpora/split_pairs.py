@@ -14,9 +14,9 @@ and others into test. Here a hash of the sentence, not of the pair, decides:
 - ``--strict`` also drops training pairs whose other side is in valid or test.
 
 The pairs are cut into parts. Sentences and pairs are compared by their *fingerprints*, the first 64
-bits of their SHA-256 hashes. The 64-bit numbers are divided into ranges, and only one range is
-compared at a time. So memory holds one part or one range, and the numbers of parts and ranges do
-not change the result.
+bits of their SHA-256 hashes. The fingerprints are divided into ranges, and only one range is
+compared at a time. So memory holds one part or one range (with ``--key groups``, also a hash of
+every word). The numbers of parts and ranges do not change the result.
 
 The work has three stages, which write files into a folder. Several processes and machines may share
 a stage (:mod:`fairseq_ext.utils.shared_folder`). If a process is killed, another one does its work
@@ -74,7 +74,7 @@ HELD = np.dtype(
 
 
 def encoder(options: PairOptions) -> Encode:
-    """Return the encoder that turns pairs into words and applies the rules, as the options say."""
+    """Return the encoder that turns pairs into words and applies the rules of the options."""
     text_pipeline = Pipeline(
         options.src_lang,
         options.tgt_lang,
@@ -90,8 +90,8 @@ def encoder(options: PairOptions) -> Encode:
 class SplitJob:
     """A job that splits texts in stages, and can be sent to other processes.
 
-    Each stage is a method. It is called with the name of a report, and writes this report (JSON)
-    and a data file of the same name with another ending.
+    Each stage is a method that takes the name of a report. It writes this report (JSON), and a data
+    file with the same name but another ending.
     """
 
     options: PairOptions  # how to clean and split the pairs
@@ -161,10 +161,11 @@ class SplitJob:
         return np.load(self.part_file(number, "npy"), allow_pickle=False)
 
     def repeat(self, name: str) -> None:
-        """Find repeated pairs in all parts, but only pairs with a fingerprint in one range.
+        """Find the repeated pairs of all parts that have a fingerprint in one range.
 
-        ``name`` has the number of the range. The data file gets the part and line of each repeated
-        pair. The report ``name`` gets the number of distinct sentences in the range on each side.
+        The number in ``name`` is that of the range. The data file gets the part and line of each
+        repeated pair. The report gets the numbers of distinct sources and of distinct targets in
+        the range.
         """
         number = self.repeat_names.index(name)
         places: list[np.ndarray] = []  # part and line of each pair in the range
@@ -187,8 +188,8 @@ class SplitJob:
     def key(self) -> int:
         """The side whose sentences decide the split: 0 for source, 1 for target.
 
-        With ``--key auto`` it is the side with fewer distinct sentences, or the source if both have
-        equally many. The counts come from the reports of :meth:`repeat` on all ranges.
+        With ``--key auto`` it is the side with fewer distinct sentences, as counted by
+        :meth:`repeat`, or the source if both have equally many.
         """
         if self.options.key != "auto":
             return SIDES.index(self.options.key)
@@ -197,10 +198,7 @@ class SplitJob:
         return int(target < source)
 
     def hold(self, name: str) -> None:
-        """Choose sentences of the key side for test and valid, and a pair for each.
-
-        Write the report ``name``. Refuse a corpus with too few distinct sentences on the key side.
-        """
+        """Choose key sentences for test and valid, and a pair for each; refuse a small corpus."""
         options, key = self.options, self.key
         held_count = options.valid + options.test
         best = np.empty(0, HELD)
@@ -227,10 +225,7 @@ class SplitJob:
         self._finish(name, best, report)
 
     def hold_groups(self, name: str) -> None:
-        """Draw groups of near-duplicates for test and valid; write the report ``name``.
-
-        Repeated pairs are left out. A corpus with too few pairs is refused.
-        """
+        """Draw groups of near-duplicates for test and valid; refuse a corpus with too few pairs."""
         options = self.options
         kept = [self.load(name)["kept"] for name in self.clean_names]
         first = [~self._repeated(number, count) for number, count in enumerate(kept)]
@@ -269,16 +264,17 @@ class SplitJob:
         ``files`` maps each split to its source file and target file. The report is a dict:
 
         - ``read``: the number of pairs read;
-        - ``dropped``: a dict from the reason to drop a pair to the number of these pairs;
-        - ``splits``: a dict from the name of each split to its number of pairs;
-        - ``words``: a dict from the name of each split to the numbers of source and target words;
+        - ``dropped``: the number of dropped pairs, by the reason to drop them;
+        - ``splits``: the number of pairs, by split;
+        - ``words``: the numbers of source and target words, by split;
         - ``texts``: for each text, the numbers of pairs ``read`` and of lines in ``train``;
         - ``key``: ``source``, ``target`` or ``groups``, which decides the split; None with
           ``--as``;
-        - ``leaks``: a dict of counts. If the key is a side: ``train``, the training pairs whose
-          other side is in valid or test, before ``--strict`` drops them; ``valid and test``, the
-          sentences of the other side that are in both sets. If the key is ``groups``: the number of
-          ``groups``; ``largest``, the pairs in the largest group. With ``--as`` the dict is empty.
+        - ``leaks``: a dict of counts, empty with ``--as``. If the key is a side, ``train`` counts
+          the training pairs whose other side is in valid or test, before ``--strict`` drops them;
+          ``valid and test`` counts the sentences of the other side that are in both sets. If the
+          key is ``groups``, ``groups`` is their number, and ``largest`` the pairs in the largest
+          group.
         """
         leaks = {} if self.options.as_split else self.load("held.json")
         key = leaks.pop("key", None)
@@ -322,8 +318,7 @@ class SplitJob:
     def _fates(self, number: int, pair_count: int) -> tuple[np.ndarray, int]:
         """Return the fate of each pair in part ``number``, and the number of leaks into train.
 
-        A fate is the number of a split, or the reason to drop the pair, such as :data:`REPEATED`.
-        The part has ``pair_count`` pairs.
+        A fate is the number of a split, or of a reason to drop the pair, such as :data:`REPEATED`.
         """
         fates = np.zeros(pair_count, np.uint8)
         if self.options.as_split is not None:
@@ -345,7 +340,7 @@ class SplitJob:
         return fates, int(leaked.sum())
 
     def _repeated(self, number: int, pair_count: int) -> np.ndarray:
-        """Mark those of the ``pair_count`` pairs in part ``number`` that repeat an earlier pair."""
+        """Return a mask of the pairs in part ``number`` that repeat an earlier pair."""
         repeated = np.zeros(pair_count, bool)
         for name in self.repeat_names:
             path = (self.folder / name).with_suffix(".npy")
@@ -355,10 +350,10 @@ class SplitJob:
         return repeated
 
     def _copies(self, number: int, fates: np.ndarray) -> np.ndarray:
-        """Return how often each pair of part ``number`` is written: once in valid and test.
+        """Return how often to write each pair of part ``number``, whose ``fates`` are known.
 
-        In train the number is the weight of the pair's text, rounded up or down at random; the
-        pair's fingerprint serves as random number. ``fates`` is a result of :meth:`_fates`.
+        Pairs of valid and test are written once. For pairs of train the number is the weight of
+        their text, rounded up or down at random; a pair's fingerprint serves as random number.
         """
         weight = self.texts[self.parts[number].text].weight
         if weight == 1:
@@ -377,8 +372,8 @@ def prepare(
 ) -> SplitJob:
     """Unpack texts into an existing folder, cut them into parts, and return the job to split them.
 
-    If several workers share the folder, each file is unpacked by only one of them. The hashes of
-    pairs (their fingerprints) will be compared in ranges of about ``range_size`` hashes each.
+    If several workers share the folder, each file is unpacked by only one of them. The job compares
+    fingerprints in ranges of about ``range_size``.
     """
     packed = {
         pair_texts.unpacked_name(number, place): (text, place)
@@ -396,8 +391,7 @@ def prepare(
 def work(job: SplitJob) -> None:
     """Do all stages of a job; processes that work in its folder at the same time share the work.
 
-    Raises:
-        DataError: the rules leave no pairs, or too few for ``--valid`` and ``--test``.
+    Raise DataError if the rules leave no pairs, or too few for ``--valid`` and ``--test``.
     """
     shared, workers = SharedFolder(job.folder, HEAD), processes(job.options.workers)
 
@@ -510,10 +504,7 @@ def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
 
 
 def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str]) -> None:
-    """Warn if the first line looks like a header, or a column does not look like sentences.
-
-    ``top`` has the first rows of the text, each as a list of cells.
-    """
+    """Warn if the first of the rows ``top`` looks like a header, or a column not like sentences."""
     columns = [[row[number - 1] for row in top if len(row) >= number] for number in text.columns]
     firsts = [plain(column[0]).lower() for column in columns if column]
     is_header = bool({*firsts} & {*HEADER_WORDS, *map(str.lower, languages)})

@@ -65,10 +65,7 @@ def _text(line: bytes) -> str | None:
 
 
 def _tagged(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the lines of an IWSLT training file, without each talk's address, number and keywords.
-
-    Titles and descriptions of talks stay, without their tags.
-    """
+    """Yield the lines of an IWSLT training file, without tags and the lines about each talk."""
     for line in lines:
         if not any(tag in line for tag in ABOUT_THE_TALK):
             yield SPOKEN_TOO.sub(b"", line)
@@ -175,7 +172,7 @@ class Encode:
 
 @functools.lru_cache
 def _steps(encode: Encode) -> list[Step]:
-    """Return two functions from a line to its tokens: for source lines, and for target lines."""
+    """Return the functions that turn a source line, and a target line, into tokens."""
     make = encode.pipeline.words if encode.words else encode.pipeline.encoder
     return [make(language) for language in (encode.pipeline.src, encode.pipeline.tgt)]
 
@@ -190,9 +187,9 @@ def _add(counts: list[int], *pair: str) -> None:
 def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -> list[list[int]]:
     """Deal sentence pairs out to pairs of files, in turn.
 
-    Each item of ``turns`` is a source file and a target file. The first sentence pair goes to the
-    first item, the next to the second, and so on; after the last item the first one is next. The
-    same files may occur in several items. Return ``[sentence pairs, source tokens, target tokens]``
+    Each item of ``turns`` is a source file and a target file; several items may have the same
+    files. The first sentence pair goes to the first item, the next to the second, and so on; after
+    the last item the first one is next. Return ``[sentence pairs, source tokens, target tokens]``
     for each item.
     """
     counts = [[0, 0, 0] for _ in turns]

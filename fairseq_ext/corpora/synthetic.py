@@ -79,7 +79,7 @@ def write_side(options: MonolingualOptions) -> str:
 
 
 def pipeline_of(folder: Path, src: str, tgt: str) -> Pipeline:
-    """Load the pipeline that made a corpus, for ``src`` → ``tgt``; refuse a folder without one."""
+    """Load the pipeline of a corpus, for ``src`` → ``tgt``; refuse a folder without a pipeline."""
     text_pipeline = pipeline.load_towards(folder, src, tgt)
     if text_pipeline is None:
         raise DataError(

@@ -26,18 +26,17 @@ LANGUAGES = ("en", "es")  # languages of the columns
 
 
 def read_pairs() -> list[tuple[str, str]]:
-    """Read all pairs, English and Spanish, in the file's order, which is from short to long."""
+    """Read all pairs, English and Spanish, in the file's order, from short to long."""
     with lzma.open(PAIRS, "rt", encoding="utf-8", newline="\n") as file:
         lines = (line.rstrip("\n").split("\t") for line in file)
         return [(plain(english), plain(spanish)) for english, spanish in lines]
 
 
 def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
-    """Draw splits from the corpus, each with short and long sentences.
+    """Draw splits of the ``sizes`` from the corpus, each with short and long sentences.
 
-    ``sizes`` maps the name of each split to its number of pairs. No sentence of either language
-    occurs twice, within a split or in two splits. Sizes are refused if too few pairs have distinct
-    sentences.
+    No sentence of either language occurs twice, within a split or in two splits. Sizes are refused
+    if too few pairs have distinct sentences.
     """
     distinct: list[tuple[str, str]] = []
     sentences: set[str] = set()
@@ -58,13 +57,12 @@ def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
 
 
 def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
-    """Split the corpus as it was split for the models that come with the package.
+    """Split the corpus as for the models that come with the package.
 
     Complete groups of near-duplicates (:mod:`~fairseq_ext.corpora.near_duplicates`) are held out,
-    so no training sentence is a near-duplicate of a held-out sentence.
-
-    ``sizes`` are the numbers of pairs in ``valid`` and ``test``. The other held-out pairs are in no
-    split. A size is refused if fewer pairs are held out for its split.
+    so no training sentence is a near-duplicate of a held-out sentence. ``sizes`` has the numbers of
+    pairs to draw from the held-out ones for ``valid`` and ``test``; more than there are is refused.
+    The others are in no split.
     """
     pairs = read_pairs()
     held_out = json.loads(HELD_OUT.read_text(encoding="utf-8"))

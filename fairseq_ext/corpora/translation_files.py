@@ -29,9 +29,9 @@ TWO_SIDED = ("sgm", "help", "lines")  # formats with a file or folder for each l
 def accepted(
     segments: Iterable[Segment], rules: Rules, counts: Counter[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield source, target and document of each segment that is not left out.
+    """Yield source, target and document of each segment that is kept.
 
-    Segments are left out because of their ``fault``, by the rules, or because they repeat a pair.
+    A segment is left out if it has a ``fault``, if the rules say so, or if it repeats a pair.
     ``counts`` gets the numbers of segments read, written, and left out for each reason.
     """
     pairs = set[tuple[str, str]]()
@@ -54,9 +54,9 @@ def ending(path: Path) -> str:
 
 
 def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]:
-    """Yield the format and path of each file; for a folder, of each file in it.
+    """Yield the format and path of each file; folders are searched for files of the format.
 
-    The format is ``name`` or, if ``name`` is None, the one for the file's ending. A path without
+    The format is ``name`` or, if ``name`` is None, the format of the file's ending. A path without
     files of a known format is refused.
     """
     endings = {name: key for key, (_, names) in FORMATS.items() for name in names}

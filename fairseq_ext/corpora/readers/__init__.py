@@ -3,8 +3,8 @@
 A reader is a function ``(paths, src, tgt)``. ``paths`` has the path of a file, or two paths for
 formats with a file or folder for each language. A reader yields a :class:`Segment` for each
 translated text, in order. It raises DataError for a file that cannot be read, is malformed or has
-other languages. Folders often hold gettext catalogues of many languages, so the reader accepts
-catalogues of other languages, but gives all segments of such a catalogue a ``fault``.
+other languages. A gettext catalogue in another language is not refused, because folders often hold
+catalogues of many languages; instead, each of its segments has a ``fault``.
 """
 
 import re
@@ -35,10 +35,7 @@ Reader = Callable[[tuple[Path, ...], str, str], Iterator[Segment]]
 
 
 def is_language(code: str, language: str) -> bool:
-    """Return whether a language code in a file, such as ``de-AT``, stands for ``language``.
-
-    ``de`` and ``deu`` count as equal, because :mod:`~fairseq_ext.text.languages` lists both.
-    """
+    """Return whether a language code, such as ``de-AT`` or ``deu``, stands for ``language``."""
     subtags = (re.split("[-_]", text.lower()) for text in (code, language))
     code, language = ("-".join((short_code(first), *others)) for first, *others in subtags)
     return code == language or code.startswith(f"{language}-")

@@ -32,13 +32,13 @@ class Message:
 
     @property
     def forms(self) -> dict[int, str]:
-        """The forms of the translation by plural number, which is 0 if there is only one form."""
+        """The forms of the translation by plural number; a single form has the number 0."""
         keywords = [keyword for keyword in self.texts if keyword.startswith("msgstr")]
         return {int(keyword[7:-1] or 0): self.texts[keyword] for keyword in keywords}
 
 
 def po(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Yield the messages of the ``.po`` file ``paths[0]``, in ``src``, and their translations.
+    """Yield the messages of the ``.po`` file ``paths[0]`` with their translations.
 
     If the header names another language than ``tgt``, every segment has a ``fault``.
     """

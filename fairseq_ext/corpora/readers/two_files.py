@@ -25,9 +25,9 @@ VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
 def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield the segments of two SGM files of WMT, source and target, in pairs.
 
-    Files of different test sets are refused. If no two source segments have the same document and
-    number, the target file may have several references for a segment: the first is paired with the
-    source, and each further one becomes a segment without texts and with a ``fault``.
+    Files of different test sets are refused. If the target file has several references for a
+    segment, the first is paired with the source. Each further reference becomes a segment without
+    texts and with a ``fault``. This needs source segments that all differ in document or number.
     """
     source, target = (list(_sgm_segments(path)) for path in paths)
     if len({item[:2] for item in source}) == len(source):  # unlike in documents without names
@@ -94,7 +94,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 class Paragraphs(HTMLParser):
-    """A parser that collects the paragraphs of an HTML page; tags in them lose their attributes."""
+    """A parser that collects an HTML page's paragraphs with an id; tags in them lose attributes."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -134,8 +134,9 @@ class Paragraphs(HTMLParser):
 def help_pages(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield pairs of paragraphs that have the same id on the same page, from two folders of pages.
 
-    The pages are HTML, such as LibreOffice's help; a page's name is the document of its segments. A
-    paragraph without a partner has a ``fault``.
+    The pages are HTML, such as LibreOffice's help. The ``document`` of a segment is the page's path
+    in its folder. A source paragraph without a partner has a ``fault``. Pages that the second
+    folder lacks are skipped.
     """
     first, second = paths
     for folder in paths:

@@ -67,7 +67,7 @@ def xliff(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def _attribute(surroundings: list[Element], *names: str) -> str:
-    """Return an attribute of the nearest surrounding element that has one of ``names``, or ""."""
+    """Return an attribute called one of ``names`` of the innermost element that has it, or ""."""
     values = (element.get(name) for element in reversed(surroundings) for name in names)
     return next((value for value in values if value is not None), "")
 
@@ -110,8 +110,8 @@ def wmt_xml(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]:
     """Yield ``(ancestors, element)`` for each element of an XML file whose tag is in ``names``.
 
-    Elements inside a yielded element are not yielded themselves. Tags lose their namespaces. The
-    parser refuses entities that expand without end.
+    Elements inside a yielded element are skipped. Tags lose their namespaces. The parser refuses
+    entities that expand without end.
     """
     surroundings: list[Element] = []
     require_file(path)
@@ -147,11 +147,7 @@ def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
 
 
 def _is_break(element: Element, codes: frozenset[str]) -> bool:
-    """Return whether an element stands for a line break.
-
-    Either its attribute ``type``, ``ctype`` or ``subType`` says so, or its tag is in ``codes`` and
-    its text is a line break in the original file, such as ``<br>``.
-    """
+    """Return whether an element stands for a line break, by an attribute or by its code."""
     types = {element.get(name, "") for name in ("type", "ctype", "subType")}
     return bool(types & BREAK_TYPES) or (
         element.tag in codes and BREAK.match(element.text or "") is not None
