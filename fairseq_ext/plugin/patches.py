@@ -74,7 +74,7 @@ def apply() -> None:
 
 
 def complete(module: str) -> None:
-    """Apply the patches to ``module``, a command that was imported after :func:`apply`."""
+    """Apply the patches to ``module``, a command's module imported after :func:`apply`."""
     for patch in active:
         patching.apply(patch, f"{module}:")
 

@@ -39,10 +39,10 @@ class Layer:
 
 
 def replacing(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Decorate a function that gets each original target, and returns its replacement.
+    """Decorate a function that makes the replacement of each target from the original.
 
-    ``patch`` is the name of the patch to which the function belongs. A target is a name such as
-    ``fairseq.trainer:Trainer.train_step`` (:attr:`Layer.targets`).
+    A target is a name such as ``fairseq.trainer:Trainer.train_step`` (:attr:`Layer.targets`).
+    ``patch`` is the name of the patch to which the function belongs.
     """
     return lambda wrapper: Layer(targets, wrapper, patch)
 
@@ -90,10 +90,7 @@ class Patch:
 
 
 def patches_of(module: ModuleType) -> list[Patch]:
-    """List the patches of a module, built from its decorated functions.
-
-    The last paragraph of the docstring of a patch's first function is the reason (``Problem: …``).
-    """
+    """List the patches of a module, built from its decorated functions and their docstrings."""
     parts: dict[str, list[Layer]] = {}
     for value in vars(module).values():
         if isinstance(value, Layer):
@@ -132,9 +129,9 @@ def apply(patch: Patch, start: str = "") -> None:
 def owners(target: str) -> Iterator[tuple[Any, str]]:
     """Yield each module or class that holds ``target``, and the name of the attribute in it.
 
-    For example, yield ``(Trainer, "train_step")`` for ``fairseq.trainer:Trainer.train_step``. If a
-    module also runs as ``__main__``, yield both copies of it. Yield nothing for a command whose
-    module is not loaded: its import would set up logging.
+    For example, yield ``(Trainer, "train_step")`` for ``fairseq.trainer:Trainer.train_step``. There
+    are two holders if a module also runs as ``__main__``, and none if the module of a command is
+    not loaded. Such a module is not imported here, because its import sets up logging.
     """
     module, _, path = target.replace("?", "").partition(":")
     *classes, name = path.split(".")
@@ -162,7 +159,7 @@ def running(name: str) -> Iterator[Any]:
 
 
 def module_of(main: Callable) -> str:
-    """Return the name of a command's module, also under ``python -m``, by its function ``main``."""
+    """Return the name of the module whose function is ``main``, also under ``python -m``."""
     spec = inspect.unwrap(main).__globals__["__spec__"]
     return spec.name if spec else ""
 
@@ -200,10 +197,10 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 def add_options(group: Any, options: Mapping[str, tuple[Any, Any, str]]) -> None:
     """Add options to a dataclass of fairseq's options, such as ``GenerationConfig``.
 
-    ``options`` maps the name of each new field to a type, a default and a help text.
-    fairseq-hydra-train checks a YAML file before it loads the plugin, so it accepts such an option
-    only on the command line, after a plus sign (``+optimization.bf16_products=True``). The
-    constructor of ``group`` does not take the new fields; set the attribute of an object instead.
+    ``options`` maps the name of each new field to a type, a default and a help text. The
+    constructor of ``group`` does not take the new fields; set attributes of its objects instead.
+    fairseq-hydra-train accepts the new options only on the command line, after a plus sign
+    (``+optimization.bf16_products=True``): it checks YAML files before it loads the plugin.
     """
     from fairseq.dataclass.initialize import hydra_init
 

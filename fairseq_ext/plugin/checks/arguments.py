@@ -1,14 +1,11 @@
 """Report missing, misspelt or unsuitable options, and options that have no effect.
 
 fairseq's parsers share groups of options, so a command also accepts options that it never reads,
-such as `--fp16` in fairseq-preprocess: see :func:`ignored`. Four tables list options that have an
-effect only in some runs:
+such as `--fp16` in fairseq-preprocess: see :func:`ignored`. Other options have an effect only with
+a certain option (:data:`ONLY_WITH`), only without a certain option (:data:`NOT_WITH`), or only in
+some tasks (:data:`ONLY_TASKS`, :data:`TASK_IGNORES`).
 
-- only together with a certain option: :data:`ONLY_WITH`;
-- only without a certain option: :data:`NOT_WITH`;
-- only in some tasks: :data:`ONLY_TASKS` and :data:`TASK_IGNORES`.
-
-``tests/commands/test_option_effects.py`` checks the tables: it runs fairseq with and without each
+``tests/commands/test_option_effects.py`` checks these tables: it runs fairseq with and without each
 option, and compares the results.
 """
 
@@ -194,7 +191,7 @@ def _add_preprocess_args(original: Callable, parser: ArgumentParser) -> Any:
 
 
 def _error(parser: ArgumentParser, message: str) -> NoReturn:
-    """Print argparse's message and exit; if only other architectures have an option, name them."""
+    """Print an error and exit; for an option of other architectures, name these architectures."""
     from fairseq_ext.base import models
 
     if message.startswith("unrecognized arguments: "):
@@ -212,10 +209,7 @@ def _error(parser: ArgumentParser, message: str) -> NoReturn:
 
 @around("fairseq.dataclass.utils:compose", patch="command lines")
 def _compose(original: Callable, *arguments: Any, overrides: list[str], **options: Any) -> Any:
-    """Compose fairseq's configuration; raise ConfigError for a missing option or a wrong type.
-
-    ``overrides`` are the options as Hydra writes them, such as ``dataset.max_tokens=4000``.
-    """
+    """Compose fairseq's configuration; raise ConfigError for a missing option or a wrong type."""
     from hydra.errors import ConfigCompositionException
 
     try:
@@ -251,8 +245,8 @@ def ignored(command: str) -> set[str]:
 def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
     """Print one line for each option of this process's command line that has no effect.
 
-    ``args`` are the options as ``parser`` has read them. Raise :class:`ConfigError` for an option
-    in :data:`REFUSED`, with which the command cannot work.
+    ``args`` is what ``parser`` has read. Raise :class:`ConfigError` for an option with which the
+    command cannot work (:data:`REFUSED`).
     """
     from fairseq_ext.base import models
 

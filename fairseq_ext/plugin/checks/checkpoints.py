@@ -36,8 +36,7 @@ def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, 
 def _starting_checkpoint(cfg: Any, trainer: Any) -> tuple[str, str | None]:
     """Return the checkpoint from which fairseq would start training, and the option that names it.
 
-    If no option names it, the option is None, and the checkpoint is ``checkpoint_last.pt`` in
-    ``--save-dir``, even if there is no such file.
+    By default, return ``checkpoint_last.pt`` in ``--save-dir``, which may not exist, and None.
     """
     from fairseq.file_io import PathManager
 
@@ -132,10 +131,7 @@ def _trainer_load_checkpoint(
 
 
 def _require_scheduler(cfg: Any, filename: str) -> None:
-    """Raise ConfigError if the run that saved ``filename`` had another ``--lr-scheduler``.
-
-    fairseq would load the old scheduler's state into the new scheduler.
-    """
+    """Raise ConfigError if the run that saved ``filename`` had another ``--lr-scheduler``."""
     if not storage.is_checkpoint(filename):
         return
     state = storage.peek(filename)
@@ -158,7 +154,7 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
 def _only_for_trainers(
     original: Callable, cfg: Any, trainer: Any, *rest: Any, **options: Any
 ) -> Any:
-    """Call fairseq's original function, without our patches, if ``trainer`` is not fairseq's.
+    """Use our patches for fairseq's own trainer only; for others, call fairseq's plain function.
 
     Problem: Patches of loading and saving checkpoints read attributes of fairseq's trainer that the
     trainers of other programs lack.
@@ -188,8 +184,9 @@ def require_dictionaries(
 ) -> None:
     """Raise CheckpointError if the dictionaries of a task differ from those in a checkpoint.
 
-    ``state`` is the content of the file ``path``. If it has no dictionaries, ``warn`` says whether
-    to log a warning. Only translation and language modelling tasks are checked.
+    ``state`` is the content of the checkpoint ``path``. If the checkpoint has no dictionaries, only
+    log a warning, or nothing if ``warn`` is False. Other tasks than translation and language
+    modelling are not checked.
     """
     record = dictionaries.recorded(state, path)
     pair = _task_symbols(task)

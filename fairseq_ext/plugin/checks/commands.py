@@ -51,7 +51,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 def _check_trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
     """Check the options when a trainer is built.
 
-    In processes of fairseq-hydra-train on GPUs, :func:`_call_main` has not checked them before.
+    :func:`_call_main` does not run in the processes that fairseq-hydra-train starts for GPUs.
     """
     _refuse_broken(cfg, "fairseq_cli.train")
     if cfg.optimization.use_bmuf and cfg.distributed_training.distributed_world_size == 1:
@@ -127,10 +127,7 @@ def _build_generator(
     patch="options that do not work",
 )
 def _search(original: Callable, self: Any, models: list[Any], sample: Any, **options: Any) -> Any:
-    """Raise an error with the reason if a search with `--constraints` fails.
-
-    An error of fairseq that gives a reason already is raised unchanged.
-    """
+    """Translate a batch; if a search with `--constraints` fails, raise an error with the reason."""
     if options.get("constraints") is None:
         return original(self, models, sample, **options)
     if 2 * self.beam_size > self.vocab_size:
@@ -166,10 +163,9 @@ def _add_symbols(original: Callable, dictionary: Any, model: Any, languages: Any
 
 
 def _check_input(path: str) -> None:
-    """Check the file ``path``, the input of fairseq-interactive, before models are loaded.
+    """Check fairseq-interactive's input file before models are loaded.
 
-    Standard input (``-``), pipes and devices are not read here. Invalid UTF-8 in standard input
-    becomes an error when it is read.
+    Standard input (``-``), pipes and devices are not read here.
     """
     if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
         # Refuse invalid UTF-8, as in files: in some locales it would become unknown words.
@@ -225,7 +221,7 @@ def _check_models(cfg: Any) -> None:
 
 @around("fairseq_cli.generate:main", patch="complete result files")
 def _generate(original: Callable, cfg: Any) -> Any:
-    """Check the options of `fairseq-generate`; replace `--results-path` by complete results only.
+    """Check the options of `fairseq-generate`; write all files of `--results-path`, or none.
 
     Problem: If fairseq-preprocess or `fairseq-generate --results-path` is stopped, it leaves
     incomplete files. Bad input ends in a traceback, or makes an unusable folder.
@@ -246,7 +242,7 @@ def _generate(original: Callable, cfg: Any) -> Any:
 
 @around("fairseq_cli.generate:_main", patch="how translations become text")
 def _print_text_path(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
-    """Print the path of ``text.json``, if any: this file says how tokens become text again.
+    """Print the path of ``text.json``, if there is one, before the translations.
 
     Problem: The output of fairseq-generate does not say how its tokens become text again, but
     scoring needs to know.
@@ -330,7 +326,10 @@ def _require_no_dictionary(args: Namespace) -> None:
 
 
 def _require_same_dictionaries(stage: Path, folder: Path) -> None:
-    """Refuse a new dictionary in ``stage`` if data that stay in ``folder`` have another one."""
+    """Refuse to replace a dictionary in ``folder`` if some of the folder's data still need it.
+
+    ``stage`` has the new files, which are to be moved into ``folder``.
+    """
     written = {path.name for path in stage.iterdir()}
     stay = sorted(path.name for path in folder.glob("*.idx") if path.name not in written)
     for new in stage.glob("dict.*txt") if stay else ():
@@ -343,7 +342,7 @@ def _require_same_dictionaries(stage: Path, folder: Path) -> None:
 
 
 def _text_prefixes(args: Namespace) -> list[tuple[str, str]]:
-    """List the splits with their path prefixes; only `--trainpref` may contain a comma."""
+    """List each split with its path prefix; `--validpref` and `--testpref` may have several."""
     prefixes = [("train", args.trainpref)] if args.trainpref else []
     for split, prefix_list in (("valid", args.validpref), ("test", args.testpref)):
         prefixes += [(split, prefix) for prefix in prefix_list.split(",")] if prefix_list else []

@@ -1,8 +1,7 @@
 """End a diverging training with an error of one line, and keep its last good checkpoint.
 
-fairseq only checks the gradients of each update. So it misses an infinite loss with finite
-gradients or on a validation set. It also misses weights that an update has made infinite, and would
-save them.
+fairseq checks only gradients. This module also checks the losses of training and validation, and
+the weights before they are saved.
 """
 
 import math
@@ -55,7 +54,7 @@ def _valid_step(original: Callable, self: Any, sample: Any, *rest: Any, **option
 
 @around("fairseq.trainer:Trainer._check_grad_norms", patch="divergence")
 def _check_grad_norms(original: Callable, self: Any, grad_norm: torch.Tensor) -> None:
-    """Say that gradients are NaN or infinite, where fairseq would say that processes differ."""
+    """Report NaN or infinite gradients as such; fairseq would report that processes differ."""
     try:
         original(self, grad_norm)
     except FloatingPointError as error:

@@ -39,7 +39,7 @@ class _Done(BaseException):
 
 @around("fairseq.distributed.utils:call_main", patch="fairseq-hydra-train")
 def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
-    """Record that the patched `call_main` runs, so that :func:`_add_defaults` does not call it.
+    """Record that the checks run, so that :func:`_add_defaults` does not run them again.
 
     Problem: fairseq-hydra-train imports the plugin (`common.user_dir`) so late that options are
     not checked, the folder is not locked, and signals are not handled. It also gives a named
@@ -53,8 +53,7 @@ def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
 def _add_defaults(original: Callable, cfg: Any) -> None:
     """If fairseq-hydra-train runs without checks, train with all checks and raise :class:`_Done`.
 
-    In other commands, and in processes that fairseq has started for GPUs, only call fairseq's
-    function.
+    Otherwise, and in processes that fairseq has started for GPUs, call fairseq's function.
     """
     hydra = next(running(HYDRA), None)
     if hydra is None or _checks.running:
@@ -74,9 +73,9 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
 
 @around("fairseq_cli.hydra_train:_hydra_main", patch="fairseq-hydra-train")
 def _hydra_main(original: Callable, cfg: Any, **options: Any) -> Any:
-    """Complete and check the options of a job that starts when the plugin is already loaded.
+    """Complete and check the options of a job that starts after the plugin was loaded.
 
-    With ``--multirun``, all jobs but the first start in this way; the first loads the plugin.
+    With ``--multirun``, the first job loads the plugin, and all later jobs are of this kind.
     """
     with _in_one_line():
         complete(cfg)
@@ -85,10 +84,7 @@ def _hydra_main(original: Callable, cfg: Any, **options: Any) -> Any:
 
 @contextmanager
 def _in_one_line() -> Iterator[None]:
-    """Report an error of the ``with`` block in one line, and exit; Hydra would print a traceback.
-
-    Unexpected errors, for which a traceback is needed, are raised as usual.
-    """
+    """Report an error of the ``with`` block in one line, and exit; raise unexpected errors."""
     try:
         yield
     except Exception as error:
@@ -128,9 +124,9 @@ def complete(cfg: Any) -> None:
 def fill_in_architecture(cfg: Any) -> None:
     """Set the options that ``cfg.model`` lacks to the defaults of its architecture.
 
-    Architectures of fairseq itself are left alone. In the first job of ``--multirun``, fairseq
-    gives them their model's default sizes before it imports the plugin, and all jobs should train
-    models of equal sizes.
+    Architectures of fairseq itself are left alone. Otherwise the first job of ``--multirun``,
+    which loads the plugin too late for this function, would train them in other sizes than the
+    later jobs.
     """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
     from omegaconf import open_dict

@@ -1,8 +1,8 @@
 """Guard a training: allow enough open files, lock `--save-dir`, report in one line how it ended.
 
 The first process of ``fairseq-train`` holds a lock on ``--save-dir``; commands that only read the
-folder ignore the lock. A killed process cannot print anything, so another process reports its end:
-at once if a connection closes, or else after the timeout of torch's process group.
+folder ignore the lock. If a process is killed, another process of the training reports it: at once
+if a connection closes, or else after the timeout of torch's process group.
 """
 
 import contextlib
@@ -157,9 +157,8 @@ def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any)
 def interrupts() -> Iterator[list[signal.Signals]]:
     """Raise KeyboardInterrupt in the ``with`` block when one of :data:`SIGNALS` arrives.
 
-    Yield a list of the signals that have raised it so far. For :data:`PATIENCE` seconds, further
-    signals have no effect, because a terminal and a launcher may both send one. Later signals raise
-    KeyboardInterrupt again, because other code may have caught the first.
+    Then ignore signals for :data:`PATIENCE` seconds, because a terminal and a launcher may both
+    send one. Yield a list, to which each signal that raises KeyboardInterrupt is added.
     """
     received: list[signal.Signals] = []
     owner, answered = os.getpid(), -PATIENCE
@@ -228,6 +227,6 @@ def _end(cfg: Any, number: signal.Signals) -> NoReturn:
 
 
 def last_checkpoint(checkpoint: Any) -> Path | None:
-    """Return the path of ``checkpoint_last.pt`` by ``cfg.checkpoint``; None if there is no file."""
+    """Return the last checkpoint of a run with the options ``cfg.checkpoint``, or None."""
     last = Path(checkpoint.save_dir, f"checkpoint_last{checkpoint.checkpoint_suffix}.pt")
     return last if last.is_file() else None

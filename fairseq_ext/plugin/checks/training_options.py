@@ -208,7 +208,7 @@ def _criterion(cfg: Any) -> Iterator[str]:
 
 
 def _bleu(cfg: Any) -> Iterator[str]:
-    """Yield errors about ``--eval-bleu``, whose options fairseq would read only after an epoch."""
+    """Yield errors about ``--eval-bleu`` and its options."""
     from fairseq.data.encoders import TOKENIZER_REGISTRY
 
     task = cfg.task
@@ -307,7 +307,7 @@ def _model(cfg: Any) -> Iterator[str]:
 
 
 def _data(cfg: Any) -> Iterator[str]:
-    """Yield errors about ``--dataset-impl cached`` and about the choice of validation sets."""
+    """Yield errors about ``--dataset-impl cached`` and about validation sets."""
     dataset = cfg.dataset
     if dataset.dataset_impl == "cached":
         yield (

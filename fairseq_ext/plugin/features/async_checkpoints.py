@@ -1,9 +1,8 @@
 """Write checkpoints while training goes on (``--write-checkpoints-asynchronously``).
 
-A thread calls fairseq's own ``save_checkpoint``, so files are written, copied and removed in the
-usual order. The training waits only until the bytes of the file are in memory. Each file is first
-written under another name, so a killed training keeps its previous checkpoint. The thread completes
-a checkpoint before it begins the next one.
+A thread calls fairseq's own ``save_checkpoint``. The training waits only until the bytes of the
+file are in memory. Each file is first written under another name, so a killed training keeps its
+previous checkpoint. The thread completes a checkpoint before it begins the next one.
 """
 
 import io
@@ -32,7 +31,7 @@ def wait() -> None:
 
 @around("fairseq_cli.train:add_defaults", patch="checkpoints written asynchronously")
 def _provide_iopath(original: Callable, cfg: Any) -> None:
-    """Provide an empty module ``iopath``: fairseq imports the package iopath, but never uses it.
+    """Provide an empty module ``iopath``, which fairseq imports but never uses.
 
     Problem: With --write-checkpoints-asynchronously fairseq needs the package iopath, writes no
     checkpoint_last.pt, and leaves a torn checkpoint after a kill.
@@ -82,6 +81,6 @@ def _torch_persistent_save(
 
 @around("fairseq.file_io:PathManager.async_close", patch="checkpoints written asynchronously")
 def _async_close(original: Callable) -> bool:
-    """Wait for the last checkpoint at the end of training, where fairseq calls this."""
+    """Wait for the last checkpoint at the end of training."""
     wait()
     return original()

@@ -15,7 +15,7 @@ LONGEST = (1 << 16) - 1  # greatest length in tokens that fits in a sort key of 
 
 @around("fairseq.data.indexed_dataset:_warmup_mmap_file", patch="fast start on large corpora")
 def read_ahead(original: Callable, path: str) -> None:
-    """Let the system cache a file in the background; fairseq would read it and discard the data.
+    """Let the system cache a data file in the background.
 
     Problem: fairseq stores the lengths of sentences twice, sorts them twice as 32-bit numbers, and
     reads all data once for nothing.
@@ -36,9 +36,9 @@ def keep_sizes_once(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
 def order_by_radix(original: Callable, self: Any) -> np.ndarray:
     """Return the indices of the sentences, ordered by source length, then by target length.
 
-    The order is exactly that of fairseq's method. Lengths are sorted as 16-bit integers, for which
-    numpy uses radix sort. If a sentence is longer than :data:`LONGEST` tokens, or with
-    ``--num-batch-buckets``, fairseq's method runs.
+    The order is exactly that of fairseq. Lengths are sorted as 16-bit integers, for which numpy
+    uses radix sort. fairseq's method runs with ``--num-batch-buckets``, and if a sentence is longer
+    than :data:`LONGEST` tokens.
     """
     sizes = [side for side in (self.tgt_sizes, self.src_sizes) if side is not None]
     longest = max(side.max(initial=0) for side in sizes)

@@ -11,7 +11,7 @@ PRIORITY = 2000  # higher than fairseq's priorities, so that it is printed last
 
 
 def updates_left(cfg: Any, epoch_itr: Any, done: int) -> float:
-    """Return how many updates remain after ``done`` updates; infinite if no option limits them."""
+    """Return how many updates remain after ``done`` updates; infinity if no option limits them."""
     max_update, epochs = cfg.optimization.max_update, cfg.optimization.max_epoch
     left = max_update - done if max_update else math.inf
     if epochs:
@@ -32,7 +32,7 @@ def clock(seconds: float) -> str:
 
 @around("fairseq_cli.train:train", patch="time left")
 def _train(original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-    """Before each epoch, compute after how many updates the training will end.
+    """Before each epoch, compute the number of the training's last update.
 
     Problem: The progress bar shows the time left in the epoch, but not in the training.
     """
@@ -54,7 +54,7 @@ def _train_step(original: Callable, self: Any, *args: Any, **options: Any) -> An
 
 
 def _left(trainer: Any) -> str:
-    """Estimate the time left from this process's pace so far, including validation and saving."""
+    """Estimate the time left from the pace so far, which includes validation and saving."""
     (began, first), done = trainer.began, trainer.get_num_updates()
     seconds = (time.monotonic() - began) / max(1, done - first)
     return clock(seconds * (trainer.last_update - done))

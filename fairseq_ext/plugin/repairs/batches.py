@@ -32,7 +32,7 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
 
 @around("fairseq.data.iterators:EpochBatchIterator.__init__", patch="batches of each epoch")
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Give each epoch all its batches, and masks and noise of its own.
+    """Use all batches in each epoch, and draw new masks and noise for each epoch.
 
     Problem: --grouped-shuffling makes groups of one batch per process, and drops the last group of
     every epoch if it is incomplete. With --num-workers, `masked_lm` uses the masks of the first
@@ -64,7 +64,7 @@ def _parts(dataset: Any) -> Iterator[Any]:
     "fairseq.data.denoising_dataset:DenoisingDataset.__getitem__", patch="batches of each epoch"
 )
 def draw_noise_of_sentence(original: Callable, self: Any, index: int) -> Any:
-    """Seed torch as fairseq seeds numpy, by epoch and sentence; return the sentence with noise."""
+    """Return a sentence with noise; its random numbers depend only on seed, epoch and sentence."""
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(hash((self.seed, self.epoch, int(index))))
         return original(self, index)
@@ -115,7 +115,7 @@ def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
 
 @around("fairseq.data.indexed_dataset:infer_dataset_impl", patch="data of the old layout")
 def not_cached(original: Callable, path: str) -> str | None:
-    """Return the layout that fairseq infers for data, but ``lazy`` in place of ``cached``.
+    """Return the layout of data, ``lazy`` where fairseq would choose ``cached``.
 
     Problem: Training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError, because
     fairseq reads a batch before it caches the sentences. If there is no cache, workers share the
@@ -127,14 +127,14 @@ def not_cached(original: Callable, path: str) -> str | None:
 
 @around("fairseq.data.indexed_dataset:IndexedDataset.prefetch", patch="data of the old layout")
 def nothing_to_prefetch(original: Callable, self: Any, indices: Any) -> None:
-    """Do nothing when a task such as online back-translation prefetches: there is no cache."""
+    """Do nothing: without a cache there is nothing to prefetch."""
 
 
 @around("fairseq.data.indexed_dataset:IndexedDataset.__getitem__", patch="data of the old layout")
 def opened_here(original: Callable, self: Any, index: int) -> Any:
-    """Return sentence ``index``, from a data file that this process has opened itself.
+    """Return sentence ``index`` from a data file that this process itself has opened.
 
-    Forked workers would share the position in a file that was opened before, and read wrong data.
+    Forked workers that shared an open file would share its position, and read wrong data.
     """
     if self.__dict__.get("opened_by") != os.getpid():
         self.data_file, self.opened_by = None, os.getpid()
@@ -169,7 +169,7 @@ def names_of_subsets(original: Callable, dataset_path: str) -> set[str]:
 def once_by_default(
     original: Callable, self: Any, datasets: Any, sample_ratios: int | Sequence[int] = 1
 ) -> None:
-    """Read the ratio -1, the default of `--upsample-primary`, as 1: no part is repeated.
+    """Take `--upsample-primary -1`, fairseq's default, to mean 1: use every part once.
 
     Problem: Training on train and train1, or with `--combine-valid-subsets`, ends in “negative
     dimensions are not allowed”, because `--upsample-primary` is -1 by default.
@@ -183,10 +183,10 @@ PATIENCE = 5.0  # seconds to wait until the current batch is made
 
 
 def stop(thread: Callable[[], Any]) -> None:
-    """End fairseq's loading thread (``BackgroundConsumer``); ``thread`` is a weak reference to it.
+    """End fairseq's thread that loads batches; ``thread`` is a weak reference to it.
 
-    The thread ends when it has made ``_max_len`` batches, so this limit is set to 0. The thread
-    would wait while the queue of batches is full, so the queue's limit is lifted.
+    The thread ends once it has made ``_max_len`` batches, but waits while its queue is full. So
+    set ``_max_len`` to 0, and lift the queue's limit.
     """
     consumer = thread()
     if consumer is None:

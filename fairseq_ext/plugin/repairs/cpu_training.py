@@ -20,10 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def join_processes(options: Any) -> None:
-    """Set the options by which a CPU job's processes connect.
-
-    ``options`` is ``cfg.distributed_training``.
-    """
+    """Set the options in ``cfg.distributed_training`` by which a CPU job's processes connect."""
     from torch.distributed.elastic.utils.distributed import get_free_port
 
     if options.distributed_init_method is None:
@@ -115,7 +112,7 @@ def without_device_ids(
 def gather_on_cpu(
     original: Callable, data: Any, group: Any = None, max_size: int = 16384
 ) -> list[Any]:
-    """Return the ``data`` of all processes; with the backend gloo, send it without a GPU."""
+    """Return a list of all processes' ``data``; the backend gloo needs no GPU for this."""
     from fairseq.distributed.utils import get_global_group, get_world_size
 
     group = group or get_global_group()
@@ -130,7 +127,7 @@ def gather_on_cpu(
 def send_object(original: Callable, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
     """Send ``obj`` from rank ``src_rank`` to all ranks by pickle, and return it on each rank.
 
-    Pickle is safe here, because rank 0 has already checked the checkpoint that it sends.
+    Pickle is safe here, because the sender has already checked the checkpoint.
 
     Problem: Rank 0 cannot send a loaded checkpoint to the other ranks, because weights_only=True
     refuses the configuration objects in it.

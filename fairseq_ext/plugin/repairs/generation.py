@@ -1,7 +1,7 @@
 """Repair fairseq's search, alignments, mBART's task, validation BLEU, and shards of a test set.
 
-`fairseq-generate --num-shards N --shard-id I` makes the same batches as an unsharded run and
-translates every N-th of them. So each sentence is in one shard, with exactly the same scores.
+`fairseq-generate --num-shards N --shard-id I` makes the batches of an unsharded run and translates
+every N-th of them, so the scores are exactly those of an unsharded run.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def count_from_the_first(
     prev_output_tokens: Tensor | None = None,
     original_batch_idxs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Identify each sentence in all steps of a search by its row in the batch of the first step.
+    """Throughout a search, identify each sentence by its row in the batch of the first step.
 
     Problem: fairseq-generate --diverse-beam-groups ends in an IndexError. fairseq stores the
     overlap of groups under the row of a sentence in the batch, but looks it up under the number of
@@ -73,9 +73,9 @@ def block_repetitions(original: Callable, self: Any, *arguments: Any, **options:
 def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -> Tensor:
     """Set to ``-inf`` the log-probability of each token that would repeat an n-gram.
 
-    ``size`` is n. ``tokens`` ``[B, T]`` are B hypotheses of T tokens, with start symbol and pads.
-    ``lprobs`` ``[B, V]``, the log-probabilities of their next tokens among ``V`` symbols, are
-    changed and returned. fairseq passes three ``sizes``, of which only the last is used: the number
+    ``size`` is n. ``tokens`` ``[B, T]`` are ``B`` hypotheses of ``T`` tokens, with start symbol and
+    pads. ``lprobs`` ``[B, V]`` are the log-probabilities of the next token among ``V`` symbols; the
+    tensor is changed and returned. Of fairseq's three ``sizes`` only the last is used: the number
     of tokens after the start symbol.
     """
     step = sizes[-1]
@@ -89,7 +89,7 @@ def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -
 
 @around("fairseq.models.transformer_align:TransformerAlignModel.__init__", patch="alignment layer")
 def align_as_trained(original: Callable, self: Any, encoder: Any, decoder: Any, args: Any) -> None:
-    """Make the search take alignments from the layer and attention heads that learned to align.
+    """Take alignments from the layer and attention heads that learned to align.
 
     Problem: For a transformer_align, fairseq-generate --print-alignment shows the attention of the
     last layer, not that of --alignment-layer and --alignment-heads.
@@ -104,7 +104,7 @@ def align_as_trained(original: Callable, self: Any, encoder: Any, decoder: Any, 
 def score_without_attention(
     original: Callable, self: Any, models: list[Any], sample: Any, **options: Any
 ) -> Any:
-    """Score without the attention of an ensemble's models if no alignments are asked for.
+    """Score references; leave out the attention of an ensemble's models if nothing needs it.
 
     Problem: --score-reference ends in a TypeError if the first model of an ensemble returns its
     attention and another model does not.
@@ -123,7 +123,7 @@ MBART = "fairseq.tasks.translation_from_pretrained_bart:TranslationFromPretraine
 
 @around(f"{MBART}.__init__", patch="task of mBART")
 def set_args(original: Callable, self: Any, args: Any, *dictionaries: Any) -> None:
-    """Set ``args``, the attribute from which mBART's task reads its options; require `--langs`.
+    """Give mBART's task the attribute ``args`` with its options; require `--langs`.
 
     Problem: Every command with --task translation_from_pretrained_bart ends in an AttributeError,
     because this task reads its options from an attribute that fairseq has renamed. The generator
@@ -142,7 +142,7 @@ def set_args(original: Callable, self: Any, args: Any, *dictionaries: Any) -> No
 def build_as_other_tasks(
     original: Callable, self: Any, models: list[Any], args: Any, **options: Any
 ) -> Any:
-    """Build a generator with all options, as other tasks do, for mBART's task.
+    """Build a generator for mBART's task that reads all options, as in other tasks.
 
     Translations end with the symbol of the target language, such as ``[ro_RO]``.
     """
@@ -160,7 +160,7 @@ def build_as_other_tasks(
 
 @around("fairseq.tasks.translation:TranslationTask._inference_with_bleu", patch="validation BLEU")
 def bleu_by_language(original: Callable, self: Any, generator: Any, sample: Any, model: Any) -> Any:
-    """Compute BLEU with the tokenizer of the target language, without symbols such as ``[ro_RO]``.
+    """Compute BLEU with the target language's tokenizer, and without symbols such as ``[ro_RO]``.
 
     Problem: --eval-bleu is 0 for Chinese and Japanese, because each sentence counts as one word.
     Symbols of languages count as words that are always right. Batches in which no translation has a

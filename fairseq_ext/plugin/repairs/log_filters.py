@@ -74,7 +74,7 @@ def _log_file_once(original: Callable, *args: Any, **options: Any) -> Any:
 
 @around("fairseq.checkpoint_utils:verify_checkpoint_directory", patch="log file")
 def _log_plugin(original: Callable, save_dir: str) -> None:
-    """In the first process, write the plugin's messages to ``--log-file``, which is open by now."""
+    """In the first process, also write the plugin's messages to ``--log-file``."""
     plugin = logging.getLogger("fairseq_ext")
     for handler in logging.getLogger("fairseq_cli.train").handlers:
         if isinstance(handler, logging.FileHandler):
@@ -87,7 +87,7 @@ _reported: set[object] = set()  # names of logs about which an error was printed
 
 @around("logging:Handler.handleError", patch="logs that cannot be written")
 def _say_once(original: Callable, self: Any, record: logging.LogRecord) -> None:
-    """Print one line for each log that cannot be written, instead of a traceback per message.
+    """If a log cannot be written, print one line, instead of a traceback for each message.
 
     Problem: On a full disk, every log line prints a traceback on stderr.
     """

@@ -5,8 +5,8 @@
 - Dynamic convolutions (``--decoder-conv-type dynamic``) compute a kernel of K taps for each token,
   and take the softmax over all K taps (Wu et al., 2019, equation 4). In training, fairseq takes it
   over fewer taps if all sentences are short.
-- fairseq leaves the modules' buffers ``version`` out of a moving average (``--store-ema``), and so
-  takes it for a model of a very old fairseq, which had no layer norm after the last layer.
+- fairseq leaves the modules' buffers ``version`` out of a moving average (``--store-ema``). So it
+  takes the average for a model of a very old fairseq, which had no layer norm after the last layer.
 """
 
 import logging
@@ -54,7 +54,7 @@ def without_copies(original: Callable, self: Any, *args: Any, **options: Any) ->
 def load_once(
     original: Callable, self: Any, state: dict[str, Any], prefix: str, *rest: Any
 ) -> None:
-    """Load a layer's weights once; drop the copies that fairseq keeps for torch's fused layer."""
+    """Load a layer's weights, but not fairseq's second copy of them."""
     for name in COPIES:
         state.pop(prefix + name, None)
     torch.nn.Module._load_from_state_dict(self, state, prefix, *rest)
@@ -125,7 +125,7 @@ FP16, LEAN_FP16 = "fairseq.optim:FP16Optimizer", "fairseq.optim:MemoryEfficientF
 def without_scale_window(
     original: Callable, self: Any, cfg: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Let `--bf16`, which has no loss scale, train with several values of `--update-freq`.
+    """Let `--bf16` train with several values of `--update-freq`.
 
     Problem: With --bf16 and several values of --update-freq, fairseq demands --fp16-scale-window,
     which bf16 does not use.
@@ -166,8 +166,8 @@ def restore_half_precision(
 ) -> None:
     """Restore the loss scaler's state and the fp32 master weights, if the checkpoint has them.
 
-    A master weight is restored only if it rounds to the model's weight. Otherwise somebody has
-    changed the model in the file, and the new master weight is an fp32 copy of the model's weight.
+    If a saved master weight does not round to the model's weight, somebody has changed the model in
+    the file. Then the master weight becomes an fp32 copy of the model's weight.
     """
     original(self, state, *args, **kwargs)
     saved = state.get("fp32_params", [])

@@ -2,10 +2,10 @@
 
 A kill at any moment must not change or lose:
 
-1. the batches, which fairseq makes in the first epoch, and how many of them have been read, even if
+1. the batches (fairseq makes them in the first epoch) and how many have been read, even if
    `--update-freq` or the number of processes changes;
-2. the number of validations without improvement (``--patience``, ``reduce_lr_on_plateau``), which
-   only another ``--best-checkpoint-metric`` resets;
+2. the number of validations without improvement (``--patience``, ``reduce_lr_on_plateau``), unless
+   ``--best-checkpoint-metric`` changes;
 3. a complete checkpoint file under each name, the old file or the new one;
 4. the fact that a run has finished;
 5. the float32 master weights of half precision, see :mod:`fairseq_ext.plugin.repairs.models`;
@@ -83,9 +83,9 @@ def shuffle_as_asked(
 def continue_the_pass(original: Callable, self: Any, epoch: int) -> None:
     """Keep the order of a multilingual corpus when a run resumes within a pass over the corpus.
 
-    With ``--virtual-epoch-size`` a pass takes several epochs, and its first epoch is the seed of
-    its order. In fairseq, a resumed run takes the epoch in which it resumes as the seed. So it
-    reads some sentences twice and others not at all.
+    With ``--virtual-epoch-size`` a pass takes several epochs, and the number of the first is the
+    seed of the order. fairseq takes the epoch in which a run resumes as the seed, so it reads some
+    sentences twice and others not at all.
     """
     first = epoch - (epoch - 1) % self.num_virtual_epochs
     if self._random_global_indices is None and first != epoch:
@@ -129,7 +129,7 @@ def group_what_is_left(
 
 @around(f"{BATCHES}.state_dict", patch="batches left of an epoch")
 def store_processes(original: Callable, self: Any) -> dict[str, Any]:
-    """Add the number of processes that share the batches of an epoch to the iterator's state."""
+    """Add to the iterator's state the number of processes that share an epoch's batches."""
     return {**original(self), "processes": self.num_shards}
 
 
@@ -161,11 +161,7 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
 
 
 def early_stopping_state() -> dict[str, Any]:
-    """Return a dictionary with the state of ``--patience``.
-
-    ``best`` is the best value of the metric so far, or None if there is none yet. ``num_runs`` is
-    the number of validations since the best one.
-    """
+    """Return the state of ``--patience``: the best value, and the number of validations since."""
     command = next(running("fairseq_cli.train"), None)
     counter = getattr(command, "should_stop_early", None)
     return {"best": getattr(counter, "best", None), "num_runs": getattr(counter, "num_runs", 0)}
@@ -185,7 +181,7 @@ def save_early_stopping(
 
 
 def aim(checkpoint: Any) -> str:
-    """Say which value of which metric is best by ``cfg.checkpoint``, such as ``lowest loss``."""
+    """Return what the options ``cfg.checkpoint`` aim at, such as ``lowest loss``."""
     extreme = "highest" if checkpoint.maximize_best_checkpoint_metric else "lowest"
     return f"{extreme} {checkpoint.best_checkpoint_metric}"
 
@@ -196,8 +192,7 @@ def restore_validation(
 ) -> tuple[Any, Any]:
     """Load a checkpoint, and restore the counters of ``--patience`` and the scheduler.
 
-    fairseq restores only the best value of the metric. If ``--best-checkpoint-metric`` has changed,
-    the best value is dropped, because values of the new metric cannot be compared with it.
+    If ``--best-checkpoint-metric`` has changed, drop the best value, which is of another metric.
     """
     from fairseq import checkpoint_utils
 
@@ -316,8 +311,7 @@ def save_interval_at_end(
 ) -> Any:
     """Write the checkpoint of `--save-interval-updates` also at the end of an epoch.
 
-    It is written before `checkpoint_last.pt`. So a run that is killed in between resumes from the
-    previous `checkpoint_last.pt`, and writes all files again.
+    It is written before `checkpoint_last.pt`, so a run that is killed in between writes it again.
 
     Problem: --save-interval-updates writes no checkpoint at the end of an epoch.
     """

@@ -8,11 +8,9 @@ plugin ignores a saved ``user_dir``, but reads the files that other options of a
 
 fairseq calls ``eval()`` on options and saved configurations in some 40 places. A checkpoint whose
 option ``decoder_attention`` is ``__import__("os").system("…")`` would run that command when the
-model is built; torch's safe loading does not see it, because a string is plain data.
-
-Python looks up the name ``eval`` first in the calling module. So every module of fairseq and its
-commands gets :func:`fairseq_ext.utils.literals.literal` under this name: at once if it is already
-imported, or else before its first line runs. Other packages and user directories keep ``eval``.
+model is built. torch's safe loading accepts such a string, because it is plain data. So every
+module of fairseq gets :func:`fairseq_ext.utils.literals.literal` under the name ``eval``, which
+Python looks up first in the calling module. Other packages and user directories keep ``eval``.
 """
 
 import os
@@ -43,8 +41,6 @@ BEFORE_BUILDING = "checkpoints are checked before models are built"  # a patch
 def _without_eval(original: Callable, self: Any, module: ModuleType) -> None:
     """Import a module of fairseq with an ``eval`` that reads only literals.
 
-    If the module is a command, apply the patches to it after the import.
-
     Problem: fairseq calls eval() on strings of saved configurations, so that a checkpoint of plain
     data can run any command.
     """
@@ -60,10 +56,7 @@ def _without_eval(original: Callable, self: Any, module: ModuleType) -> None:
 
 @acting("no string is evaluated")
 def install() -> None:
-    """Replace ``eval`` in fairseq's imported modules by a function that reads only literals.
-
-    ``__main__`` is one of these modules if the process runs a command of fairseq.
-    """
+    """Replace ``eval`` in fairseq's imported modules by a function that reads only literals."""
     for name, module in list(sys.modules.items()):
         if name == "__main__":
             name = getattr(getattr(module, "__spec__", None), "name", None) or ""
@@ -102,7 +95,7 @@ def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
 
 @around("fairseq.checkpoint_utils:load_checkpoint_to_cpu", patch=BEFORE_BUILDING)
 def _check_checkpoint(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
-    """Check every checkpoint that fairseq reads; a bundle (a model as we ship it) is accepted, too.
+    """Check every checkpoint that fairseq reads; also accept a bundle, a model as we ship it.
 
     Problem: fairseq builds any architecture, task, criterion or size that a file names, and faults
     end in tracebacks.
@@ -177,8 +170,8 @@ def _require_memory(path: str, weights: dict[str, Any]) -> None:
 def _require_source_bos(name: str, cfg: Any, task: Any) -> None:
     """Raise ConfigError if only the training, or only this run, has `--source-bos`.
 
-    ``cfg`` is the configuration in the checkpoint ``name``. fairseq-generate takes this option, a
-    `<s>` before each source, from the command line, not from ``cfg``.
+    This option puts `<s>` before each source. ``cfg`` is the configuration in the checkpoint
+    ``name``; fairseq-generate ignores its option, and reads that of the command line.
     """
     trained, requested = (
         bool(getattr(getattr(owner, attribute, None), "source_bos", False))
