@@ -2,7 +2,7 @@
 
 :mod:`~fairseq_ext.checkpoints.storage` loads and saves a checkpoint, with these modules:
 
-- :mod:`~fairseq_ext.checkpoints.safe_load`: all checks of a file that is read, in order;
+- :mod:`~fairseq_ext.checkpoints.safe_load`: reads a file of unknown origin, with checks;
 - :mod:`~fairseq_ext.checkpoints.registry_checks`: the classes, options and sizes of fairseq's
   models that a file may name;
 - :mod:`~fairseq_ext.checkpoints.layout`: a checkpoint's parts, some of which this plugin adds;

@@ -143,10 +143,7 @@ def _is_averaged(weight: Tensor) -> bool:
 
 
 def _facts(checkpoint: Mapping[str, Any]) -> dict[str, str]:
-    """Return properties in which averaged checkpoints must agree, by name.
-
-    Names and values are phrases for an error message, such as "the architecture" and "gru".
-    """
+    """Return properties that averaged checkpoints must share: ``{"the architecture": "gru" …}``."""
     facts = {"the architecture": layout.architecture(checkpoint)}
     for name, weight in checkpoint["model"].items():
         shape = "×".join(map(str, weight.shape)) or "a single number"

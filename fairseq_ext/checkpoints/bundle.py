@@ -85,12 +85,10 @@ class Bundle:
     updates: int | None = None
 
     def check(self) -> None:
-        """Check that every file in ``files`` exists and has its checksum.
+        """Raise CheckpointError if a file in ``files`` is missing or has a wrong checksum.
 
-        If a dictionary, ``text.json``, program or shortlist exists, ``files`` must list it.
-
-        Raises:
-            CheckpointError: a checksum is wrong, or a file is missing or unlisted.
+        Also raise it if the folder has a dictionary, ``text.json``, program or shortlist that is
+        not in ``files``.
         """
         for name, expected in self.files.items():
             try:
@@ -132,10 +130,9 @@ def _folder(path: str | Path) -> Path | None:
 
 
 def _checked(folder: Path) -> Path:
-    """Check the bundle in ``folder``, an unpacked archive; return the bundle's own folder.
+    """Check an unpacked archive, and return the bundle's folder in it.
 
-    Raises:
-        CheckpointError: there is no bundle, or not only a bundle, or the bundle is damaged.
+    Raise CheckpointError if ``folder`` has anything but one bundle, or the bundle is damaged.
     """
     entries = [*folder.iterdir()]
     if len(entries) != 1 or not (entries[0] / MANIFEST).is_file():
@@ -169,10 +166,10 @@ def has_program(path: str | Path) -> bool:
 
 
 def read(path: str | Path) -> Bundle:
-    """Read and check only a bundle's ``bundle.json``; :meth:`Bundle.check` checks other files.
+    """Read and check a bundle's ``bundle.json``; :meth:`Bundle.check` checks the other files.
 
-    Raises:
-        CheckpointError: ``bundle.json`` cannot be read, or has another version or a wrong value.
+    Raise CheckpointError if ``bundle.json`` cannot be read, is of another version, or has a wrong
+    value.
     """
     folder = home(path)
     content = _json(folder / MANIFEST)
@@ -208,11 +205,7 @@ def read(path: str | Path) -> Bundle:
 
 @contextmanager
 def unchanged(path: str | Path) -> Iterator[Bundle]:
-    """Yield the bundle at a path; at the end of the ``with`` block, check its files for changes.
-
-    Raises:
-        CheckpointError: a file has changed by the end of the block.
-    """
+    """Yield the bundle at a path; raise CheckpointError if its files change during the block."""
     folder = home(path)
     versions = FileVersions(file for file in folder.iterdir() if file.is_file())
     yield read(path)
@@ -223,12 +216,8 @@ def unchanged(path: str | Path) -> Iterator[Bundle]:
 
 
 def require_kind(path: Path) -> None:
-    """Raise ConfigError if a new bundle's path has an unknown ending, such as ``.tar``.
-
-    A path without an ending stands for a folder. So do ``m.2`` and ``m.v2``, which end in a
-    version.
-    """
-    if not suffix(path) and re.fullmatch(r"\.(?!v?\d+$)\w+", path.suffix):
+    """Raise ConfigError if a new bundle's path has an unknown ending, such as ``.tar``."""
+    if not suffix(path) and re.fullmatch(r"\.(?!v?\d+$)\w+", path.suffix):  # m.v2 is a folder
         raise ConfigError(
             f"`--output {path}`: an archive's name must end in {' or '.join(SUFFIXES)}. A folder's "
             f"must not end in {path.suffix}."
@@ -270,11 +259,7 @@ def archive(folder: Path, path: Path) -> None:
 
 
 def configuration(manifest: Bundle) -> dict[str, Any]:
-    """Read a bundle's ``config.json``, and return its content.
-
-    Raises:
-        CheckpointError: the file cannot be read, or its entry ``binary`` has wrong values.
-    """
+    """Read a bundle's ``config.json``; raise CheckpointError if it is damaged."""
     path = manifest.folder / CONFIG
     content = _json(path)
     binary = content.get("binary", {})
@@ -286,8 +271,7 @@ def configuration(manifest: Bundle) -> dict[str, Any]:
 def load(path: str | Path) -> dict[str, Any]:
     """Read a bundle; return it as a checkpoint of fairseq at update 0, with weights in fp32.
 
-    Raises:
-        CheckpointError: a file is damaged, or has changed while it was read.
+    Raise CheckpointError if a file is damaged, or changes while it is read.
     """
     with unchanged(path) as manifest:
         manifest.check()
@@ -312,8 +296,8 @@ def load(path: str | Path) -> dict[str, Any]:
 def _weights(path: Path, binary: Any) -> dict[str, Any]:
     """Read the file of weights ``path``; return the model's state dict in fp32.
 
-    Binary and ternary weights become :func:`latent_weights`. ``binary`` is the entry ``binary`` of
-    ``config.json``; None if the bundle has no such weights.
+    ``binary`` is the entry ``binary`` of ``config.json``; None if there are no binary or ternary
+    weights. Such weights become :func:`latent_weights`.
     """
     import torch
 
@@ -336,9 +320,9 @@ def latent_weights(weight: Signs, binary: dict[str, Any]) -> np.ndarray:
     """Return latent weights, ``[N, K]`` in fp32, that the model binarizes to ``weight``.
 
     Latent weights are the real numbers that training updates. ``weight`` has N rows: K signs (-1, 0
-    or 1) times the level of the row. ``binary`` is the entry ``binary`` of ``config.json``: its
-    ``binarizer`` names the method, and its ``granularity`` says whether each row of a ternary
-    weight has its own level (``channel``) or all rows share one (``tensor``).
+    or 1) times the level of the row. ``binary`` is the entry ``binary`` of ``config.json``. In it,
+    ``binarizer`` names the method. ``granularity`` is ``channel`` if each row of a ternary weight
+    has its own level, and ``tensor`` if all rows share one.
     """
     signs, levels = weight.array(), weight.levels
     if binary["binarizer"] != TERNARY:

@@ -30,10 +30,9 @@ _OF_THE_OPTIMIZER = ("last_optimizer_state", "optimizer")
 
 
 def section(cfg: Any, part: str) -> dict[str, Any]:
-    """Return the options of one ``part`` (``model``, ``task`` …) of a configuration.
+    """Return the options of one ``part`` (``model``, ``task`` …) of a configuration, or {}.
 
-    ``cfg`` is a dictionary, plain or OmegaConf's; the part may also be a ``Namespace``. If there is
-    no such part, the result is {}.
+    ``cfg`` is a dictionary, plain or OmegaConf's; the part may also be a ``Namespace``.
     """
     options = cfg.get(part) if isinstance(cfg, Mapping) else None
     if type(options).__module__.startswith("omegaconf"):
@@ -62,10 +61,10 @@ def architecture(checkpoint: Mapping[str, Any]) -> str:
 def with_options(
     checkpoint: Mapping[str, Any], task: Mapping[str, Any], model: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a checkpoint with another task and some other options of the model.
+    """Copy a checkpoint, with another task and some other options of the model.
 
-    ``task`` must have all options of the new task, and its name as ``_name``. ``model`` has only
-    the options to change; its ``arch``, if any, replaces the architecture.
+    ``task`` has all options of the new task, with its name as ``_name``. ``model`` has only the
+    options to change, perhaps with another architecture as ``arch``.
     """
     args = checkpoint.get("args")
     if args:
@@ -87,7 +86,7 @@ def extra_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def position(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the run's position in the data, such as ``epoch``; {} if the checkpoint has none."""
+    """Return the run's position in the data, such as ``epoch``; {} if the checkpoint lacks it."""
     return extra_state(checkpoint).get("train_iterator") or {}
 
 
@@ -126,10 +125,7 @@ def before_training() -> dict[str, Any]:
 
 
 def without_weights(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a checkpoint without its weights, their moving average and the optimizer's state.
-
-    The optimizer's state becomes an empty dictionary, or stays None if there is none.
-    """
+    """Copy a checkpoint without its weights, their moving average and the optimizer's state."""
     small = {**without_training_state(checkpoint), "last_optimizer_state": None}
     del small["model"]
     if checkpoint.get("last_optimizer_state") is not None:
@@ -148,8 +144,8 @@ def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 def ties(state: Mapping[str, Any]) -> dict[str, str]:
     """Map the name of each tied tensor to the name of the first tensor that it is tied to.
 
-    Tensors are tied if they have the same address, type, shape and strides. The first tensor of
-    each group has no entry. Nor do empty tensors, because their address is always 0.
+    Tensors are tied if they have the same address, type, shape and strides. The first tensor of a
+    group has no entry. Nor have empty tensors, whose address is always 0.
     """
     first: dict[tuple[Any, ...], str] = {}
     tied: dict[str, str] = {}

@@ -8,9 +8,8 @@ replace those in the checkpoints. Nothing in the published folder is run, and no
 into it.
 
 Multilingual models have one of three tasks of fairseq. :func:`prepare` replaces these tasks by
-``translation_ext``, so that translation, training, bundles and the engine need to know no other
-task. Then options of ``translation_ext`` tell the model the languages. For each task that is
-replaced, the table has these options, for example from English to German or Romanian:
+``translation_ext``, so that all other code needs to know only this task. Its options tell the model
+the languages, for example from English to German or Romanian:
 
 ==================================  ================================================================
 ``translation_multi_simple_epoch``  ``--source-prefix __en__``, ``--target-prefix __de__``; both are
@@ -105,9 +104,8 @@ def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[
     """Make a folder like a ``--save-dir`` for a published model; return its checkpoints.
 
     The checkpoints in the folder are links. ``path`` is an archive, a folder, a checkpoint in a
-    folder, or a name in :func:`hub_models`. If it is not a published model, the result is [].
-    ``src`` and ``tgt`` choose the languages of a multilingual model; None stands for the source
-    or target language in its options.
+    folder, or a name in :func:`hub_models`. If there is no published model, return []. ``src`` and
+    ``tgt`` choose the languages of a multilingual model; None stands for those in its options.
 
     Raises:
         CheckpointError: a file is damaged, or the model is of a kind that is not supported.
@@ -132,11 +130,9 @@ def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[
 def downloaded(path: Path) -> Path:
     """Download the archive of a model named in :func:`hub_models`; return its path in the cache.
 
-    Any other ``path`` is returned unchanged. The environment variable :data:`MIRROR` can name
-    another server or a folder with the archives.
-
-    Raises:
-        CheckpointError: ``path`` looks like such a name, but no published model has this name.
+    Return any other ``path`` unchanged, but raise CheckpointError if it looks like the name of a
+    published model. The environment variable :data:`MIRROR` can name another server or a folder
+    with the archives.
     """
     name = str(path)
     kind = name.partition(".")[0]
@@ -160,9 +156,8 @@ def downloaded(path: Path) -> Path:
 def _ensemble(folder: Path, path: Path) -> list[Path]:
     """Return the checkpoints of the published model in ``folder``; [] if there is no such model.
 
-    If ``path`` is a checkpoint in ``folder``, return only ``path``. Otherwise return all
-    checkpoints with names such as ``model1.pt``; or, if there are none, the folder's only
-    checkpoint.
+    If ``path`` is a checkpoint in ``folder``, return only ``path``. Otherwise return the
+    checkpoints named like ``model1.pt``, or else the only checkpoint.
     """
     if not folder.is_dir() or (folder / "bundle.json").exists() or not _dictionaries(folder):
         return []
@@ -198,7 +193,7 @@ def _prepared(
     """Make a model's folder in the cache unless it exists; return the links to its checkpoints.
 
     ``folder`` has the published files, among them the checkpoints ``ensemble``. ``path`` and
-    ``languages`` (``src`` and ``tgt``) are arguments of :func:`prepare`.
+    ``languages`` are as in :func:`prepare`.
     """
     content = [(entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
                for entry in sorted(folder.iterdir()) if entry.is_file()]  # fmt: skip
@@ -253,10 +248,10 @@ def _prepared(
 
 
 def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline, str]:
-    """Return the steps from a model's text to tokens, and a phrase that says where they come from.
+    """Return the steps from a model's text to tokens, and a phrase about their origin.
 
-    They come from :func:`hub_models` if it has a tokenizer and subwords for the name of ``path`` or
-    ``folder``, otherwise from the files of subwords in ``folder``.
+    If ``path`` or ``folder`` has the name of a model in :func:`hub_models`, the steps are those of
+    this model, if known. Otherwise they follow from the files of subwords in ``folder``.
     """
     kind, used = _subwords(folder)
     moses, origin = kind in ("fastbpe", "subword-nmt"), "its files"
@@ -285,10 +280,7 @@ def _name(path: Path) -> str | None:
 
 
 def _subwords(folder: Path) -> tuple[str, list[Path]]:
-    """Return the kind of a folder's subwords, such as "sentencepiece", and their files.
-
-    If the folder has no such files, return "none" and [].
-    """
+    """Return the kind of a folder's subwords and their files; without files, "none" and []."""
     pair = [folder / "encoder.json", folder / "vocab.bpe"]
     if all(path.is_file() for path in pair):
         return "byte-level", pair
@@ -302,10 +294,7 @@ def _subwords(folder: Path) -> tuple[str, list[Path]]:
 
 
 def adapted(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """Copy a checkpoint, and apply the changes that :func:`prepare` recorded in its folder.
-
-    If :func:`prepare` has not made the folder of ``path``, nothing is changed.
-    """
+    """Copy a checkpoint; apply the changes, if any, that :func:`prepare` recorded in its folder."""
     changed = dict(checkpoint)
     if not is_prepared(path):
         return changed
@@ -354,10 +343,10 @@ def plan_pair(
         languages: source and target; None for the language in ``settings``.
 
     Returns:
-        Source language; target language; symbols to add to the dictionaries; and a dictionary with
-        the changes that :func:`adapted` makes to the checkpoint: options as ``task`` and ``model``,
-        and as ``weights`` the prefix of the names of the weights to keep. If the model is not
-        multilingual, there are no changes.
+        Source language; target language; symbols to add to the dictionaries; and the changes that
+        :func:`adapted` makes to the checkpoint. These are new options, as ``task`` and ``model``,
+        and as ``weights`` the prefix of the names of the weights to keep. A model that is not
+        multilingual has no changes.
     """
     name = str(settings.get("task") or settings.get("_name") or "translation")
     if not name.startswith("translation") and name != PAIRS:
@@ -424,11 +413,10 @@ def _tokens(
 ) -> tuple[list[str], dict[str, Any]]:
     """Return symbols and options for a model of the task ``translation_multi_simple_epoch``.
 
-    The symbols, to be added to the dictionaries, are language tokens for all ``codes``; then, if
-    the model has them, a mask and tags for the origin of training data. The options are
-    ``source_prefix`` and ``target_prefix`` of ``translation_ext``: the language token of
-    ``pair["src"]`` or ``pair["tgt"]``, or "" if the model was trained without a token there.
-    ``settings`` are those of :func:`plan_pair`.
+    The symbols to add to the dictionaries are the language tokens for all ``codes``, and perhaps a
+    mask and tags for the origin of training data. The options are ``source_prefix`` and
+    ``target_prefix`` of ``translation_ext``. Each is the language token of a code in ``pair``, or
+    "" if the model was trained without a token there. ``settings`` are as in :func:`plan_pair`.
     """
     if settings.get("lang_tok_replacing_bos_eos"):
         raise CheckpointError(
@@ -490,9 +478,9 @@ def _split(value: Any) -> list[str]:
 
 
 def _require_language(folder: Path, option: str, code: str | None, codes: Sequence[str]) -> None:
-    """Raise ConfigError if a language ``code`` is None, or is not among the model's ``codes``.
+    """Raise ConfigError if a language ``code`` is None or not one of the model's ``codes``.
 
-    If ``codes`` is empty, every code but None is accepted. ``option`` is for the message.
+    If ``codes`` is empty, any code is accepted. ``option`` is for the message.
     """
     if code in codes or (code is not None and not codes):
         return

@@ -26,10 +26,7 @@ SPARE_PARAMETERS = 10_000_000  # parameters allowed beyond eight times the file'
 
 
 def require_registered(path: str | Path, args: Any) -> None:
-    """Refuse an old checkpoint if its ``args`` name a class that fairseq does not have.
-
-    In new checkpoints ``args`` is None, and nothing is refused.
-    """
+    """Refuse an old checkpoint if its ``args`` (None in new ones) name a class fairseq lacks."""
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY
@@ -47,12 +44,9 @@ def require_registered(path: str | Path, args: Any) -> None:
 
 
 def registered(path: str | Path, kind: str, name: Any, registry: Mapping[str, Any]) -> Any:
-    """Return the entry ``name`` of one of fairseq's registries.
+    """Return the entry ``name`` of one of fairseq's registries, or raise CheckpointError.
 
     ``path`` (the checkpoint) and ``kind`` (such as ``architecture``) are for the message.
-
-    Raises:
-        CheckpointError: ``name`` is not a string, or not in the registry.
     """
     if not isinstance(name, str) or name not in registry:
         raise CheckpointError(
@@ -68,10 +62,8 @@ def require_fitting(cfg: Any, task: Any, path: str | Path) -> None:
     """Refuse a checkpoint whose architecture does not fit the task.
 
     ``task`` is a ``FairseqTask``; None stands for the task that the configuration ``cfg`` names.
-
-    Raises:
-        CheckpointError: the task needs another kind of model, or ``cfg`` names an unknown
-            architecture or asks for a huge table of position embeddings.
+    Raise CheckpointError if the task needs another kind of model, or ``cfg`` names an unknown
+    architecture or asks for a huge table of position embeddings.
     """
     from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 
@@ -130,10 +122,10 @@ def task_class(options: Mapping[str, Any], path: str | Path) -> type:
 
 @contextmanager
 def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
-    """Raise CheckpointError if the block builds a model with far more weights than ``state``.
+    """Raise CheckpointError if the ``with`` block builds a far larger model than ``state``.
 
-    A configuration of a few bytes may ask for a billion layers. So each parameter is counted when
-    a module registers it, before its initialization takes the memory.
+    A configuration of a few bytes may ask for a billion layers. So this function counts each
+    parameter when a module registers it, before the parameter fills memory.
     """
     sizes = [value.numel() for value in state.values() if isinstance(value, Tensor)]
     modules, numbers = 8 * len(sizes) + 1000, 8 * sum(sizes) + SPARE_PARAMETERS
@@ -155,9 +147,8 @@ def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
 def require_sizes(settings: Mapping[str, Any]) -> None:
     """Refuse options that would make fairseq fill a huge table of position embeddings.
 
-    Raises:
-        CheckpointError: there are more than :data:`MOST_POSITIONS` positions, their table would
-            take more than :data:`MOST_TABLE_BYTES`, or a size is not a whole number.
+    Raise CheckpointError for more than :data:`MOST_POSITIONS` positions, a table of more than
+    :data:`MOST_TABLE_BYTES`, or a size that is not a whole number.
     """
     largest = {"positions": (0, ""), "embed_dim": (0, "")}
     for name, value in safe_load.entries(settings):

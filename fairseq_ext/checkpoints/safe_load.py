@@ -2,15 +2,14 @@
 
 :func:`read` opens the file once and checks, in this order, that
 
-1. the file is a zip archive as torch writes it, in which no part is compressed, repeated, a link
-   or outside the archive's folder; or it is a series of pickles, the format of torch before 1.6,
-   which has no checksums;
-2. the checksum of each part is right, which torch itself never checks;
+1. the file is a zip archive as torch writes it: no part is compressed, repeated, a link or outside
+   the archive's folder. A series of pickles, the format of torch before 1.6, is accepted too;
+2. the checksum of each part of the archive is right, which torch itself never checks;
 3. the pickle calls only the functions that checkpoints of fairseq call, with arguments of the
    expected types (:func:`allowed_globals`). torch's ``weights_only=True`` would also allow the call
    ``torch.Tensor(10**9)``;
-4. the pickle makes only tensors, plain values, ``argparse.Namespace`` and numpy's numbers. Classes
-   of this module read these numbers, because ``numpy.dtype`` could turn bytes into Python objects;
+4. the pickle makes only tensors, plain values, ``argparse.Namespace`` and numpy's numbers. numpy
+   could turn bytes into Python objects, so classes of this module read its numbers;
 5. there are tensors under ``model``;
 6. everything is plain data, no part contains itself, and tensors are not far larger than the file
    (:func:`require_plain`);
@@ -75,8 +74,7 @@ _REFERENCE = re.compile(r"[^$]*\$\{(\w+(?:\.\w+)*)\}[^$]*")  # text with one opt
 def read(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint with all checks of this module; memory-map its tensors.
 
-    Raises:
-        CheckpointError: the file cannot be read, or fails a check.
+    Raise CheckpointError if the file cannot be read, or fails a check.
     """
     try:
         path = require_file(path, "checkpoint")
@@ -149,11 +147,9 @@ def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
 
 @contextmanager
 def about(path: str | Path) -> Iterator[None]:
-    """Name the file ``path`` in the errors that the ``with`` block raises.
+    """Turn errors in the ``with`` block into a CheckpointError of one line that names ``path``.
 
-    A CheckpointError or LiteralError becomes a CheckpointError with the path in its message. All
-    other errors of this package, and every OSError, stay unchanged. Any other exception becomes a
-    CheckpointError that has the path and the reason in one line.
+    Errors that explain themselves are raised unchanged: OSError, ConfigError, DataError …
     """
     try:
         yield
@@ -249,7 +245,7 @@ def _foreign(path: Path, start: bytes) -> str:
 
 
 def _forbidden(path: Path, reason: str) -> CheckpointError:
-    """Make a short error about an object that was refused; torch would print a page of advice."""
+    """Shorten torch's page of advice about a refused object to an error of one line."""
     words = (
         r"GLOBAL|Unsupported (?:global|class)\S*:?(?: GLOBAL)?|function <[a-z]+(?:-in function)?"
     )
@@ -273,10 +269,7 @@ _REBUILD = [
 
 
 class Globals(dict[str, Any]):
-    """A table of the objects that a pickle may use, by name.
-
-    torch looks up names in this table. It calls an object only if :meth:`values` lists the object.
-    """
+    """The objects that a pickle may use, by name; torch calls only those in :meth:`values`."""
 
     def values(self) -> Any:
         return [*(self[name] for name in GUARDS), *_REBUILD, torch.device]
@@ -284,7 +277,7 @@ class Globals(dict[str, Any]):
 
 @functools.cache
 def allowed_globals() -> Globals:
-    """Return torch's table of the objects that pickles may name, with :data:`GUARDS` inserted."""
+    """Return torch's map of the objects that pickles may use, with some replaced by our guards."""
     return Globals({**GLOBALS_OF_TORCH(), **GUARDS})
 
 
@@ -387,21 +380,14 @@ class Node:
 
 
 def reconstruct(kind: object, *shape: object) -> NumberArray:
-    """Return an empty array, in place of numpy's ``_reconstruct``.
-
-    ``kind`` must be :class:`NumberArray`. ``shape`` has no effect, because the pickle then calls
-    :meth:`NumberArray.__setstate__`, which sets shape and content.
-    """
+    """Return an empty array in place of numpy's ``_reconstruct``; ``__setstate__`` fills it."""
     if kind is not NumberArray:
         raise _unsupported("numpy.ndarray")
     return np.ndarray.__new__(NumberArray, (0,), np.int8)
 
 
 def scalar(kind: object, data: object) -> np.generic:
-    """Return a number, in place of numpy's ``scalar``.
-
-    ``kind`` must be a :class:`NumberKind`; ``data`` has the bytes of the number.
-    """
+    """Return a number from its bytes ``data``, in place of numpy's ``scalar``."""
     if not (isinstance(kind, NumberKind) and isinstance(data, bytes)):
         raise _unsupported("numpy.dtype")
     (number,) = np.frombuffer(data, kind.dtype)
@@ -447,9 +433,8 @@ def allow_classes() -> None:
 def require_plain(value: Any, file_bytes: int) -> None:
     """Raise CheckpointError if a value is not plain data, contains itself, or is far too large.
 
-    torch's ``weights_only=True`` accepts small files whose content fills the memory when it is
-    used. Lists that contain each other can make 2^40 entries out of a few hundred bytes. A tensor
-    that stores one number can claim to have 10^12.
+    torch's ``weights_only=True`` accepts small files whose content fills the memory: lists that
+    contain each other 2^40 times, or a tensor that repeats one number 10^12 times.
     """
     entries, claimed = 0, 0
     todo: list[tuple[Any, int]] = [(value, 0)]
@@ -513,9 +498,8 @@ def _bytes(value: Any) -> int:
 def require_inert(settings: Any) -> None:
     """Raise CheckpointError for options that make hydra import code or OmegaConf look up values.
 
-    A text may refer to one other option (``${model.dropout}``), but not to a whole section or
-    list. If each of a dozen sections referred to the next section twice, OmegaConf would make
-    thousands of copies.
+    A text may refer to one other option (``${model.dropout}``), but not to a section or list,
+    because nested references could make OmegaConf fill the memory with copies.
     """
     sections: dict[int, dict[str, Any]] = {}
     for value in walk(settings):
@@ -527,11 +511,10 @@ def require_inert(settings: Any) -> None:
 
 
 def _has_harmless_reference(text: str, settings: Any, sections: dict[int, dict[str, Any]]) -> bool:
-    """Return whether ``text`` has a reference, such as ``${model.dropout}``, that is harmless.
+    """Return whether the reference in ``text``, such as ``${model.dropout}``, is harmless.
 
-    A reference must lead to one option of ``settings``, or to a missing option, for which OmegaConf
-    only raises an error. It must not lead to a section, a list or anything outside ``settings``.
-    ``sections`` is a cache that all calls for one configuration share.
+    It must lead to one option of ``settings``, or to a missing option, for which OmegaConf only
+    raises an error. ``sections`` is a cache that all calls for one configuration share.
     """
     reference = _REFERENCE.fullmatch(text)
     if reference is None or isinstance(settings, Namespace):  # `args` have no references
@@ -548,10 +531,10 @@ def _has_harmless_reference(text: str, settings: Any, sections: dict[int, dict[s
 
 
 def require_numbers(state: Mapping[str, Any]) -> None:
-    """Raise CheckpointError if values that fairseq uses as numbers are not numbers.
+    """Raise CheckpointError if a value that fairseq uses as a number, unchecked, is no number.
 
-    These are the position in the data, and the optimizer's learning rate, betas, epsilon and
-    weight decay. fairseq does not check them.
+    Such values are the position in the data, and the optimizer's learning rate, betas, epsilon
+    and weight decay.
     """
     position = layout.position(state)
     for name in ("epoch", "iterations_in_epoch"):

@@ -1,9 +1,9 @@
 """Read checkpoint files safely and only once, and save them atomically.
 
-A command needs the options of a checkpoint both before and after fairseq loads its weights.
-:func:`peek` reads the options and the weights, and keeps the weights in memory until the next
-:func:`load` takes them. The options stay in memory for later calls of :func:`peek`. A file that has
-changed is read again. Nothing here imports fairseq.
+A command needs the options of a checkpoint before fairseq loads its weights, and afterwards.
+:func:`peek` reads options and weights, and keeps the weights in memory until :func:`load` takes
+them. The options stay in memory. A file that has changed is read again. Nothing here imports
+fairseq.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def save(checkpoint: Mapping[str, Any], path: str | Path) -> None:
 
 
 def peek(path: str | Path) -> Mapping[str, Any]:
-    """Return all of a checkpoint but weights and optimizer state; check it as :func:`load` does."""
+    """Return a checkpoint without weights and optimizer state, with the checks of :func:`load`."""
     version = _version(path)
     if version not in _settings:
         _unclaimed[version] = state = _read(path)
@@ -56,10 +56,8 @@ def peek(path: str | Path) -> Mapping[str, Any]:
 def load(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint or bundle, with the checks of :mod:`~fairseq_ext.checkpoints.safe_load`.
 
-    All tensors are on the CPU. Those of checkpoints by torch 1.6 or later are memory-mapped.
-
-    Raises:
-        CheckpointError: the file cannot be read, or fails a check.
+    All tensors are on the CPU. Those of checkpoints by torch 1.6 or later are memory-mapped. Raise
+    CheckpointError if the file cannot be read, or fails a check.
     """
     version = _version(path)
     state = _unclaimed.pop(version, None) or _read(path)
@@ -71,8 +69,7 @@ def load(path: str | Path) -> dict[str, Any]:
 def export(path: Path, output: Path) -> tuple[int, str]:
     """Write a bundle as a checkpoint without optimizer state to ``output``, atomically.
 
-    Return the number of tensors, and a phrase of :data:`EXACTNESS` that says how close they are to
-    the weights of the trained checkpoint.
+    Return the number of tensors, and a phrase of :data:`EXACTNESS` about their precision.
     """
     checkpoint = load(path)
     save(checkpoint, output)
