@@ -6,7 +6,7 @@ A manifest, ``data-manifest.json``, lists sizes and checksums of the files::
      "files": {"train.de-en.de.bin": {"bytes": 123, "sha256": "…"}, …}}
 
 If fairseq-preprocess runs several times for one folder, such as once for each split, each run adds
-its files to the manifest. Files that no manifest lists have no checksum to compare.
+its files to the manifest.
 
 A dataset is an index (``.idx``) and its data (``.bin``). In the layout ``mmap``, fairseq's default,
 they have this content:
@@ -64,7 +64,7 @@ def write_manifest(stage: Path, folder: Path) -> None:
 def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the entries of a folder's manifest by file name: dicts of ``bytes`` and ``sha256``.
 
-    If there is no manifest, the result is {}. A damaged manifest raises :class:`DataError`.
+    Without a manifest, return {}. Raise :class:`DataError` if the manifest is damaged.
     """
     path = folder / MANIFEST
     if not path.exists():
@@ -95,10 +95,10 @@ def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
 def require_as_listed(
     path: Path, listed: dict[str, dict[str, Any]], *, contents: bool = True
 ) -> None:
-    """Raise :class:`DataError` if a file differs from its entry in a manifest.
+    """Raise :class:`DataError` if a file differs from its entry, if any, in a manifest.
 
-    ``listed`` has the manifest's entries (:func:`read_manifest`); a file without an entry passes.
-    The size is always compared, the SHA-256 only if ``contents`` is True.
+    ``listed`` has the manifest's entries (:func:`read_manifest`). The SHA-256 is compared only if
+    ``contents`` is True, the size always.
     """
     entry = listed.get(path.name)
     if entry is None:
@@ -119,21 +119,18 @@ def check_dictionary(path: Path) -> None:
 
 
 def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool = True) -> None:
-    """Check that ``<prefix>.idx`` and ``<prefix>.bin`` are complete and belong together.
+    """Check the files ``<prefix>.idx`` and ``<prefix>.bin``, if they exist.
 
-    These things are checked:
+    - The files have the sizes and checksums in the folder's manifest, if it lists them.
+    - Each sentence starts in ``.bin`` where the sentence before it ends.
+    - All tokens are below ``vocabulary``, the number of entries in the dictionary (if not None).
 
-    - the files have the sizes and checksums in the folder's manifest, if it lists them;
-    - each sentence starts in ``.bin`` where the sentence before it ends;
-    - all tokens are below ``vocabulary``, the number of entries in the dictionary; None skips this.
-
-    In layouts other than ``mmap``, the files are only compared with the manifest. If ``contents``
-    is False, only the header of ``.idx`` and the sizes of the files are checked: enough if another
-    process of the job checks all. If neither file exists, nothing is checked.
+    Layouts other than ``mmap`` are only compared with the manifest. If ``contents`` is False, only
+    the header of ``.idx`` and the sizes of the files are checked: enough if another process of the
+    job checks all.
 
     Raises:
-        DataError: only one of the files exists, one is damaged, or a token is not in the
-            vocabulary.
+        DataError: only one file exists, one is damaged, or a token is not in the vocabulary.
     """
     index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     if not index.exists() and not data.exists():
@@ -164,7 +161,7 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
 
 def read_header(index: Path) -> tuple[int, str] | None:
-    """Return the number of sentences and the tokens' numpy type; None for other layouts.
+    """Return the number of sentences and the tokens' numpy type, or None if not ``mmap``.
 
     Raise :class:`DataError` if the file is damaged, or is no index.
     """
@@ -195,9 +192,9 @@ def read_header(index: Path) -> tuple[int, str] | None:
 def read(prefix: str | Path, vocabulary: int) -> tuple[Any, Any]:
     """Return all tokens of ``<prefix>.bin`` as a memory map, and the starts of sentences.
 
-    The starts are int64 ``[sentences + 1]``; the last one is the number of all tokens. The files
-    are checked first (:func:`check`, with the size of the ``vocabulary``). Raise :class:`DataError`
-    if they have a fault or a layout other than ``mmap``.
+    The starts are int64 ``[sentences + 1]``; the last is the number of all tokens. ``vocabulary``
+    is the size of the dictionary. Raise :class:`DataError` if :func:`check` does, or if the layout
+    is not ``mmap``.
     """
     index = require_file(f"{prefix}.idx", "index")
     check(prefix, vocabulary)

@@ -1,9 +1,9 @@
 """Binarize training pairs in shards: folders with a common dictionary, read one in each epoch.
 
-fairseq-train takes folders separated by colons, ``bin/000:bin/001:…``. In each epoch fairseq's task
-(``load_dataset``) opens the next shard, so an epoch of a corpus of any size begins as soon as one
-shard is open. Pairs are dealt out to the shards in turn, so each shard has pairs of every text.
-Validation and test sets are in the first shard, where fairseq looks for them.
+fairseq-train takes folders separated by colons, ``bin/000:bin/001:…``. It opens the next shard in
+each epoch, so that an epoch of even the largest corpus begins at once. Pairs are dealt out to the
+shards in turn, so each shard has pairs of every text. Validation and test sets are in the first
+shard, where fairseq looks for them.
 """
 
 import shutil
@@ -32,8 +32,8 @@ OURS = (
 class Shards:
     """A text to binarize in ``count`` shards.
 
-    The methods ``dictionary``, ``deal`` and ``shard`` are the stages of this work. Each gets the
-    name of a file. At its end it writes this file into ``out``, as a sign for other workers.
+    The methods ``dictionary``, ``deal`` and ``shard`` are the stages of this work. Each ends by
+    writing the file ``name`` into ``out``, which tells other workers that the stage is done.
     """
 
     text: Path  # folder with the tokens of `train`, and perhaps `valid` and `test`
@@ -51,10 +51,7 @@ class Shards:
         return [self.out / f"{number:03d}" for number in range(self.count)]
 
     def job(self) -> dict[str, object]:
-        """Check the inputs and settings; return a record of them for the manifest of the folder.
-
-        The record has ``inputs`` (names and checksums of the files), ``shards`` and ``flags``.
-        """
+        """Check the inputs and settings; return a record of them for the manifest of the folder."""
         if not 1 <= self.count <= MOST:
             raise wrong_value("--shards", f"from 1 to {MOST}", self.count)
         for flag in self.flags:
@@ -136,7 +133,7 @@ class Shards:
 
 
 def write(shards: Shards) -> None:
-    """Write all shards; several processes that write to the same folder share the work."""
+    """Write all shards; processes that write to the same folder share the work."""
     folder = SharedFolder(shards.out, HEAD)
     names = [f"shard-{number:03d}.json" for number in range(shards.count)]
     folder.begin(shards.job())

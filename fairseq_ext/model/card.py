@@ -55,19 +55,15 @@ class Card:
 
     @classmethod
     def read(cls, text: str) -> "Card":
-        """Parse a model card.
-
-        If :meth:`render` did not write the card, ``about`` is all text after the card's YAML, and
-        ``table`` is "".
-        """
+        """Parse a model card; of a foreign card, take all text after the YAML as ``about``."""
         licence, body = _LICENCE.search(text), _BODY.search(text)
         about = body[1] if body else text.rpartition("\n---\n")[2].strip()
         return cls(about, licence[1] if licence else cls.licence, body[2] if body else "")
 
     def with_format_note(self, numbers: str) -> "Card":
-        """Return the card with a note on the weights with which its scores were measured.
+        """Add a note that the scores were measured with weights in the format ``numbers``.
 
-        ``numbers`` is their format. A card without scores, or with such a note, stays unchanged.
+        Return the same card if it has no scores, or has such a note.
         """
         if not self.table or _MEASURED in self.table:
             return self
@@ -76,8 +72,8 @@ class Card:
     def render(self, *, updates: int | None, **facts: str | int) -> str:
         """Return the model card as Markdown.
 
-        ``updates`` is the number of training updates, None if unknown. ``facts`` fill all other
-        fields of the template, such as ``src`` and ``architecture``.
+        ``updates`` is the number of training updates, or None. ``facts`` fill all other fields of
+        the template, such as ``src`` and ``architecture``.
         """
         names = [name for name in ("BLEU", "chrF") if f"\n| {name} | " in self.table]
         metrics = "".join(f"- {name.lower()}\n" for name in names)

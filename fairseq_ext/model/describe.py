@@ -64,8 +64,8 @@ def multiply_adds(program: Program, weights: Sequence[Packed]) -> dict[str, int]
     """Count the multiplications with weights for each source token and each target token.
 
     The result has the keys ``source token`` and ``target token`` (of a single hypothesis).
-    Products of activations, such as of queries with keys, are not counted, because their number
-    depends on the length of the sentence.
+    Products of activations, such as queries with keys, are not counted: their number depends on
+    the length of the sentence.
     """
 
     def count(operations: Iterable[Operation], phase: Phase) -> int:

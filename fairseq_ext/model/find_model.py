@@ -1,9 +1,8 @@
 """Find models by name: bundles that come with the plugin, and bundles on the Hugging Face Hub.
 
-Bundles that come with the plugin (*shipped* bundles) are in ``fairseq_ext/shipped``. In the
-repository this folder is a link to ``models``; an installation has copies. A name on the Hub, such
-as ``org/name@revision``, is looked up once in a process, and stands for the same commit from then
-on. Downloads stay in huggingface_hub's cache. ``HF_ENDPOINT`` can name another server.
+Bundles that come with the plugin (*shipped* bundles) are in ``fairseq_ext/shipped``. A name on the
+Hub, such as ``org/name@revision``, is looked up once in a process, and then always stands for the
+same commit. Downloads stay in huggingface_hub's cache. ``HF_ENDPOINT`` can name another server.
 """
 
 import functools
@@ -44,9 +43,9 @@ def shipped() -> list[str]:
 
 
 def resolved(path: Path) -> Path:
-    """Return the folder of the bundle that ``path`` names, shipped or fetched from the Hub.
+    """Return the folder of a bundle that is shipped, or fetched from the Hub and checked.
 
-    A fetched bundle is checked. Any other path is returned unchanged, even if it does not exist.
+    If ``path`` is not the name of such a bundle, return it unchanged, even if it does not exist.
 
     Raises:
         CheckpointError: the Hub has no such bundle, or the bundle is damaged.
@@ -71,11 +70,8 @@ def require(path: Path) -> Path:
 def existing_bundle(path: Path, participle: str) -> Path:
     """Return the folder or archive of the bundle that a name or path stands for.
 
-    ``participle`` is a word for the message “only bundles are …”, such as ``trimmed``.
-
-    Raises:
-        CheckpointError: there is nothing at this path.
-        ConfigError: the path is something other than a bundle.
+    ``participle`` completes the message “only bundles are …”, such as ``trimmed``. Raise
+    CheckpointError if nothing is at this path, and ConfigError if it is no bundle.
     """
     path = require(resolved(path))
     if not bundle.is_bundle(path):
@@ -92,8 +88,8 @@ def existing_bundle(path: Path, participle: str) -> Path:
 def hub_name(path: str | Path) -> tuple[str, str | None] | None:
     """Split a name on the Hub into repository and revision, or return None for any other path.
 
-    The revision is None in a name without ``@``. A path whose first folder exists, or which ends
-    like a file's name, is no name on the Hub. So most mistyped paths are not sent to the Hub.
+    The revision is None in a name without ``@``. Paths whose first folder exists, or that end like
+    a file's name, are not taken for names on the Hub. So most mistyped paths are not sent there.
     """
     match = _NAME.fullmatch(str(path))
     if match is None or match[1].endswith(_OF_FILES):
@@ -129,11 +125,10 @@ def _fetch(repo: str, revision: str | None) -> Path:
 
 
 def _is_reachable() -> bool:
-    """Return whether the Hub may answer.
+    """Return False if the Hub cannot answer; huggingface_hub would try for half a minute.
 
-    Without this check, huggingface_hub would try for half a minute. The result is False if
-    ``HF_HUB_OFFLINE`` is set, or if the Hub's host has no address or refuses connections. It is
-    True if the host is slow, or if a proxy is configured.
+    This is so if ``HF_HUB_OFFLINE`` is set, or if the Hub's host has no address or refuses
+    connections. With a proxy, or a slow host, return True.
     """
     import socket
     from urllib.parse import urlsplit

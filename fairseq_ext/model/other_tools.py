@@ -1,8 +1,8 @@
 """Export fairseq's own Transformer to CTranslate2 or Hugging Face's transformers.
 
-Models that these tools cannot compute are refused. CTranslate2's own writer writes its files. The
-library transformers has classes that compute what fairseq's models compute. Their weights mostly
-have fairseq's names after the prefix ``model.``.
+Models that these tools cannot compute are refused. CTranslate2's own writer writes its files. Some
+classes of Hugging Face's transformers compute exactly what fairseq's models compute. In these
+classes, most weights have the names of fairseq's weights after the prefix ``model.``.
 """
 
 import json
@@ -47,12 +47,9 @@ STATE = re.compile(
 def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
     """Write a model in the format of another tool, ``ctranslate2`` or ``huggingface``.
 
-    ``path`` is a checkpoint or bundle, and ``data`` the folder with the model's dictionaries. The
-    folder ``output`` must be empty or not exist; after an error, nothing is left there. Return the
-    name of the model's architecture in fairseq.
-
-    Raises:
-        ConfigError: the other tool cannot compute the model, or ``output`` is not empty.
+    ``path`` is a checkpoint or bundle, and ``data`` the folder with the model's dictionaries.
+    Return the name of the model's architecture in fairseq. Raise ConfigError if the other tool
+    cannot compute the model, or ``output`` is not empty. After an error, ``output`` stays empty.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already; choose another folder.")
@@ -130,7 +127,7 @@ def _foreign_feature(model: Any, task: TranslationTask, architecture: str) -> st
 
 
 def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
-    """Let CTranslate2's own writer make ``model.bin`` and the files that belong to it."""
+    """Write ``model.bin`` and the files that belong to it with CTranslate2's own writer."""
     extras.need("ctranslate2")
     from ctranslate2.converters.fairseq import set_transformer_decoder, set_transformer_encoder
     from ctranslate2.specs import common_spec, transformer_spec
@@ -167,7 +164,7 @@ def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
 
 
 class ModelClass(NamedTuple):
-    """A model class of the library transformers."""
+    """A model class of Hugging Face's transformers."""
 
     name: str
     kind: str  # the `model_type` of its models
@@ -185,7 +182,7 @@ CLASSES = {
 
 
 def model_class(stock: StockTransformer) -> ModelClass:
-    """Return the class of transformers that computes the model, or raise :class:`ConfigError`."""
+    """Return the class of Hugging Face's transformers for a model, or raise ConfigError."""
     features = (stock.pre_norm, stock.learned_positions, stock.normalizes_embeddings)
     kind = CLASSES.get(features)
     words = (
@@ -215,10 +212,7 @@ def model_class(stock: StockTransformer) -> ModelClass:
 
 
 def write_huggingface(stock: StockTransformer, folder: Path) -> None:
-    """Write a folder that transformers reads: weights, configuration, search defaults, tokenizers.
-
-    The library transformers itself need not be installed.
-    """
+    """Write a model for Hugging Face's transformers: weights, options, tokenizers."""
     extras.need("tokenizers")
     kind = model_class(stock)
     save_file(_weights(stock, kind), folder / "model.safetensors", {"format": "pt"})
@@ -263,7 +257,7 @@ def _configuration(stock: StockTransformer, kind: ModelClass) -> dict[str, Any]:
 
 
 def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
-    """Return a model's weights under the names that a class of Hugging Face's transformers has."""
+    """Return a model's weights under the names that ``kind`` gives them."""
     weights: dict[str, Tensor] = {}
     longest = max(stock.longest)
     for name, tensor in stock.model.state_dict().items():
@@ -282,7 +276,7 @@ def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
 
 
 def _write_tokenizer(dictionary: Dictionary, folder: Path) -> None:
-    """Write a tokenizer for text in which blanks already separate the tokens of the model."""
+    """Write a tokenizer for text in which blanks already separate the model's tokens."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     numbers = {symbol: number for number, symbol in enumerate(dictionary.symbols)}

@@ -9,10 +9,10 @@ not need torch. The file is a JSON object with these entries:
 - ``affixes``, from version 2 on: the token ids that are put around sentences;
 - ``program``, from :func:`~fairseq_ext.engine.program.encode_program`;
 - ``weights``, a list with an entry for each array of the program. The entry has the ``recipe`` by
-  which the array is computed from the model's weights (:mod:`fairseq_ext.engine.recipes`), and says
-  whether the array is ``plain``, a vector or table that is read in fp32.
+  which the array is computed from the model's weights (:mod:`fairseq_ext.engine.recipes`). Its
+  ``plain`` is true for a vector or table that the engine reads in fp32.
 
-An entry of ``weights`` for a binary or ternary weight ``[N, K]`` has these entries instead:
+An entry of ``weights`` for a binary or ternary weight ``[N, K]`` has other entries:
 
 - ``signs``, the weight's name;
 - ``levels``, the recipe of the magnitude of each row ``[N]``; null if the bundle stores the
@@ -75,8 +75,8 @@ def encode(
     """Return the text of ``program.json``, and constants to add to the file of weights, by name.
 
     Constants are arrays of the program that are not computed from the model's weights. ``begins``,
-    ``cut`` and ``affixes`` are entries of ``program.json``, explained in the module's docstring.
-    ``in_bits`` has the names of the weights whose signs and magnitudes the bundle stores packed.
+    ``cut`` and ``affixes`` are entries of ``program.json``. ``in_bits`` has the names of the
+    weights whose signs and magnitudes the bundle stores packed.
     """
     constants: dict[str, np.ndarray] = {}
 
@@ -116,10 +116,8 @@ def read(path: str | Path, numbers: str | None = None) -> EngineModel:
     """Read a bundle, with all checks, as a model for the engine with packed weights.
 
     ``numbers`` is the number format of the weights in the engine (``fp32``, ``bf16`` or ``int8``);
-    None for the bundle's format.
-
-    Raises:
-        CheckpointError: the bundle has no program, is damaged, or contradicts itself.
+    None for the bundle's format. Raise CheckpointError if the bundle has no program, is damaged, or
+    contradicts itself.
     """
     with bundle.unchanged(path) as manifest:
         manifest.check()
@@ -176,7 +174,7 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
 def _matrices(
     entries: list[dict[str, Any]], tensors: Tensors, numbers: str
 ) -> Iterator[Matrix | Signs]:
-    """Compute the arrays of a program one at a time, so that memory never holds them all unpacked.
+    """Yield the arrays of a program one at a time, so that memory never holds them all unpacked.
 
     ``entries`` are the ``weights`` of ``program.json``; ``numbers`` is the engine's number format.
     """
@@ -214,9 +212,9 @@ def _matrices(
 def require_agreement(manifest: bundle.Bundle, content: dict[str, Any], program: Program) -> None:
     """Raise :class:`DataError` if a bundle's configuration and program contradict each other.
 
-    fairseq builds the model from ``config.json``, the engine runs ``program.json``. If the files
-    belong to two models, fairseq and the engine translate differently. ``content`` is what
-    ``program.json`` holds, and ``program`` its decoded entry ``program``.
+    Otherwise fairseq, which reads ``config.json``, and the engine, which reads ``program.json``,
+    would translate differently. ``content`` is what ``program.json`` holds, and ``program`` its
+    decoded entry ``program``.
     """
     begins, cut, weights = content["begins"], content["cut"], content["weights"]
     cfg = layout.section(bundle.configuration(manifest), "cfg")

@@ -1,8 +1,8 @@
 """Make a bundle smaller: keep only the symbols of its dictionaries that some texts need.
 
 Embeddings and output projections have a row for each symbol of a dictionary. In a model of many
-languages these rows are most of the model's bytes. The rows that stay do not change, so tokens keep
-their logits; only the softmax runs over fewer tokens.
+languages these rows are most of the model's bytes. Tokens that stay keep their logits; only the
+softmax runs over fewer tokens.
 """
 
 import dataclasses
@@ -37,10 +37,9 @@ class Trimmed(NamedTuple):
 def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
     """Copy a bundle, with only the symbols that some texts need; after an error there is no copy.
 
-    The copy keeps fairseq's special symbols, the model's language tokens, all tokens of the texts
-    (each in the dictionary of its language), all tokens of a single character, and the tokens that
-    the bundle's shortlist allows in every translation. If both languages have the same dictionary,
-    they still do in the copy.
+    The copy also keeps fairseq's special symbols, the model's language tokens, all tokens of a
+    single character, and the tokens that the bundle's shortlist allows in every translation. If
+    both languages share a dictionary, they still do in the copy.
 
     ``texts`` are files of raw text, whose names end in their language, such as ``train.es``.
 
@@ -105,7 +104,7 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
 def _tokens(
     texts: Sequence[Path], text: Pipeline, symbols: Sequence[Sequence[str]]
 ) -> list[set[str]]:
-    """Encode texts; return their source tokens and target tokens that are in ``symbols``."""
+    """Encode texts; return their source tokens and target tokens, but only those in ``symbols``."""
     languages = (text.src, text.tgt)
     tokens: list[set[str]] = [set(), set()]
     for path in texts:
@@ -137,11 +136,8 @@ def with_symbols(
 ) -> tuple[BaseFairseqModel, TranslationTask]:
     """Build a smaller model, with rows for only some symbols; return the model and its task.
 
-    ``symbols`` are the source symbols and the target symbols to keep. The encoder's embeddings get
-    rows for the source symbols, the decoder's tables rows for the target symbols.
-
-    Raises:
-        ConfigError: a weight does not have a row for each symbol, as in an adaptive softmax.
+    ``symbols`` are the source symbols and the target symbols to keep. Raise ConfigError if a weight
+    does not have a row for each symbol, as in an adaptive softmax.
     """
     words = (task.source_dictionary, task.target_dictionary)
     rows = [
@@ -166,7 +162,7 @@ def with_symbols(
 
 
 def _dictionary(words: Dictionary, rows: torch.Tensor) -> Dictionary:
-    """Return a dictionary with the symbols of ``words`` at the indices ``rows``.
+    """Return a dictionary with only the symbols of ``words`` at the indices ``rows``.
 
     ``rows`` must begin with the indices of fairseq's special symbols.
     """

@@ -134,11 +134,7 @@ def copy(source: bundle.Bundle, output: Path) -> bundle.Bundle:
 
 
 def card_of(source: bundle.Bundle) -> Card:
-    """Read a bundle's model card; return an empty card if the bundle has none.
-
-    Raises:
-        CheckpointError: the card is not text.
-    """
+    """Read a bundle's model card; return an empty card if the bundle has none."""
     path = source.folder / CARD
     try:
         return Card.read(path.read_text(encoding="utf-8")) if path.is_file() else Card()
@@ -237,13 +233,10 @@ def _write_model(
 
 
 def compiled(model: models.BaseFairseqModel, task: TranslationTask) -> tuple[Program, bool, int]:
-    """Compile a model to a program for the engine.
+    """Compile a model for the engine; raise ConfigError if the engine does not support it.
 
-    Return the program; whether sources begin with ``<s>``; and the length to which longer sources
-    are cut, or 0 if they are not cut.
-
-    Raises:
-        ConfigError: the engine does not support the model or its task.
+    Return the program; whether sources begin with ``<s>``; and the length in tokens to which longer
+    sources are cut, or 0 if they are not cut.
     """
     if type(task) not in (TranslationTask, TranslationExtTask):
         raise ConfigError(f"the engine has no task of type {type(task).__name__}.")
@@ -263,7 +256,7 @@ def compiled(model: models.BaseFairseqModel, task: TranslationTask) -> tuple[Pro
 
 
 def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
-    """Return the ids of the symbols that a task puts around sentences: ``EngineModel.affixes``."""
+    """Return the ids of the symbols that a task puts around sentences (``EngineModel.affixes``)."""
     if not isinstance(task, TranslationExtTask):
         return NO_AFFIXES
     return tuple(() if number is None else (number,) for number in task.affixes[:3])
