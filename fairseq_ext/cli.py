@@ -27,8 +27,7 @@ DESCRIPTION = "Prepare text, use and evaluate models, and package them, around f
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a subcommand, and exit with its status.
 
-    An error that a user can cause is printed to standard error as one message, and the status is 1.
-    Other errors are raised.
+    Print an error that a user can cause as one message; the status is then 1. Raise other errors.
     """
     if "_ARGCOMPLETE" in os.environ:  # the shell asks how to complete the words typed so far
         import argcomplete
@@ -82,9 +81,9 @@ def _as_options(arguments: Sequence[str]) -> Sequence[str]:
 def _open_closed_streams() -> None:
     """Open the null device for each standard stream that the caller has closed, as daemons do.
 
-    Python sets such streams to None, which libraries such as tqdm do not expect. ``sys.__stdin__``
-    and ``sys.__stdout__`` stay None, so that a command that needs them can tell that they are
-    closed.
+    Python sets such streams to None, which libraries such as tqdm do not expect. A command that
+    needs them can still see that they are closed: ``sys.__stdin__`` and ``sys.__stdout__`` stay
+    None.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

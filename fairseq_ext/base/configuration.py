@@ -14,19 +14,13 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def option(default: Any, help: str) -> Any:
-    """Return a field of a configuration, with its default and the help text of its option.
-
-    fairseq's commands turn each field into an option: ``encoder_layers`` into ``--encoder-layers``.
-    """
+    """Declare a field of a configuration, which fairseq turns into an option with this help."""
     return field(default=default, metadata={"help": help})
 
 
 @dataclass
 class TranslationModelConfig(FairseqDataclass):
-    """The options of fairseq's models that all our translation architectures have.
-
-    fairseq's commands refuse a model option that the architecture's configuration does not declare.
-    """
+    """The options of fairseq's models that all our translation architectures have."""
 
     dropout: float = option(0.1, "dropout probability")
     encoder_embed_dim: int = option(256, "encoder embedding dimension")
@@ -145,11 +139,10 @@ def with_defaults(
     config: type[FairseqDataclass],
     task: FairseqTask,
 ) -> Any:
-    """Copy a model's configuration, and add the default of each option that it lacks.
+    """Copy a model's configuration, and add defaults of options that are newer than its checkpoint.
 
-    A checkpoint lacks the options that are newer than it. ``config`` is the dataclass with all
-    options. A default such as ``${task.max_source_positions}`` is read from the configuration of
-    ``task``.
+    ``config`` is the dataclass with all options. A default such as ``${task.max_source_positions}``
+    is read from the configuration of ``task``.
     """
     options = namespace(cfg)
     for option in fields(config):
@@ -163,8 +156,7 @@ def with_defaults(
 def transformer_config(flat: Namespace) -> TransformerConfig:
     """Turn our flat configuration into the nested one that fairseq's Transformer classes read.
 
-    Raises:
-        ConfigError: the number of attention heads does not divide the embedding dimension.
+    Raise ConfigError if the number of attention heads does not divide the embedding dimension.
     """
     sides = [side for side in ("encoder", "decoder") if hasattr(flat, f"{side}_embed_dim")]
     for side in sides:

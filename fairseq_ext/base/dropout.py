@@ -1,7 +1,7 @@
 """Dropout that is fast on a CPU, because it draws only 16 random bits for each value.
 
-torch draws a random float for each value, which takes longer than all other work of a dropout. Here
-one 64-bit random number serves four values. Small tensors are left to torch, which is faster there.
+torch draws a random float for each value, which takes longer than the rest of dropout. Here one
+64-bit random number serves four values. Small tensors are left to torch, which is faster there.
 """
 
 from typing import Any
@@ -22,11 +22,11 @@ def active_rate(dropout: nn.Module) -> float:
 
 
 def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
-    """Draw the dropout mask of ``x``: each value is kept with probability ``1 - p``.
+    """Draw a dropout mask; return the mask and the factor for the kept values.
 
-    ``p`` is rounded to a multiple of 1/65,536. Return the mask and the factor for the kept values.
-    The mask is int8, shaped like ``x``: 1 for a kept value, else 0. The factor is ``1 / (1 - p)``,
-    or 0 if ``p`` is 1.
+    The mask is int8, shaped like ``x``: 1 for a kept value, else 0. A value is dropped with
+    probability ``p``, rounded to a multiple of 1/65,536. The factor is ``1 / (1 - p)``, or 0 if
+    ``p`` is 1.
     """
     dropped = round(p * STEPS)
     if dropped >= STEPS:  # `lowest` would be 2^15, which is not an int16
@@ -43,8 +43,7 @@ def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
 def dropout(x: Tensor, p: float) -> Tensor:
     """Apply dropout to ``x``: a value becomes 0 with probability ``p``, else is divided by 1 - p.
 
-    The result is a new tensor. If ``x`` is small, torch computes the dropout. Else ``p`` is rounded
-    as in :func:`draw`.
+    The result is a new tensor. If ``x`` is not small, ``p`` is rounded as in :func:`draw`.
     """
     if x.numel() < LEAST:
         return functional.dropout(x, p)

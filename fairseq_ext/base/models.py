@@ -30,10 +30,8 @@ Model = TypeVar("Model", bound=type)
 def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Model], Model]:
     """Return a class decorator that registers a model with fairseq under the name ``name``.
 
-    ``dataclass`` declares the model's options, and becomes the class's ``Config``.
-
-    Raises:
-        EnvironmentProblem: another model or architecture has this name.
+    ``dataclass`` declares the model's options, and becomes the class's ``Config``. Raise
+    EnvironmentProblem if another model or architecture has this name.
     """
 
     def register(cls: Model) -> Model:
@@ -75,7 +73,7 @@ def both_sides(embed_dim: int, ffn_embed_dim: int, heads: int, **extra: int) -> 
 
 
 def refuse_taken(name: str, cls: type) -> None:
-    """Raise EnvironmentProblem if ``name``, wanted by the class ``cls``, is a model's already."""
+    """Raise EnvironmentProblem if ``name``, which ``cls`` wants to have, is already registered."""
     registered = models.MODEL_REGISTRY.get(name) or models.ARCH_MODEL_REGISTRY.get(name)
     if registered is not None:
         raise EnvironmentProblem(
@@ -158,11 +156,7 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def build_model(cls, cfg: TransformerModelConfig, task: FairseqTask) -> TransformerModelBase:
-        """Build the model for a task's dictionaries; fairseq calls this.
-
-        Raises:
-            ConfigError: two options contradict each other.
-        """
+        """Build the model for a task's dictionaries; raise ConfigError if options do not fit."""
         options: Any = configuration.with_defaults(cfg, cls.Config, task)
         if options.share_all_embeddings:
             require_shareable(options, task.source_dictionary, task.target_dictionary)

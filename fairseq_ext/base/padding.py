@@ -39,12 +39,12 @@ def gather_columns(values: Tensor, columns: Tensor) -> Tensor:
 def select_sentences(order: Tensor, rows_per_sentence: int) -> Tensor:
     """Return the indices ``[B']`` of the sentences that keep rows when beam search reorders rows.
 
-    Some tensors, such as keys, are equal for all hypotheses of a sentence. They have one item per
-    sentence instead of one per row, which takes ``beam`` times less memory. Pass the indices to
-    :func:`keep_sentences` to reorder such tensors.
+    Some tensors, such as keys, are equal for all hypotheses of a sentence. To save memory, they
+    have one item per sentence instead of one per row. Reorder them by passing the indices to
+    :func:`keep_sentences`.
 
-    If sentences keep different numbers of rows, the result is ``[R']``, the sentence of each row.
-    The reordered tensors then have one item per row.
+    If sentences keep different numbers of rows, return the sentence of each row instead, ``[R']``.
+    Then :func:`keep_sentences` returns one item per row.
 
     Args:
         order: ``[R']``, the indices of the rows that beam search keeps.
@@ -58,8 +58,8 @@ def select_sentences(order: Tensor, rows_per_sentence: int) -> Tensor:
 def keep_sentences(values: Tensor, axis: int, sentences: Tensor) -> Tensor:
     """Select the items of ``values`` along ``axis`` whose indices are ``sentences`` ``[B']``.
 
-    If the indices are those of all items in order, return ``values`` itself instead of a copy. This
-    is nearly always so in beam search, which mostly reorders rows within sentences.
+    If all items stay in order, return ``values`` itself instead of a copy. This is nearly always so
+    in beam search, which mostly reorders rows within sentences.
     """
     count = values.size(axis)
     if sentences.numel() == count and bool(
@@ -70,10 +70,10 @@ def keep_sentences(values: Tensor, axis: int, sentences: Tensor) -> Tensor:
 
 
 class BeamSearchEncoder:
-    """A base for encoders of fairseq; in beam search, hypotheses of a sentence share its output.
+    """A base for encoders of fairseq whose output the hypotheses of a sentence share.
 
-    ``by_row`` names the only entry of the output that has an item for each row (hypothesis). All
-    other entries have an item for each sentence.
+    Only the output's entry named ``by_row`` has an item for each row (hypothesis) of beam search.
+    All other entries have an item for each sentence.
     """
 
     by_row = "src_lengths"

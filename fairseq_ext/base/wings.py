@@ -6,8 +6,8 @@ The wing's ``__init__.py`` may set:
 
 - ``REGISTERS``: names of other modules that register something with fairseq, such as a criterion, a
   learning rate schedule or a second model.
-- ``BITS``: the name of a module with a function ``binary_weights``. This function returns the
-  weights that ``fairseq-ext bundle --numbers bits`` stores as bits.
+- ``BITS``: the name of a module whose function ``binary_weights`` returns the weights that
+  ``fairseq-ext bundle --numbers bits`` stores as bits.
 """
 
 import importlib
@@ -26,10 +26,7 @@ def names(with_module: str = "model") -> tuple[str, ...]:
 
 
 def declared(attribute: str) -> Iterator[tuple[str, Any]]:
-    """Yield ``(package, value)`` for each wing whose ``__init__.py`` defines ``attribute``.
-
-    ``package`` is the full name of the wing's package, such as ``fairseq_ext.gru``.
-    """
+    """Yield the full package name and the value of ``attribute`` of each wing that defines it."""
     for wing in names():
         package = importlib.import_module(f"fairseq_ext.{wing}")
         if hasattr(package, attribute):

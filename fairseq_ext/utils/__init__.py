@@ -1,1 +1,1 @@
-"""Helpers that all packages share and no library has: files, locks, archives, errors, JSON."""
+"""Helpers that all packages share, such as files, locks and errors, without torch and fairseq."""

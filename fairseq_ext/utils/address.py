@@ -8,8 +8,7 @@ from fairseq_ext.utils.errors import ConfigError
 def listen(host: str, port: int) -> socket.socket:
     """Open a listening socket; port 0 stands for any free port.
 
-    Clients can connect from now on; they wait until the server accepts connections. Raise
-    ConfigError if the address is not one of this machine, or the port is not free.
+    Raise ConfigError if the address is not one of this machine, or the port is not free.
     """
     try:
         if not 0 <= port <= 65535:  # getaddrinfo would take it modulo 65,536

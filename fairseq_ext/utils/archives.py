@@ -1,7 +1,4 @@
-"""Unpack untrusted archives completely and only inside a folder, or not at all.
-
-Nothing here needs fairseq or torch.
-"""
+"""Unpack untrusted archives completely and only inside a folder, or not at all."""
 
 import bz2
 import errno
@@ -46,9 +43,8 @@ def safe_extract(
     """Unpack a tar or zip archive into ``folder``, completely or not at all.
 
     A tar file may be compressed by gzip, bzip2, xz or zstd. ``folder`` is made if missing, and
-    nothing in it is overwritten. If the caller has opened the archive and passes it as ``file``,
-    this open file is unpacked, whatever the path ``archive`` leads to by now. Return the top-level
-    files and folders, sorted.
+    nothing in it is overwritten. ``file`` is the archive if the caller has opened it; then the path
+    ``archive`` is only named in errors. Return the top-level files and folders, sorted.
 
     Raises:
         DataError: the archive is damaged or unpacks to more than ``max_bytes``; a member is
@@ -80,11 +76,10 @@ def safe_extract(
 
 
 def unpacked_in_cache(path: Path, kind: str, find: Callable[[Path], Path]) -> Path:
-    """Unpack a model's archive into the user's cache; return the model's folder there.
+    """Unpack a model's archive into the user's cache, once for each version of the archive.
 
-    Each version of the archive is unpacked once, into a folder below the cache's folder ``kind``.
-    ``find`` takes the folder of unpacked files, and returns the model's folder in it or raises
-    DataError or CheckpointError.
+    ``kind`` is a folder in the cache. ``find`` takes the folder of unpacked files; it returns the
+    model's folder in it, or raises DataError or CheckpointError. Return the model's folder.
 
     Raises:
         CheckpointError: the archive is damaged or unsafe, or ``find`` raises one of its errors.
@@ -124,7 +119,7 @@ def _unpacked(path: Path, former: files.Version, kind: str, find: Callable[[Path
 
 @contextmanager
 def archive_errors(path: str | Path) -> Iterator[None]:
-    """Raise DataError if the block fails because the file ``path`` is damaged or unsafe."""
+    """Turn errors in the ``with`` block about a damaged or unsafe file ``path`` into DataError."""
     try:
         yield
     except FairseqExtError:
@@ -230,8 +225,7 @@ def write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) ->
     """Write a member of a tar file below ``folder``, without its owner, times and permissions.
 
     Raise ValueError if the member would leave the folder, or is a link or a device. tarfile's own
-    filter is not used: older Pythons lack it, and up to 3.11.12 links can lead out of the folder
-    in spite of it (CVE-2025-4517).
+    filter is not used: older Pythons lack it, or let links lead out of the folder (CVE-2025-4517).
     """
     _require_inside(member.name)
     path = folder / member.name

@@ -28,10 +28,7 @@ _SPAWNED = re.compile(rf"^{re.escape(errors.__name__)}\.\w+: (.*)", re.MULTILINE
 
 
 def report(error: BaseException) -> int | None:
-    """Print an error's message, and return the exit status.
-
-    If only a traceback explains the error, print nothing and return None.
-    """
+    """Print an error's message and return the exit status; None if the error needs a traceback."""
     line = None if os.environ.get(TRACEBACK) else final_line(error)
     if line is None:
         return None
@@ -40,7 +37,7 @@ def report(error: BaseException) -> int | None:
 
 
 def final_line(error: BaseException) -> str | None:
-    """Return the message to show instead of a traceback; None if only a traceback explains it."""
+    """Return the message to show instead of a traceback, or None if the error needs a traceback."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted."
     if isinstance(error, FairseqExtError):
@@ -101,7 +98,7 @@ def _refuses_options(error: BaseException) -> bool:
 
 
 def install_excepthook() -> None:
-    """Let :func:`report` print any error that ends this process, whatever the command is."""
+    """Let :func:`report` print any error that ends this process."""
     previous = sys.excepthook
 
     def hook(kind: Any, error: BaseException, traceback: Any) -> None:

@@ -28,7 +28,7 @@ EXTRAS: dict[str, str] = {
 
 
 def need(*modules: str) -> None:
-    """Raise EnvironmentProblem, with the command to install it, for the first missing module."""
+    """If a module is missing, raise an EnvironmentProblem that says how to install it."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise EnvironmentProblem(missing(module))

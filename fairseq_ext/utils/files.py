@@ -1,7 +1,4 @@
-"""Write files completely or not at all (atomic writes, staged folders), and notice their changes.
-
-Nothing here needs fairseq or torch.
-"""
+"""Write files completely or not at all (atomic writes, staged folders); notice their changes."""
 
 import errno
 import fcntl
@@ -30,7 +27,7 @@ _attributes = attrgetter("st_mode", "st_uid", "st_gid", "st_nlink")
 def explain(error: OSError, path: str | Path | None = None) -> str:
     """Return a line that says why a path cannot be used, and a remedy.
 
-    If ``path`` is None, the line names the path in ``error``.
+    ``path`` is by default the path in ``error``.
     """
     name = path or error.filename2 or error.filename or "the output"
     if error.errno in FULL_DISK:
@@ -50,7 +47,7 @@ def explain(error: OSError, path: str | Path | None = None) -> str:
 def require_file(path: str | Path, description: str = "file") -> Path:
     """Return ``path`` if it is a regular file that can be opened; otherwise raise DataError.
 
-    ``description`` says in the message what the file is, such as "manifest".
+    ``description`` is the file's name in the message, such as "manifest".
     """
     path = Path(path)
     try:
@@ -83,7 +80,7 @@ def head(path: str | Path, size: int) -> bytes:
 
 
 def is_name(name: object) -> TypeGuard[str]:
-    """Return whether ``name`` is a plain file name, which cannot lead to another folder."""
+    """Return whether ``name`` is a plain file name, without a folder."""
     return (
         isinstance(name, str)
         and name not in ("", ".", "..")
@@ -201,7 +198,7 @@ def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
 
 @contextmanager
 def _hidden_folder(parent: Path, prefix: str, path: Path) -> Iterator[Path]:
-    """Yield a new folder ``prefix…`` in ``parent``, then remove it; errors name ``path``."""
+    """Yield a new folder in ``parent`` named ``prefix…``, then remove it; errors name ``path``."""
     hidden = parent / f"{prefix}{os.urandom(8).hex()}"  # before `try`: a signal may come any time
     with no_empty_folder(parent):
         try:
@@ -223,8 +220,7 @@ def _hidden_folder(parent: Path, prefix: str, path: Path) -> Iterator[Path]:
 def cleaned_up() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise KeyboardInterrupt, so that the block removes unfinished files.
 
-    After the block, the signal ends the process, as its parent expects. A second signal ends the
-    process at once.
+    After that, the signal ends the process. A second signal ends it at once.
     """
     received: list[int] = []
     owner = os.getpid()
@@ -345,9 +341,8 @@ class FileVersions:
     def require_unchanged(self) -> None:
         """Raise :class:`DataError` if a file has been written to since this object was made.
 
-        A program that writes to a file can reset its modification time, but not its time of change
-        (ctime). The ctime also changes with the file's mode, owner and number of links, so a new
-        ctime counts only if these are as before.
+        A program can reset a file's modification time, but not its time of change (ctime). A new
+        ctime counts only if mode, owner and number of links, which also change it, are as before.
         """
         for path, old in self._files.items():
             now = path.stat() if path.exists() else None

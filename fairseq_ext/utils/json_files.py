@@ -1,7 +1,7 @@
 """Read a user's JSON files; every fault is a :class:`DataError`.
 
 Python's reader accepts too much (``NaN``, ``1e999`` as infinity, halves of surrogate pairs, a key
-twice), and raises four kinds of errors for what it refuses. Nothing here needs fairseq or torch.
+twice), and raises four kinds of errors for what it refuses.
 """
 
 import json

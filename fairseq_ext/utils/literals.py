@@ -52,7 +52,7 @@ def literal(text: str) -> Any:
 
 
 def shorten(text: str) -> str:
-    """Shorten a text to 60 characters for a message. Printing it escapes control characters."""
+    """Shorten a text to 60 characters for a message."""
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 

@@ -1,9 +1,9 @@
 """Locks between processes, and locks between threads that stay usable in a forked child.
 
-Processes use ``flock``. The kernel releases its locks when a process ends in any way, so a killed
-process never blocks the next one. An NFS server also does this, but releases the locks of a crashed
-machine only when the machine's lease runs out (90 seconds on Linux). On a file system without locks
-there is no substitute: a file whose existence is the lock would outlive a killed process.
+Processes use ``flock``. The kernel releases these locks when a process ends in any way, so a killed
+process never blocks the next one. An NFS server does so too, but keeps the locks of a crashed
+machine for up to 90 seconds. On a file system without locks there is no substitute: a lock that is
+the mere existence of a file would outlive a killed process.
 """
 
 import contextlib

@@ -17,11 +17,10 @@ CHOICES = ("MALLOC_", "GLIBC_TUNABLES")
 
 
 def keep() -> bool:
-    """Make glibc reuse freed memory instead of returning it to the system.
+    """Make glibc reuse freed memory instead of returning it to the system; return whether it does.
 
-    By default, the gradients of a large embedding, for example, cost a page fault for each of
-    their pages in every update. Return False if nothing was changed: the environment has settings
-    of the allocator, or the C library is not glibc or refuses. Otherwise return True.
+    By default, large gradients cost a page fault for each page in every update. Nothing changes if
+    the environment has settings of the allocator, or the C library is not glibc.
     """
     mallopt = _mallopt()
     if mallopt is None or any(name.startswith(CHOICES) for name in os.environ):
@@ -34,9 +33,8 @@ def keep() -> bool:
 def give_back() -> None:
     """Make this process return freed memory to the system; call this before it starts threads.
 
-    By default, each thread has a heap, which keeps freed memory, and glibc raises the size above
-    which freed blocks return to the system at once. This function makes all threads share one heap,
-    and fixes that size.
+    All threads then share one heap, because glibc's heap of each thread keeps freed memory. And
+    glibc no longer raises the size from which freed blocks return to the system at once.
     """
     mallopt = _mallopt()
     if mallopt is not None:

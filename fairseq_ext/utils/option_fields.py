@@ -44,14 +44,14 @@ def flag(name: str) -> str:
 
 
 def require_at_least(options: Any, **minima: int) -> None:
-    """Raise ConfigError if an option is below its minimum, such as ``beam=1`` in ``minima``."""
+    """Raise ConfigError if an option in ``options`` is below its minimum, such as ``beam=1``."""
     for name, minimum in minima.items():
         if (value := getattr(options, name)) < minimum:
             raise wrong_value(flag(name), f"at least {minimum}", value)
 
 
 def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
-    """Add an option to a parser for each field of the dataclass ``kind``, or only for ``names``."""
+    """Add options to a parser for all fields of the dataclass ``kind``, or only for ``names``."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if _OPTION not in field.metadata or (names and field.name not in names):
@@ -85,7 +85,7 @@ def _of_type(hint: Any, default: Any) -> dict[str, Any]:
 
 
 def from_args(kind: type[T], args: argparse.Namespace) -> T:
-    """Fill a dataclass, and those nested in it, from the arguments that are named like fields."""
+    """Fill a dataclass, and the dataclasses in its fields, with the arguments named like fields."""
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
     for name in (field.name for field in dataclasses.fields(kind)):  # type: ignore[arg-type]

@@ -20,22 +20,19 @@ REGISTRIES = ("--arch", "--task", "--criterion")  # fairseq's options for names 
 
 
 class Parser(argparse.ArgumentParser):
-    """An ``ArgumentParser`` with an example in its help and one-line errors.
-
-    ``example`` is a command line, shown at the end of the help.
-    """
+    """An ``ArgumentParser`` with one-line errors, and an example command line in its help."""
 
     def __init__(self, *args: Any, example: str = "", **options: Any) -> None:
         super().__init__(*args, **options)
         self.example = example
 
     def format_help(self) -> str:
-        """Return argparse's help, then the example on a single line, which can be copied."""
+        """Return argparse's help, then the example on a single line."""
         help_text = super().format_help()
         return f"{help_text}\nexample:\n  {self.example}\n" if self.example else help_text
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Refuse unknown arguments in a subcommand's own parser, which can suggest its options."""
+        """Refuse unknown arguments, with an error that suggests options of this parser."""
         self._words = list(args or [])
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -125,8 +122,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def near_names(name: str, names: Iterable[str]) -> list[str]:
     """Return at most two of ``names`` that are similar to ``name``.
 
-    If ``name`` is an option of an older fairseq or of another command, return only the option that
-    replaces it here.
+    For an option of an older fairseq or of another command, return only its replacement here.
     """
     import difflib
 

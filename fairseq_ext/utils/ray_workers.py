@@ -1,7 +1,7 @@
 """Run worker processes on a Ray cluster, for example to translate the parts of a large text.
 
-Ray places the workers and restarts killed ones. The workers agree among themselves who makes which
-part, by files in their shared folder (:mod:`fairseq_ext.utils.shared_folder`).
+Ray places the workers and restarts killed ones. The workers share the parts among themselves by
+files in a folder (:mod:`fairseq_ext.utils.shared_folder`).
 """
 
 import logging
@@ -50,8 +50,8 @@ def workers(resources: Mapping[str, float], threads: int, *, cpu: bool) -> list[
     """Return ``(GPUs, processors)`` for each worker that fits into a cluster; at least one worker.
 
     ``resources`` has the cluster's GPUs and processors, as Ray reports them. Each GPU gets a worker
-    with one processor. The other processors get workers without a GPU, which have ``threads``
-    processors each. If ``cpu`` is True, no worker has a GPU.
+    with one processor, unless ``cpu`` is True. The other processors are divided among workers
+    without a GPU, ``threads`` processors each.
     """
     gpus = 0 if cpu else int(resources.get("GPU", 0))
     rest = max(int(resources.get("CPU", 0)) - gpus, 0) // threads

@@ -1,8 +1,8 @@
 """Share a job among processes and machines that make its files in one folder.
 
-``manifest.json`` describes the job; its progress is recorded only by the files that exist. A worker
-makes the next missing file that no other worker is making. It claims a file by a kernel lock
-(:mod:`fairseq_ext.utils.locks`). A killed worker loses its lock, so another worker makes the file.
+``manifest.json`` describes the job; only the files that exist record its progress. A worker claims
+the next missing file by a kernel lock (:mod:`fairseq_ext.utils.locks`). A killed worker loses its
+lock, so another worker makes the file.
 """
 
 import json
@@ -33,11 +33,7 @@ class SharedFolder:
     head: Mapping[str, Any]  # the first entries of the manifest: `format` and its `version`
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
-        """Return whether a worker has begun this job in the folder.
-
-        Raises:
-            DataError: the folder has another job, or other files.
-        """
+        """Return whether this job has begun; raise DataError if the folder has other files."""
         manifest = self.path / MANIFEST
         if not manifest.exists():
             if any(self.path.glob("[!.]*")):
@@ -72,10 +68,7 @@ class SharedFolder:
         return [name for name in names if name not in file_names]
 
     def make(self, name: str, do: Callable[[str], object]) -> bool:
-        """Make a missing file by ``do(name)``, and return True.
-
-        If another worker has made the file or is making it, do nothing and return False.
-        """
+        """Make a missing file by ``do(name)``; return False if another worker makes or made it."""
         stem = Path(name).stem
         try:
             with locks.held(self._lock(name), wait=False) as alone:
@@ -98,8 +91,8 @@ class SharedFolder:
     ) -> None:
         """Make the files ``names`` together with other workers, until none of them is missing.
 
-        ``do(name)`` writes the file ``name`` last, after any other files that it makes. ``spread``
-        is ``map``, or a function that does the same in several processes.
+        ``do(name)`` makes the file ``name``, after any other files. ``spread`` is ``map``, or a
+        function that does the same in several processes.
         """
         announced = False
         while missing := self.missing(names):
