@@ -146,9 +146,8 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 def peak_memory(run: Callable[[], object], device: str) -> int:
     """Run a function and return by how many bytes the memory in use rose, at its peak.
 
-    On CUDA, this is the memory of torch's allocator. On a CPU, it is the resident memory, whose
-    peak Linux counts from the start of the process. So call this only once in a process, which
-    must have needed little memory before.
+    On CUDA, this is the memory of torch's allocator. On a CPU, it is the resident memory. Linux
+    counts its peak from the start of the process, so call this once in a new process.
     """
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
@@ -200,12 +199,11 @@ class Cells:
     Attributes:
         title: title of all tables.
         axis: name of n in tables; each script decides what n counts.
-        unit: key of the figure that tables show, such as "ms". If None, it is the first key of
-            ``VALUES`` in tables.py that the figures have.
-        figures: a dictionary for each candidate in each cell, with its milliseconds and its
-            microseconds per token.
-        ratios: a dictionary for each pair of ours and a peer in each cell, with the peer's time
-            divided by ours in each round: median and quartiles.
+        unit: key of the figure that tables show, such as "ms"; None for the first key of
+            ``tables.VALUES`` that the figures have.
+        figures: a dictionary for each candidate in each cell, with its times.
+        ratios: a dictionary for each pair of ours and a peer in each cell: median and quartiles,
+            over rounds, of the peer's time divided by ours.
         notes: facts that hold for all figures, such as the mean length of the sentences.
     """
 
@@ -289,10 +287,10 @@ class Cells:
 class Stopwatch:
     """A timer of candidates, which leaves slow ones out of later cells.
 
-    The options ``--repeats``, ``--warmup`` and ``--budget`` say how often and how long to time. The
-    argument ``budget`` replaces ``--budget``. A candidate that needs more than ``--limit`` seconds
-    for a run, or too much memory, is left out of the later cells of the same measurement. Only
-    Linformers, whose names begin with ``k=``, are timed in every cell.
+    The options ``--repeats``, ``--warmup`` and ``--budget`` (or the argument ``budget``) say how
+    often and how long to time. A candidate that needs more than ``--limit`` seconds for a run, or
+    too much memory, is left out of the later cells of the measurement. Linformers (``k=…``) are
+    never left out.
     """
 
     def __init__(self, options: Namespace, budget: float | None = None) -> None:
@@ -304,7 +302,7 @@ class Stopwatch:
         return (measurement, name) not in self.left_out
 
     def learn(self, measurement: str, name: str, seconds: float) -> None:
-        """Leave a candidate out of later cells if it was too slow and is no Linformer."""
+        """Leave a candidate out of later cells if it was too slow."""
         if seconds > self.options.limit and not name.startswith("k="):
             self.left_out.add((measurement, name))
 
@@ -348,7 +346,8 @@ class Stopwatch:
 class Worker:
     """A process that answers each line on its standard input with a line of JSON.
 
-    It also looks for Python modules in ``path``. If ``quiet``, its stderr is shown only if it dies.
+    ``path`` is a further folder of Python modules. If ``quiet``, its stderr is shown only if it
+    dies.
     """
 
     def __init__(
@@ -389,9 +388,8 @@ def parser_with(description: str | None, **defaults: Any) -> argparse.ArgumentPa
 
     Args:
         description: the script's docstring.
-        defaults: map from each option's name to its default. If the default is a list, the option
-            takes several values. If the default is None, :func:`filled` replaces it by a default
-            of the chosen question.
+        defaults: map from each option's name to its default. An option with a list takes several
+            values. If it is None, :func:`filled` sets the default of the chosen question.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawTextHelpFormatter
@@ -410,8 +408,7 @@ def _flag(name: str) -> str:
 def filled(options: Namespace, defaults: dict[str, Any], question: str) -> Namespace:
     """Return a copy of the options in which each None is replaced by the question's default.
 
-    If the user chose all questions, the question's name is added to the path ``json``: x.json
-    becomes x_memory.json.
+    If the user chose all questions, the path ``json`` gets the question's name: x_memory.json.
     """
     overrides = {name: value for name, value in vars(options).items() if value is not None}
     path = options.json
@@ -437,9 +434,7 @@ def ask(
     defaults: dict[str, dict[str, Any]],
     draw: Callable[[str, Cells, Namespace], None],
 ) -> None:
-    """Measure the chosen question, or all questions, and print the numbers.
-
-    With ``--json``, save the numbers and draw pictures of them.
+    """Measure the chosen question, or all; with ``--json``, save the numbers and draw pictures.
 
     Args:
         questions: map from each question to the function that measures it.

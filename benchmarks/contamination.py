@@ -2,10 +2,10 @@
 
     python benchmarks/contamination.py --lines 10000000 --json docs/results/contamination.json
 
-The command looks for test sentences in a training text. Here this text consists of random sentences
-of 1 to 40 words; the frequency of the n-th word of the vocabulary is proportional to 1 / n. The
-script replaces ``--planted`` lines of the text by near-duplicates of test sentences: a word is
-exchanged, left out or added.
+The command looks for test sentences in a training text: here random sentences of 1 to 40 words, in
+which the n-th word of the vocabulary has a frequency proportional to 1 / n. The script replaces
+``--planted`` lines of this text by near-duplicates of test sentences: a word is exchanged, left out
+or added.
 """
 
 import json

@@ -21,13 +21,13 @@ LANGUAGES = ("--source-lang", "src", "--target-lang", "tgt")
 
 
 def random_sentences(count: int, words: int, vocabulary: int) -> list[list[int]]:
-    """Draw ``count`` sentences of ``words`` random numbers, each from 0 to ``vocabulary`` - 1."""
+    """Draw ``count`` sentences of ``words`` words, which are numbers below ``vocabulary``."""
     draw = random.Random(1)
     return [[draw.randrange(vocabulary) for _ in range(words)] for _ in range(count)]
 
 
 def save_checkpoint(side: Side, path: Path) -> None:
-    """Save a model in the format of fairseq's checkpoints, with its dictionaries beside it."""
+    """Save a model as a checkpoint of fairseq, with its dictionaries beside it."""
     cfg = OmegaConf.to_container(side.cfg, resolve=True, enum_to_str=True)
     storage.save({**before_training(), "cfg": cfg, "model": side.model.state_dict()}, path)
     for language in ("src", "tgt"):

@@ -69,8 +69,8 @@ def write(folder: Path, pairs: int, vocabulary: int) -> Path:
 def start(data: Path, side: str, tokens: int) -> dict[str, float]:
     """Run fairseq-train for one update; return its processor seconds, and MiB of memory.
 
-    ``side`` is ``plugin`` or ``stock``, and ``tokens`` is the value of ``--max-tokens``. If
-    training fails, end this script.
+    ``side`` is ``plugin`` or ``stock``, and ``tokens`` the value of ``--max-tokens``. If training
+    fails, end this script.
     """
     command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAIN.split(), *TINY.split()]
     command += ["--max-tokens", str(tokens), *SIDES[side]]
@@ -113,8 +113,8 @@ def row(
     """Return a corpus's medians, and the ratios of the plugin's figures to those of stock fairseq.
 
     ``rounds`` and ``base_rounds`` are results of :func:`measure`, for this corpus and for the very
-    small one of ``--base`` pairs. Keys with ``own`` hold the medians of ``rounds`` minus those of
-    ``base_rounds``, or the ratio of two such differences; other keys are about ``rounds`` alone.
+    small corpus of ``--base`` pairs. For keys with ``own``, the medians of the very small corpus
+    are subtracted from those of this corpus.
     """
     figures: dict[str, Any] = {"pairs": pairs}
     for name in rounds[PLUGIN]:

@@ -5,8 +5,8 @@
 All systems translate the same batches of test sentences, sorted by length, with beam 5. Only
 translating is timed, without loading and printing. CTranslate2 has no GRU attention, Linformer,
 MUSE or BMT, so it runs only transformers. Ratios are another system's time divided by the engine's
-in the same round. `equal` is the fraction of tokens on which the best hypotheses of the engine and
-of fairseq agree.
+in the same round. `equal` is the fraction of tokens that are equal in the translations of the
+engine and of fairseq.
 
 With --dynamic-int8, fairseq's generator also runs transformers whose linear layers torch quantizes
 to int8. --shortlist names a file of the target words that each source word allows, written by
@@ -120,9 +120,9 @@ def by_engine(
 def ctranslate2_systems(
     model: BaseFairseqModel, task: TranslationTask, folder: Path
 ) -> Iterator[tuple[str, Translate]]:
-    """Yield CTranslate2's name and a function that translates token ids, for fp32 and for int8.
+    """Write CTranslate2 models in fp32 and int8 to ``folder``.
 
-    Its models are written to ``folder``.
+    Yield the name of each, and a function that translates token ids with it.
     """
     import ctranslate2
     from ctranslate2_models import convert
@@ -148,7 +148,7 @@ def ctranslate2_systems(
 
 
 def batches(task: TranslationTask, size: int) -> list[list[list[int]]]:
-    """Return batches of ``size`` sentences from all over the test set, sorted by length."""
+    """Return batches of ``size`` sentences of the test set, sorted by length."""
     dataset = task.dataset("test")
     count = min(SENTENCES.get(size, 4 * size), len(dataset))
     step = len(dataset) / count
@@ -226,10 +226,7 @@ def compare_bleu(
     systems: dict[str, Callable[[list[list[int]]], Any]],
     cells: Cells,
 ) -> None:
-    """Translate the complete test set with the engine, and note its BLEU in ``cells``.
-
-    There is a note for each number format, with the shortlist and without it.
-    """
+    """Note the engine's BLEU on the complete test set in ``cells``, with and without shortlist."""
     dataset, dictionary = task.dataset("test"), task.target_dictionary
     pairs = sorted(dataset, key=lambda pair: len(pair["source"]))
     references = [dictionary.string(pair["target"], "@@ ") for pair in pairs]

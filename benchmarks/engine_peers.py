@@ -170,7 +170,7 @@ def write_shortlist(symbols: list[str], special: int, folder: Path) -> dict[str,
 def write(options: Namespace, folder: Path) -> tuple[list[str], dict[str, list[str]]]:
     """Write the model and the shortlist in every system's format.
 
-    Return the dictionary's symbols, and a map from each source word to its target words.
+    Return the dictionary's symbols, and the result of :func:`write_shortlist`.
     """
     import ctranslate2_models
     import marian_models
@@ -223,9 +223,10 @@ def refused() -> dict[str, str]:
 
 
 def choices(batches: list[list[str]], lists: dict[str, list[str]], symbols: list[str]) -> float:
-    """Return how many target words ``lists`` and the frequent ``symbols`` allow for a batch.
+    """Return how many target words a shortlist allows for a batch, as a mean over ``batches``.
 
-    The number is the mean over all batches.
+    ``lists`` has the target words of each source word. The first :data:`FREQUENT` of ``symbols``
+    are always allowed.
     """
     counts = []
     for batch in batches:

@@ -11,9 +11,9 @@ processor time, elapsed time and the largest resident memory of the complete pro
   by its command line, and CTranslate2 by a script of three lines. CTranslate2 cannot run BMT, so
   compare BMT with the Transformer of equal size.
 - `opened` is a process that opens the model and does not translate.
-- `small pages` is fairseq-ext without numpy's request for huge pages of memory. Huge pages make
-  translation faster. But in a virtual machine that returns unused memory to its host, the first use
-  of each takes milliseconds. CTranslate2 never requests them.
+- `small pages` is fairseq-ext without huge pages of memory, which numpy requests but CTranslate2
+  does not. Huge pages make translation faster. But in a virtual machine that returns unused memory
+  to its host, the first use of each takes milliseconds.
 - `Argos Translate, imported` imports argostranslate, the library of LibreTranslate, if it is
   installed. It does not translate, which would take longer.
 
@@ -127,7 +127,7 @@ def measure(command: list[str]) -> Use:
 
 
 def rounds(commands: dict[str, list[str]], count: int) -> dict[str, list[Use]]:
-    """Run all commands in turn, ``count`` times after a warm-up; return what each used, by name."""
+    """Run all commands in turn, ``count`` times after a warm-up; return their uses by name."""
     uses: dict[str, list[Use]] = {name: [] for name in commands}
     for number in range(count + 1):
         names = list(commands) if number % 2 else list(commands)[::-1]
@@ -141,8 +141,8 @@ def rounds(commands: dict[str, list[str]], count: int) -> dict[str, list[Use]]:
 def models(folder: Path, name: str, numbers: list[str]) -> dict[str, list[str]]:
     """Write the model ``name`` of :data:`SHAPES` to ``folder`` in all formats, with random weights.
 
-    Return commands by name, which open the model or translate with it. ``numbers`` are the number
-    formats, such as int8. A BMT model is written only with binary weights ("bits").
+    Return named commands that open the model or translate with it. ``numbers`` are number formats,
+    such as int8; a BMT model is written only with binary weights ("bits").
     """
     import torch
     from ctranslate2_models import LANGUAGES, convert, save_checkpoint

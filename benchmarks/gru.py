@@ -57,8 +57,7 @@ def build(size: Size, device: str) -> dict[str, Side]:
 def recurrence(side: Side, sample: dict, stock: bool):
     """Return a function that runs the decoder without its output layer, forward and backward.
 
-    The function also computes the gradient of the encoder's output. ``stock`` must be true for
-    fairseq's ``lstm`` and false for GRU attention.
+    ``stock`` must be true for fairseq's ``lstm`` and false for GRU attention.
     """
     model, inputs = side.model.train(), sample["net_input"]
     with torch.no_grad():

@@ -110,7 +110,7 @@ def measure(python: str, wheel: Path, extra: str | None) -> dict[str, object]:
 
 
 def run(*words: object) -> str:
-    """Run a command, which must succeed, in the system's temporary folder; return its output."""
+    """Run a command in the system's temporary folder; return its output, or raise if it fails."""
     done = subprocess.run(
         [str(word) for word in words],
         cwd=tempfile.gettempdir(),

@@ -92,10 +92,10 @@ def forward(encoder: nn.Module, tokens: Tensor) -> Callable[[], dict]:
 
 
 def training_step(encoder: nn.Module, tokens: Tensor) -> Callable[[], None]:
-    """Return a function that runs an encoder forward and backward.
+    """Return a function that runs an encoder forward and backward from a random gradient.
 
-    Backward starts from a random gradient of the output. The output's sum would not do as a loss:
-    the last layer norm makes it constant, so all gradients before this layer norm would be 0.
+    The output's sum would not do as a loss: the last layer norm makes it constant, so all gradients
+    before it would be 0.
     """
     encoder.train()
     weight = encoder.embed_tokens.weight
@@ -141,7 +141,7 @@ def encoder(options: Namespace) -> Cells:
 def flat(options: Namespace) -> Cells:
     """Time the Linformer encoders forward, with equally many tokens in the batch at every n.
 
-    This makes times per token comparable, because they are longer in larger batches.
+    Otherwise the times per token, which depend on the size of the batch, could not be compared.
     """
     check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
     cells = Cells(f"Encoder of {options.layers} layers, constant tokens, {options.dtype}")
@@ -251,10 +251,7 @@ BEAM = 5
 
 
 def build_sides(options: Namespace, positions: int, dropout: float = 0.0) -> dict[str, Side]:
-    """Build all models for up to ``positions`` tokens, by name.
-
-    They share all weights except the Linformers' E and F.
-    """
+    """Build all models by name, for ``positions`` tokens; they share all weights but E and F."""
     size = Size.of(options)
     where = {"device": options.device, "dtype": DTYPES[options.dtype]}
     flags = {f"k={k}": linformer(k, positions) for k in options.k} | {STOCK: transformer()}
@@ -328,10 +325,7 @@ def training_steps(options: Namespace, cells: Cells) -> None:
 
 
 def random_lengths(sentences: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Draw the lengths of sources and of targets in tokens, ``[sentences]`` each.
-
-    Means are the paper's, and the two lengths of a pair are correlated.
-    """
+    """Draw correlated lengths of sources and targets, ``[sentences]`` each, as in the paper."""
     means, sigmas = (MEAN_SOURCE, MEAN_TARGET), (SIGMA, SIGMA)
     return pair_lengths(sentences, means, sigmas, CORRELATION, longest=LONGEST, seed=seed)
 

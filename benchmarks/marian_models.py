@@ -26,10 +26,10 @@ PROJECTIONS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
 
 @torch.no_grad()
 def like_marian(model: TransformerModel, words: Dictionary) -> TransformerModel:
-    """Overwrite a model's embeddings of positions and of ``</s>`` as Marian has them; return it.
+    """Set a model's position embeddings to Marian's sinusoids, and that of ``</s>`` to zeros.
 
-    Positions become Marian's sinusoids, and the embedding of ``</s>`` becomes zeros. The model must
-    have tables of positions (``--encoder-learned-pos``, ``--decoder-learned-pos``).
+    The model must have tables of positions (``--encoder-learned-pos``, ``--decoder-learned-pos``).
+    Return the model.
     """
     for coder in (model.encoder, model.decoder):
         table = coder.embed_positions.weight
@@ -84,7 +84,7 @@ def export(model: TransformerModel, words: Dictionary, folder: Path) -> list[str
 
 
 def of_layer(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield a layer's weights with Marian's names: transposed matrices, and vectors as one row."""
+    """Yield a layer's weights with Marian's names, with matrices transposed and vectors as rows."""
     for name, short in ATTENTIONS.items():
         for projection, letter in PROJECTIONS.items():
             if hasattr(module, name):

@@ -132,7 +132,7 @@ def workers(texts: Texts) -> list[dict[str, float]]:
 
 
 def kills(texts: Texts) -> dict[str, object]:
-    """Kill and restart a worker at random moments, and let the last one finish.
+    """Kill and restart a worker at random moments; at last let it finish.
 
     Return the number of kills, and how the output differs from that of a command without parts.
     """

@@ -43,7 +43,7 @@ def by_script(script: Path, options: list[str], lines: list[str]) -> list[str]:
 
 
 def compare(ours: list[str], theirs: list[str], count: int) -> dict[str, object]:
-    """Count all lines and the differing lines; return the first ``count`` differing pairs, too."""
+    """Return the numbers of lines and of differing lines, and the first ``count`` differences."""
     wrong = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
     return {"lines": len(ours), "different": len(wrong), "examples": wrong[:count]}
 

@@ -49,8 +49,8 @@ class StockConvolution(nn.Module):
 
     As in the code of the paper's authors, there is a convolution for each kernel, and the gate
     weights their outputs. Our :class:`DynamicConvolution` merges the kernels instead, and convolves
-    once. If ``unfold``, fairseq copies the window of each position (`unfolded`). Otherwise it
-    multiplies by a band matrix (`expanded`).
+    once. With ``unfold``, fairseq copies the window of each position; otherwise it multiplies by a
+    band matrix.
     """
 
     def __init__(self, ours: DynamicConvolution, unfold: bool) -> None:
@@ -108,11 +108,7 @@ def backward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
 
 
 def check(options: Namespace) -> None:
-    """Check that our convolution and fairseq's compute equal outputs and gradients.
-
-    The sentence lengths cover both methods of our convolution. Raise AssertionError if a result
-    differs.
-    """
+    """Raise AssertionError if our convolution and fairseq's differ in outputs or gradients."""
     for sizes, length in product(KERNELS.values(), (5, 33, 100)):
         values = torch.randn(length, 2, options.embed_dim, device=options.device)
         expected: dict[str, Tensor] = {}
@@ -171,10 +167,7 @@ BASE = Size(384, 768, 4, 12, 12)  # the paper's MUSE-base
 
 
 def muse(*, kernels: bool, fused: bool = False) -> list[str]:
-    """Return fairseq-train's flags for MUSE if ``kernels``, else for MUSE-simple, without sizes.
-
-    ``fused`` adds ``--muse-fused``.
-    """
+    """Return fairseq-train's flags, except sizes, for MUSE, or MUSE-simple if not ``kernels``."""
     flags = ["--arch", "muse" if kernels else "muse_simple_base"]
     return [*flags, *["--muse-fused"] * fused]
 
@@ -200,9 +193,9 @@ def translators(size: Size, *, device: str, dtype: torch.dtype = torch.float32) 
 
 
 def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
-    """Return a function that translates the next batch of ``samples`` like ``fairseq-generate``.
+    """Return a function that translates the next batch of ``samples``, with forced lengths.
 
-    Each translation has exactly ``words`` words.
+    Each translation has ``words`` words.
     """
     side.model.prepare_for_inference_(side.cfg)
     settings = GenerationConfig(beam=BEAM, max_len_a=0, max_len_b=words, min_len=words)
@@ -213,11 +206,7 @@ def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
 
 
 def source_batches(options: Namespace, sentences: int) -> list[dict]:
-    """Return a batch of ``sentences`` random sentences for each round, in random order of length.
-
-    Many sentences are drawn, sorted by length, and cut into batches, as in fairseq. Batches at
-    equal distances are returned.
-    """
+    """Return a batch for each round; it has ``sentences`` random sentences of similar length."""
     count = options.repeats
     means = (options.source_words + 1.0, options.words + 1.0)
     pool = pair_lengths(
@@ -233,10 +222,7 @@ def source_batches(options: Namespace, sentences: int) -> list[dict]:
 
 
 def check_generation(options: Namespace) -> None:
-    """Check that fused and packed models give the same scores as the models they derive from.
-
-    Raise AssertionError if a score differs.
-    """
+    """Raise AssertionError if a fused or packed model gives other scores than its original."""
     size = Size(options.embed_dim, options.ffn_embed_dim, options.heads, 2, 2, 100)
     lengths = torch.tensor([3, 7, 6])
     sample = sample_of(lengths, lengths, size, options.device)
@@ -325,10 +311,7 @@ def learners(options: Namespace) -> dict[str, Side]:
 
 
 def pair_batches(options: Namespace) -> list[dict]:
-    """Return a random batch for each round, from random pairs with Multi30k's lengths.
-
-    fairseq sorts the pairs by length and cuts them into batches of at most ``--tokens`` tokens.
-    """
+    """Return a random batch of at most ``--tokens`` tokens for each round, as in Multi30k."""
     source, target = pair_lengths(
         options.sentences, MEANS, SIGMAS, CORRELATION, longest=LONGEST, seed=1
     )

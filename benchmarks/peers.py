@@ -43,7 +43,7 @@ class Size:
 
     @classmethod
     def of(cls, options: Namespace) -> Size:
-        """Return the sizes that the options name; ``layers`` is for encoder and decoder alike."""
+        """Return the sizes in the options; encoder and decoder have ``layers`` layers each."""
         layers = options.layers
         sizes = options.embed_dim, options.ffn_embed_dim, options.heads, layers, layers
         return cls(*sizes, options.vocabulary)
@@ -144,9 +144,9 @@ class Side:
 class FusedAttention(nn.Module):
     """An attention with the weights of fairseq's, computed by ``scaled_dot_product_attention``.
 
-    It can encode and score references (teacher forcing), but not generate word by word. With an
-    ``attn_mask`` of any values, the attention is causal, and ``key_padding_mask`` is ignored. So
-    targets must be padded on the right: causal attention from a word never reaches these pads.
+    It can encode and score references (teacher forcing), but not generate word by word. If there is
+    an ``attn_mask``, whatever its values, attention is causal and ``key_padding_mask`` is ignored.
+    So targets must be padded on the right, where causal attention never reaches the pads.
     """
 
     def __init__(self, stock: MultiheadAttention) -> None:
@@ -294,7 +294,7 @@ def pair_lengths(
 def sample_of(source_lengths: Tensor, target_lengths: Tensor, size: Size, device: str) -> dict:
     """Return a batch of random sentence pairs in fairseq's format.
 
-    The lengths are tokens of each sentence, ``[sentences]``, with ``</s>``.
+    The lengths ``[sentences]`` are numbers of tokens with ``</s>``.
     """
     generator = torch.Generator().manual_seed(int(source_lengths.sum()))
 

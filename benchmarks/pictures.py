@@ -34,8 +34,8 @@ def draw(
 
     Args:
         cells: the measured values.
-        panels: map from each panel's title to a tuple: the measurement, the candidates to draw,
-            and, if it is not the time per token, the key of the value to draw.
+        panels: map from each panel's title to ``(measurement, candidates)`` or to ``(measurement,
+            candidates, key)``. The key names the value to draw instead of the time per token.
         output: path of the JSON; the picture is written beside it as ``.png``.
         order: candidates in the order in which they get colours and line styles.
         xlabel: label of the axis of n.
@@ -74,8 +74,8 @@ def bars(panels: dict[str, dict[str, Sequence[float]]], xlabel: str, output: Pat
     """Draw a bar for each figure, with its quartiles if there are any.
 
     Args:
-        panels: map from each panel's title to its bars, which are a map from the name of a bar
-            to ``(value,)`` or to ``(value, lower quartile, upper quartile)``.
+        panels: map from each panel's title to its bars: a map from the name of a bar to
+            ``(value,)`` or to ``(value, lower quartile, upper quartile)``.
         xlabel: label of the axis of the figures.
         output: path of the JSON; the picture is written beside it as ``.png``.
     """

@@ -86,8 +86,8 @@ def write_pairs(folder: Path, name: str, pairs: Iterator[tuple[str, str]]) -> No
 def run_jobs(jobs: Sequence[Sequence[str]]) -> tuple[float, float]:
     """Run jobs at the same time; each job runs its shell commands one after the other.
 
-    Return the seconds until the last job ends, and the peak of the memory of all jobs together in
-    MiB. If a command fails, end this script.
+    Return the seconds until the last job ends, and the peak memory of all jobs together in MiB. If
+    a command fails, end this script.
     """
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONUTF8": "1"}
     began = " ".join(f"( {' && '.join(commands)} ) & jobs+=($!);" for commands in jobs)
@@ -161,10 +161,7 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
 
 
 def ways(work: Path, name: str) -> dict[tuple[str, int], list[list[str]]]:
-    """Return the jobs of each way to prepare a text, by the way's name and number of cores.
-
-    The jobs are the argument of :func:`run_jobs`.
-    """
+    """Return the jobs for :func:`run_jobs` of each system, by its name and number of cores."""
     sides = {n: [peer_commands(work, name, side, n) for side in SIDES] for n in (1, 2)}
     return {
         (OURS, 2): [our_command(work, name, 2)],
@@ -199,7 +196,7 @@ def require_equal(work: Path, name: str) -> None:
 
 
 def measure(options: Namespace, work: Path) -> list[dict[str, Any]]:
-    """Time all ways to prepare the smaller corpus, then ours with the larger; return a row each."""
+    """Time all systems with the smaller corpus and ours with the larger; return a row for each."""
     rows = {method: {"name": method[0], "cores": method[1]} for method in ways(work, "small")}
     trials = {method: [] for method in rows}
     for _ in range(options.rounds):

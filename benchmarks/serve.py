@@ -117,7 +117,7 @@ def serving(system: str, folder: Path, options: Namespace) -> Iterator[str]:
 async def send(address: str, bodies: Sequence[bytes], clients: int) -> Round:
     """Send all ``bodies``, which are complete HTTP requests, over ``clients`` connections.
 
-    A connection waits for each answer. Raise AssertionError if an answer's status is not 200.
+    A connection waits for each answer. Raise AssertionError for a status other than 200.
     """
     waiting, latencies = iter(bodies), []
     host, port = urlsplit(address).hostname, urlsplit(address).port

@@ -83,12 +83,12 @@ def simulate(
 def half_widths(
     by_sentences: np.ndarray, noise: np.ndarray, seeds: np.ndarray, weight: float, freedom: int
 ) -> np.ndarray:
-    """Return half the width of the confidence interval of each of ``E`` experiments, ``[E]``.
+    """Compute :meth:`Variances.half_width` of the confidence interval of ``E`` experiments.
 
-    This computes :meth:`Variances.half_width` for many experiments at once. ``by_sentences`` is the
-    bootstrap's variance of the difference of the systems, ``noise`` the bootstrap's variance of a
-    run's score, and ``seeds`` the variance between runs of a system, ``[E]`` each. ``weight`` is
-    1 / runs, summed over the systems; ``freedom`` are the degrees of freedom of ``seeds``.
+    The result and the variances are ``[E]``: ``by_sentences`` is the bootstrap's variance of the
+    difference of the systems, ``noise`` the bootstrap's variance of a run's score, and ``seeds``,
+    with ``freedom`` degrees of freedom, the variance between runs of a system. ``weight`` is
+    1 / runs, summed over the systems.
     """
     normal, student = NormalDist().inv_cdf(1 - LEVEL / 2), student_quantile(freedom)
     shared = np.maximum(0, by_sentences - weight * noise)
@@ -180,8 +180,8 @@ def _pseudo_experiment(metric, pool, worse, weights, seeds, runs, spread, draw) 
 
     ``pool`` has sacrebleu's statistics of the runs' sentences, and ``worse`` those of the worse
     system. ``weights`` say how often each bootstrap sample has each sentence. ``seeds`` is the
-    standard deviation of pseudo-runs' BLEU over seeds. ``spread`` is as in :func:`pseudo_rows`.
-    ``runs`` are the two systems' numbers of pseudo-runs.
+    standard deviation of pseudo-runs' BLEU. ``runs`` are the two systems' numbers of pseudo-runs.
+    ``spread`` is as in :func:`pseudo_rows`.
     """
     total, sentences = sum(runs), len(worse)
     # Each run's share of the worse system; in BLEU, its standard deviation is ``seeds``.
@@ -245,7 +245,7 @@ def main() -> None:
 
 
 def markdown(rows: Sequence[dict]) -> str:
-    """Format Markdown tables of errors, coverage and power, with columns such as "3 v 2" runs."""
+    """Format tables of errors, coverage and power; the column "3 v 2" is for 3 runs against 2."""
     names = [f"{left} v {right}" for left, right in dict.fromkeys(tuple(r["runs"]) for r in rows)]
     parts = []
     for rate_name in ("errors", "covered", "power"):

@@ -6,7 +6,7 @@
 The command runs once for each number of pairs in --pairs and each number of processes in --workers.
 A pair is two random sentences of 1 to --longest words. A tenth of the pairs repeat an earlier pair,
 and another tenth repeat only an earlier source. Memory is the resident memory of the command's
-largest process. Disk is the largest size of its output folder during the run, with hidden files.
+largest process. Disk is the largest size of its output folder, hidden files too, during the run.
 """
 
 import logging

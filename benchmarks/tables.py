@@ -2,8 +2,7 @@
 
 The files are the JSON files of the benchmarks. There is a table for each measurement, such as
 "forward", and a row for each n, such as a number of tokens. A row has the time (or memory) of every
-model or system. It also has the ratio of another model's time to that of ours, with the quartiles
-over all rounds.
+model or system, and ratios of other times to ours, with the quartiles over all rounds.
 """
 
 import argparse

@@ -136,7 +136,7 @@ def start_sides(name: str, options: Namespace, before: Path) -> dict[str, bench.
 
 
 def worker(command: list[str], options: Namespace, path: str = "") -> bench.Worker:
-    """Start a process that makes updates; it also looks for Python modules in ``path``."""
+    """Start a process that makes updates; ``path`` is a further folder of Python modules."""
     return bench.Worker(command, threads=options.threads, path=path, quiet=not options.verbose)
 
 
@@ -154,10 +154,7 @@ def training(options: Namespace) -> list[str]:
 
 
 def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
-    """Time updates of the model ``name`` by all sides, and add the figures to ``cells``.
-
-    ``before`` is the folder that the side `before` gets as ``--user-dir``.
-    """
+    """Time updates of the model ``name`` by all sides; ``before`` is as in :func:`start_sides`."""
     sides = start_sides(name, options, before)
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     losses = {name: [] for name in sides}
@@ -197,10 +194,7 @@ def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
 
 
 def write_corpus(folder: Path, vocabulary: int) -> str:
-    """Binarize a corpus of random words, each at least once; return the folder of the data.
-
-    ``vocabulary`` is the size of the dictionary.
-    """
+    """Binarize a corpus of random words, for a dictionary of ``vocabulary`` entries."""
     folder.mkdir(exist_ok=True)
     words = [f"w{number}" for number in range(vocabulary - 4)]  # fairseq adds four
     draw = random.Random(1)
@@ -218,10 +212,7 @@ def write_corpus(folder: Path, vocabulary: int) -> str:
 
 
 def memory(options: Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Measure the memory of training; return a row for each vocabulary, model, batch size and side.
-
-    Sides are stock fairseq, the plugin, and the plugin with ``--checkpoint-activations``.
-    """
+    """Measure memory; return a row for each vocabulary, model, batch size and side."""
     sides = {STOCK: [], OURS: ["--user-dir", str(USER_DIR)]}
     sides[f"{OURS}, {RECOMPUTED}"] = [*sides[OURS], RECOMPUTED]
     rows = []
@@ -244,10 +235,7 @@ def memory(options: Namespace, folder: Path) -> list[dict[str, Any]]:
 
 
 def draw(ratios: list[dict[str, Any]], output: Path) -> None:
-    """Draw the sides' times as multiples of the plugin's, beside the JSON file ``output``.
-
-    There is a panel for each other side (such as stock fairseq), with a bar for each model.
-    """
+    """Draw the sides' times as multiples of the plugin's, beside the JSON file ``output``."""
     panels: dict[str, dict[str, tuple[float, float, float]]] = {}
     for row in ratios:
         if row["candidate"] == OURS:

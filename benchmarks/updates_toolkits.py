@@ -31,7 +31,7 @@ def lengths(tokens: Tensor) -> Tensor:
 
 
 def right_padded(tokens: Tensor) -> Tensor:
-    """Move the pads of each row to the right; in fairseq's sources they are on the left.
+    """Move the pads, which fairseq puts at the left of its sources, to the right.
 
     ``tokens`` and the result are ``[B, S]``: ``S`` tokens of each of ``B`` sentences.
     """

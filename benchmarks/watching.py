@@ -1,8 +1,8 @@
 """Measure the memory of a process and all its descendants from outside.
 
 A thread reads their memory from /proc while they run. The figure that Linux reports at the end of a
-process (``ru_maxrss``) would be too large: it is never less than the memory of the parent process,
-and the benchmarks' own process has torch in memory.
+process (``ru_maxrss``) would be too large, because it is never less than the memory of the parent,
+which here has torch in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive
 class Watch(threading.Thread):
     """A thread that watches a process, its descendants and a folder during a ``with`` block.
 
-    ``process`` is the id of the process; it is looked at every ``look`` seconds.
+    ``process`` is the id of the process. Its memory is read every ``look`` seconds.
 
     Attributes:
         seconds: time that the block took.
@@ -71,9 +71,9 @@ class Watch(threading.Thread):
 def watched(
     command: Sequence[object], folder: Path | None = None, look: float = LOOK, **options: Any
 ) -> Watch:
-    """Run a command, on one thread unless ``options`` of Popen say otherwise; return its watch.
+    """Run a command on one thread, watch it, and return the watch.
 
-    If the command fails, end this script.
+    ``options`` of Popen may set another environment. If the command fails, end this script.
     """
     words = [str(word) for word in command]
     with (
