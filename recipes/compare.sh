@@ -42,10 +42,16 @@ dictionary=()
 
 # read_options ARGUMENT...: sets the globals above, `data`, `src`, `tgt`, `models` and `undo`.
 read_options() {
+    local model
     read_arguments "--updates= --bpe= --subwords= --max-tokens= --lr= --seeds= --from= --out= --tokenize \
         --no-table WORD" "$@"
     ((${#operands[@]} >= 4)) || die "needs DATA_DIR, SRC, TGT and at least one ARCH; see --help."
     src="${operands[1]}" tgt="${operands[2]}" models=("${operands[@]:3}")
+    for model in "${models[@]}"; do
+        [[ "$model" =~ ^\ *([A-Za-z0-9._-]+=)?[A-Za-z0-9._-]+(\ |$) ]] ||
+            die "ARCH \`$model\` must be NAME=ARCHITECTURE or ARCHITECTURE, then flags; a name" \
+                "has letters, digits and ._-"
+    done
     data="$(own_text DATA_DIR "${operands[0]}" "$src" "$tgt")"
     undo=(--detokenize "$tgt")
     [[ -n "$tokenize" ]] || undo=(--keep-tokens) # text that comes as tokens is compared as tokens
@@ -108,7 +114,6 @@ compare_one() (
     read -ra flags <<<"$1"
     name="${flags[0]%%=*}"
     flags[0]="${flags[0]#*=}"
-    [[ "$name" =~ ^[A-Za-z0-9._-]+$ ]] || die "\`$name\` cannot name a model; use letters, digits, ._-"
     (($2 == 1)) || name+="@$2" flags+=(--seed "$2")
     open_run "$out/models/$name" "updates=$updates
 max_tokens=$max_tokens
