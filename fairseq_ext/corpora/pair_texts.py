@@ -45,21 +45,21 @@ class Entry(BaseModel):
 
     name: str = Field(min_length=1)
     licence: str = Field(min_length=1)
-    pairs: str | None = None
+    pairs: str = ""
     columns: list[PositiveInt] = Field([1, 2], min_length=2, max_length=2)
     header: bool = False
     member: str | None = None
-    source: str | None = None
-    target: str | None = None
+    source: str = ""
+    target: str = ""
     weight: float = Field(1.0, gt=0, le=MOST_COPIES)
 
     def text(self, folder: Path) -> Text:
         """Return the entry as a :class:`Text`; its files must exist, relative to ``folder``."""
         names = (self.pairs, self.source, self.target)
-        files = (require_file(folder / name, "text file") for name in names if name is not None)
+        files = (require_file(folder / name, "text file") for name in names if name)
         columns = (self.columns[0], self.columns[1])
         named = self.model_dump(include={"header", "member", "weight", "licence"})
-        table = is_csv(self.member or self.pairs or "")
+        table = is_csv(self.member or self.pairs)
         return Text(self.name, tuple(files), columns=columns, table=table, **named)
 
 
@@ -82,7 +82,7 @@ def read_list(path: Path) -> tuple[Text, ...]:
             f"`{path}`{place}: {name}{fault['msg']}. It must be a JSON list such as {EXAMPLE}."
         ) from None
     for number, entry in enumerate(entries, start=1):
-        if {*entry.model_fields_set} & {"pairs", "source", "target"} not in ORIGINS:
+        if {name for name in ("pairs", "source", "target") if getattr(entry, name)} not in ORIGINS:
             raise DataError(f"`{path}`, corpus {number} needs `pairs`, or `source` and `target`.")
     if len({entry.name for entry in entries}) < max(1, len(entries)):
         raise DataError(f"`{path}` must have at least one corpus, and no name twice.")

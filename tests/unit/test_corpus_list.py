@@ -112,6 +112,8 @@ def origin(pair: tuple[str, str]) -> str:
         ({"weight": 0}, "corpus 1: `weight`: Input should be greater than 0."),
         ({"weight": True}, "corpus 1: `weight`: Input should be a valid number."),
         ({"columns": [1]}, "corpus 1: `columns`: List should have at least 2 items"),
+        ({"pairs": None}, "corpus 1: `pairs`: Input should be a valid string."),
+        ({"source": None}, "corpus 1: `source`: Input should be a valid string."),
         ({"url": "x"}, "corpus 1: `url`: Extra inputs are not permitted."),
         ({"source": "b.de"}, "corpus 1 needs `pairs`, or `source` and `target`."),
         ({"pairs": "none.tsv"}, "none.tsv does not exist"),
