@@ -80,12 +80,13 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
     symbols = Symbols(end, end, target.pad(), target.unk())
     longest = (int(model.max_positions()[0]), int(model.max_decoder_positions()))
     program = Writer(symbols, *longest, state=model.state_dict())
-    training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()  # in training mode, a loop over layers with LayerDrop skips some of them
     try:
         compiler(model, program)
     finally:
-        model.train(training)
+        for module, mode in modes:
+            module.training = mode
     require_finite(program.matrices, model)
     return program
 
