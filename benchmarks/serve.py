@@ -21,7 +21,6 @@ import asyncio
 import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import bench
+import numpy as np
 import pictures
 import serve_systems
 from bench import Cells
@@ -190,14 +190,11 @@ def add_cell(cells: Cells, clients: int, rounds: dict[str, list[Round]], count: 
     pairs = [(f"{ENGINE} {numbers}", f"{CTRANSLATE2} {numbers}") for numbers in NUMBERS]
     cells.add(MEASUREMENT, clients, seconds, pairs, tokens=count)
     for row in cells.figures[-len(rounds) :]:
-        latencies = sorted(
-            latency for trial in rounds[row["candidate"]] for latency in trial.latencies
-        )
+        latencies = [latency for trial in rounds[row["candidate"]] for latency in trial.latencies]
         del row["tokens"], row["us_per_token"]
         row["requests"] = count
         row["requests_per_second"] = row.pop("tokens_per_second")
-        row["p50_ms"] = 1e3 * statistics.median(latencies)
-        row["p99_ms"] = 1e3 * latencies[int(0.99 * (len(latencies) - 1))]
+        row["p50_ms"], row["p99_ms"] = 1e3 * np.percentile(latencies, [50, 99])
         print(
             f"  {row['candidate']:24} {row['requests_per_second']:8.1f} requests per second, "
             f"p50 {row['p50_ms']:.1f} ms, p99 {row['p99_ms']:.1f} ms",
