@@ -14,7 +14,7 @@
 #   negative log-likelihood              --criterion cross_entropy
 #   warm-up over 4,000 updates from      recipes/updates.py counts the updates of 10 epochs and
 #     1e-7 to 1e-4, cosine to 1e-6 at    makes the flags; fairseq's cosine would restart at its
-#     the end of epoch 10                end, but with these flags the rate stays at 1e-6
+#     the end of epoch 10                end, with these flags it goes on from 1e-6
 #   mixed precision                      --amp, where there is a GPU
 #   checkpoint of the best validation    checkpoint_best.pt
 #   greedy search, at most 256 tokens    --beam 1 --max-len-b 255: 255 and </s>
