@@ -27,6 +27,7 @@ from fairseq_ext.model import trained
 from fairseq_ext.text import pipeline
 from fairseq_ext.utils import extras, files
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.option_fields import flag
 
 TRANSFORMERS = "Hugging Face's transformers"
 TOOLS = {"ctranslate2": "CTranslate2", "huggingface": TRANSFORMERS}
@@ -112,14 +113,14 @@ def _foreign_feature(model: Any, task: TranslationTask, architecture: str) -> st
         return "norm before the sublayers of one side alone"
     for option in ("cross_self_attention", "no_cross_attention"):
         if getattr(cfg, option, False):
-            return f"`--{option.replace('_', '-')}`"
+            return f"`{flag(option)}`"
     if cfg.activation_fn not in ACTIVATIONS:
         return f"activation `{cfg.activation_fn}`"
     if getattr(task.cfg, "source_bos", False):
         return "`<s>` before each source (--source-bos)"
     for option in Affixes._fields:  # both tools would translate without these symbols, and not warn
         if getattr(task.cfg, option, ""):
-            return f"`{getattr(task.cfg, option)}` at each sentence (--{option.replace('_', '-')})"
+            return f"`{getattr(task.cfg, option)}` at each sentence ({flag(option)})"
     return None
 
 

@@ -17,6 +17,7 @@ from fairseq_ext.checkpoints.layout import DICTIONARIES, architecture, before_tr
 from fairseq_ext.plugin.patching import around
 from fairseq_ext.text import pipeline
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
+from fairseq_ext.utils.option_fields import flag
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
             # fairseq would silently start from random weights
             fault = "is not a file" if PathManager.exists(path) else "does not exist"
             raise ConfigError(
-                f"`--{option.replace('_', '-')}` names {path}, which {fault}; name a checkpoint "
+                f"`{flag(option)}` names {path}, which {fault}; name a checkpoint "
                 "file, or leave the option out."
             )
     with safe_load.about(path) if Path(path).exists() else nullcontext():

@@ -13,6 +13,7 @@ from fairseq_ext.text import checks
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.files import FileVersions
+from fairseq_ext.utils.option_fields import flag
 
 
 @around("fairseq.tasks:setup_task", patch="data folders")
@@ -35,7 +36,7 @@ def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
     # fairseq ignores one language without the other, and takes both from the folder.
     for name, language in requested.items():
         if language and getattr(task.cfg, name, language) != language:
-            option = f"--{name.replace('_', '-')} {language}"
+            option = f"{flag(name)} {language}"
             pair = f"{task.cfg.source_lang}-{task.cfg.target_lang}"
             raise ConfigError(f"{cfg.data} holds {pair}, so `{option}` is wrong; leave it out.")
     return task

@@ -86,7 +86,7 @@ def _numbers(cfg: Any) -> Iterator[str]:
     for name in ("dropout", "attention_dropout", "activation_dropout"):
         share = getattr(cfg.model, name, None)
         if share is not None and not 0 <= share <= 1:
-            yield f"`--{name.replace('_', '-')}` must be from 0 to 1, but is {share:g}."
+            yield f"`{flag(name)}` must be from 0 to 1, but is {share:g}."
     text = getattr(cfg.optimizer, "adam_betas", None)
     betas = _value(text) if isinstance(text, str) else (0, 0)
     is_pair = isinstance(betas, tuple | list) and len(betas) == 2
