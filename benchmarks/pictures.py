@@ -64,7 +64,7 @@ def draw(
             axes.set(title=title, xlabel=xlabel)
             if not figures:
                 axes.set_ylabel("time per token (µs)")
-            plots.draw_legend(axes, below=-0.21)  # below the slanted labels
+            plots.draw_legend(axes, top=-0.21)  # below the slanted labels
         for axes in places:
             axes.remove()
         save(figure, output)

@@ -59,8 +59,7 @@ class LengthScores:
 def parse_bounds(text: str) -> list[int]:
     """Parse the longest length of each bucket but the last, for example ``"10,20,30"``.
 
-    Raises:
-        ConfigError: the text is not a list of rising positive numbers.
+    Raise ConfigError if they are not rising positive numbers.
     """
     try:
         bounds = [int(bound) for bound in text.split(",")]
@@ -119,9 +118,7 @@ def source_lengths(
 ) -> tuple[list[int], str]:
     """Return the length of each source, and the unit of all lengths, ``words`` or ``characters``.
 
-    Raises:
-        DataError: an output has no sources, or the sources of a sentence differ in length between
-            two outputs.
+    Raise DataError if an output has no sources, or the sources of two outputs differ in length.
     """
     first, lengths = "", list[int]()
     for name, sentences in outputs.items():
@@ -190,6 +187,6 @@ def plot_lengths(
             axes.set_ylabel(f"difference in {scores.metric}")
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")
         axes.grid(True, axis="y")
-        legend = plots.draw_legend(axes, below=-0.19)  # below the buckets' two lines
+        legend = plots.draw_legend(axes, top=-0.19)  # below the buckets' two lines
         figure.set_figheight(4.2 + legend)
         return plots.save_picture(figure, output, data)

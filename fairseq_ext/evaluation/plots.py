@@ -126,9 +126,9 @@ NUMBERED = [
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Choose a look for each system of a picture, all different as long as there are enough.
 
-    A system with an entry in :data:`FIXED` gets its look from there, unless an earlier system of
-    the picture has a similar look (:meth:`Look.like`). Then the other systems get looks of
-    :data:`NUMBERED` that are not similar to any in the picture. If too few are left, looks repeat.
+    Systems in :data:`FIXED` come first: each gets its look there, if no earlier system of the
+    picture has a similar look (:meth:`Look.like`). All other systems get looks of :data:`NUMBERED`
+    that are not similar to any in the picture. If too few are left, looks repeat.
     """
     names = list(names)
     styles: dict[str, Look] = {}
@@ -157,13 +157,13 @@ def show_names(legend: Legend) -> float:
     return LEGEND_LINE * lines
 
 
-def draw_legend(axes: Axes, below: float = -0.15) -> float:
+def draw_legend(axes: Axes, top: float = -0.15) -> float:
     """Draw a legend under a panel, and return the legend's height in inches.
 
-    ``below`` is the height of the legend's upper edge: 0 at the panel's lower edge, 1 at its upper.
+    ``top`` is the height of the legend's upper edge: 0 at the panel's lower edge, 1 at its upper.
     """
     return show_names(
-        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, below), handlelength=3.5)
+        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, top), handlelength=3.5)
     )
 
 
@@ -189,10 +189,7 @@ def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
 
 
 def _data(curves: Curves, names: Iterable[str]) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """Return a run's curves for JSON: ``{"train": {metric: [(update, value), …]}, "valid": …}``.
-
-    ``names`` are the metrics in the picture.
-    """
+    """Return a run's curves for JSON: ``{split: {metric: [(update, value), …]}}`` for ``names``."""
     return {
         split: {metric: sorted(metrics[metric].items()) for metric in names if metric in metrics}
         for split, metrics in asdict(curves).items()
@@ -263,9 +260,8 @@ def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
     pieces are summed, because attention to a word is attention to any of its pieces. The rows of a
     target word's pieces are averaged.
 
-    Raises:
-        DataError: the sentence has no soft alignment, the alignment has another size than the
-            tokens, or a row does not sum to 1.
+    Raise DataError if the sentence has no soft alignment, the alignment has another size than the
+    tokens, or a row does not sum to 1.
     """
     name = f"Sentence {sentence.index}"
     weights = sentence.best.soft
@@ -307,9 +303,8 @@ def _merged(pieces: Alignment) -> Alignment:
 def _first_pieces(tokens: Sequence[str]) -> list[int]:
     """Return the position of each word's first piece; ``<s>`` and ``</s>`` count as words.
 
-    In a text without spaces, each piece is a word, except that SentencePiece's lone mark ``▁``
-    forms a word with the piece after it. ``</s>`` is a word even after an unfinished word, such as
-    ``ss@@``.
+    In a text without spaces, each piece is a word, but SentencePiece's lone mark ``▁`` belongs to
+    the word after it. ``</s>`` is a word even after an unfinished word, such as ``ss@@``.
     """
     first = int(tokens[0] == START)
     words = tokens[first:-1]  # END is the last
@@ -393,10 +388,9 @@ def new_figure(width: float, height: float) -> Iterator[Figure]:
 
 
 def stem(output: str | Path) -> Path:
-    """Return a path without its ending; an ending outside :data:`ENDINGS` stays.
+    """Return a path without its ending, if that is one of :data:`ENDINGS`.
 
-    Raises:
-        ConfigError: the ending is that of a picture that is neither PNG nor SVG, such as ``.pdf``.
+    Raise ConfigError for the endings of other kinds of pictures, such as ``.pdf``.
     """
     path = Path(output)
     if path.suffix.lower() in OTHER_KINDS:
@@ -446,17 +440,14 @@ def write_figure(figure: Figure, path: Path) -> None:
 
 
 def _add_fonts(figure: Figure) -> None:
-    """Let other installed fonts draw the characters that :data:`FONT` lacks; warn if none can.
-
-    If :data:`FONT` lacks none, it is used alone, so the file is the same on every machine.
-    """
+    """Let other installed fonts draw the characters that :data:`FONT` lacks; warn if none can."""
     from matplotlib.font_manager import findfont, findSystemFonts, fontManager
     from matplotlib.text import Text
 
     texts = figure.findobj(Text)
     characters = {letter for text in texts for letter in text.get_text() if letter.isprintable()}
     absent = characters - _covered(findfont(FONT), characters)
-    if not absent:
+    if not absent:  # FONT alone gives the same file on every machine
         return
     listed = {font.fname for font in fontManager.ttflist}
     for path in {*findSystemFonts()} - listed:  # newer than matplotlib's cached list
@@ -491,7 +482,7 @@ def _noto(character: str) -> str:
 
 
 def _covered(path: str, characters: set[str]) -> set[str]:
-    """Return the ``characters`` that the font file ``path`` has: an empty set if it is damaged."""
+    """Return those of the ``characters`` that a font file has; none if the file is damaged."""
     from matplotlib.font_manager import get_font
 
     try:
