@@ -202,7 +202,7 @@ def measure_overlap(
     """Find references that are also in the training text; score systems on the other sentences.
 
     ``training`` names the files of the training text. ``translations[system]`` has a list of
-    translations for each run. ``tokenizer`` and ``extra_metrics`` are arguments of
+    translations for each run. The other arguments are those of
     :func:`~fairseq_ext.evaluation.score.build_metrics`.
     """
     matches = contamination.find(references, contamination.texts(training))

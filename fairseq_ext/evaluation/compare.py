@@ -120,7 +120,7 @@ class Result:
 
     @property
     def tests(self) -> dict[str, str]:
-        """The significance tests that were applied: explanations from :data:`TESTS`, by name."""
+        """The explanations from :data:`TESTS` of the significance tests applied, by name."""
         differences = [row.scores["BLEU"].difference for row in self.systems]
         used = {difference.test for difference in differences if difference is not None}
         return {test: text for test, text in TESTS.items() if test in used}
@@ -223,9 +223,9 @@ def compare(
         latencies: latency of each system, by name.
 
     Raises:
-        ConfigError: two systems have the same name; the baseline is not among the systems; another
-            value is not allowed; or a name has a meaning in tables of translations, as ``a:tokens``
-            (the tokens of ``a``) and ``a@2`` (the second run of ``a``).
+        ConfigError: two systems have the same name; a name has a meaning in tables of translations
+            (``a:tokens`` for the tokens of ``a``, ``a@2`` for its second run); no system is named
+            ``baseline``; or another value is not allowed.
         DataError: files are unreadable, incomplete or of different lengths, or have SentencePiece
             pieces that ``undoing`` does not join.
         CheckpointError: a checkpoint is unreadable.
@@ -290,10 +290,7 @@ def compare(
         signatures[label] = f"{metric.signature}|bs:{samples}|seed:{seed}"
 
     def sample(line: int, scores: Mapping[str, str]) -> Sample:
-        """Make the sample of a line (from 0) of the test set.
-
-        ``scores`` has, for each system to show, a text to put after its name, such as its score.
-        """
+        """Return a sample of the test set; the ``scores`` are shown after the systems' names."""
         translations = {f"{name}{score}": texts[name][0][line] for name, score in scores.items()}
         return Sample(line + 1, sources[line] if sources else None, references[line], translations)
 
@@ -343,9 +340,10 @@ def _read(
 ) -> tuple[list[list[str]], Translations, list[str] | None]:
     """Read a system's translations, and check them against the references.
 
-    Return the text of each run, the translations as a table stores them, and the source lines (None
-    if the files lack them). ``undo`` turns tokens into text, and ``reference`` names the file of
-    ``references`` in messages. Raise DataError if line counts differ, or subword pieces remain.
+    Return the text of each run, the translations as they are stored in a table, and the source
+    lines (None if the files lack them). ``undo`` turns tokens into text. Messages name
+    ``reference``, the file of ``references``. Raise DataError if line counts differ, or subword
+    pieces remain.
     """
     names, tokens, sources = list(map(str, system.generated)), None, None
     if system.plain:
@@ -386,10 +384,7 @@ def _plain_sources(
 
 
 def generation_speed(generated: str | Path) -> float | None:
-    """Read the tokens per second that fairseq-generate reports; return None without a report.
-
-    The report is a line of ``generated`` or of a log beside it, such as ``generated.txt.log``.
-    """
+    """Return the tokens per second that ``generated`` or the log beside it reports, else None."""
     for path in (Path(generated), Path(f"{generated}.log")):
         if path.is_file():
             speeds = CLOSING.findall(path.read_text(encoding="utf-8", errors="replace"))
@@ -401,8 +396,8 @@ def generation_speed(generated: str | Path) -> float | None:
 def _facts(system: System) -> dict[str, Any]:
     """Read a system's size, updates and speeds from its files; return fields of :class:`Measured`.
 
-    The log's number of parameters is preferred to the checkpoint's, because it is exact. The
-    checkpoint's number of updates is preferred to the log's.
+    The number of parameters is the log's, which is exact, or else the checkpoint's. The number of
+    updates is the checkpoint's, or else the log's.
     """
     facts: dict[str, Any] = {}
     if not (system.plain or system.table):

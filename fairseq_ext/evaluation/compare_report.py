@@ -175,10 +175,7 @@ def rows(result: Result) -> list[list[str]]:
 
 
 def numbers(result: Result) -> list[list[Any]]:
-    """Return the main table as unrounded numbers: the heading, then a row for each system.
-
-    A missing value is None. Columns without any value are left out.
-    """
+    """Return the main table like :func:`rows`, but with unrounded numbers, and None for missing."""
     table = []
     for row in result.systems:
         cells: dict[str, Any] = {"system": row.name, "runs": row.scores["BLEU"].runs}

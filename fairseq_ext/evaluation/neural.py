@@ -177,11 +177,8 @@ def opened(
 ) -> Iterator[dict[str, NeuralMetric]]:
     """Yield neural metrics by their names in tables; end their processes after the ``with`` block.
 
-    The name is ``COMET`` or, if there are several metrics, ``COMET MODEL``. The arguments are as
-    for :class:`NeuralMetric`.
-
-    Raises:
-        ConfigError: two metrics have the same name.
+    A name is ``COMET`` or, if there are several metrics, ``COMET MODEL``. Raise ConfigError if two
+    metrics have the same name. The arguments are as for :class:`NeuralMetric`.
     """
     with ExitStack() as stack:
         metrics = {}

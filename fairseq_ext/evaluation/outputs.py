@@ -55,7 +55,7 @@ class Sentence:
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """Read the lines of a UTF-8 text file, plain or compressed, split at ``\\n`` only."""
+    """Read the lines of a UTF-8 text file, plain or compressed, split at line feeds only."""
     return [line for _, line in lines(Path(path))]
 
 
@@ -64,12 +64,11 @@ def read_generated(
 ) -> list[Sentence]:
     """Read every sentence of an output of ``fairseq-generate``, sorted by sentence number.
 
-    ``generated`` is a file with fairseq-generate's standard output, its ``generate-SUBSET.txt`` or,
-    with ``--num-shards``, the files of all shards. ``expected`` is the number of sentences. If it
-    is None, sentences that are missing at the end are not noticed.
+    ``generated`` is a file with the standard output, a file ``generate-SUBSET.txt``, or the list of
+    such files of all shards (``--num-shards``). ``expected`` is the number of sentences. If it is
+    None, sentences that are missing at the end are not noticed.
 
-    Raises:
-        DataError: a line is malformed, a sentence occurs twice, or sentences are missing.
+    Raise DataError if a line is malformed, a sentence occurs twice, or sentences are missing.
     """
     paths = [generated] if isinstance(generated, str | Path) else generated
     sentences: dict[int, Sentence] = {}
@@ -90,7 +89,7 @@ def read_generated(
 
 
 def names_of(generated: str | Path | Sequence[str | Path]) -> str:
-    """Return the paths of an output in the form "a`, `b"; messages add the outer backticks."""
+    """Join an output's paths to "a`, `b", which messages put between two backticks."""
     paths = [generated] if isinstance(generated, str | Path) else generated
     return "`, `".join(map(str, paths))
 

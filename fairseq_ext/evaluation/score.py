@@ -1,8 +1,8 @@
 """Compute BLEU and chrF with sacrebleu, with the signatures that make them comparable.
 
-Comparable scores need detokenized text, which sacrebleu tokenizes itself (Post 2018, "A
-Call for Clarity in Reporting BLEU Scores"). Papers of 2014 to 2020 mostly report BLEU on their
-own tokens (``multi-bleu.perl``). This module computes that BLEU, too, under another name.
+Comparable scores need detokenized text, which sacrebleu tokenizes itself (Post 2018, "A Call for
+Clarity in Reporting BLEU Scores"). Papers of 2014 to 2020 mostly report BLEU on their own tokens
+(``multi-bleu.perl``). This module computes that BLEU, too, under another name.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ def choose_tokenizer(
 ) -> str:
     """Return the name of BLEU's tokenizer: ``requested``, or the tokenizer of the language.
 
-    The language is the first of ``languages`` that is neither None nor empty. Without one, and for
-    most languages, the result is ``13a``, or ``char`` for text with the Ethiopic word separator.
+    The language is the first in ``languages`` that is not None or empty. For most languages, and
+    without a language, the tokenizer is ``13a``, or ``char`` for text with the Ethiopic word
+    separator.
 
     Raises:
         ConfigError: sacrebleu has no tokenizer ``requested``.
@@ -86,11 +87,8 @@ def choose_tokenizer(
 def build_bleu(tokenizer: str = USUAL, metric: str | None = None, **options: Any) -> Any:
     """Build sacrebleu's BLEU with a tokenizer; ``options`` are further arguments of ``BLEU``.
 
-    The error message names ``metric``, the value of ``--metric`` that needs this tokenizer; it is
-    None if ``--tokenize`` or the language chose the tokenizer.
-
-    Raises:
-        EnvironmentProblem: the tokenizer's library or its files are missing.
+    Raise EnvironmentProblem if the tokenizer's library or its files are missing. Its message names
+    ``metric``, the value of ``--metric`` that needs the tokenizer, or else ``--tokenize``.
     """
     from sacrebleu.metrics import BLEU
 
@@ -119,8 +117,8 @@ def build_metrics(
 ) -> dict[str, Any]:
     """Build sacrebleu's BLEU (mixed case), chrF2 and further metrics, by their names in tables.
 
-    ``tokenizer`` is sacrebleu's tokenizer for BLEU. ``extra_metrics`` names the further metrics by
-    keys of :data:`TEXT_METRICS`. The metrics hold the references, so call
+    ``tokenizer`` is sacrebleu's tokenizer for BLEU. ``extra_metrics`` has keys of
+    :data:`TEXT_METRICS`. The metrics hold the references, so call
     ``metric.corpus_score(translations, None)``.
     """
     from sacrebleu.metrics import CHRF, TER
@@ -153,9 +151,9 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Scor
 def split_compounds(tokens: str) -> str:
     """Make hyphens in words tokens of their own: ``Rad-Tour`` gives ``Rad ##AT##-##AT## Tour``.
 
-    Vaswani et al. 2017 and later papers on WMT14 English–German do so to translation and reference
-    before they compute BLEU. This raises BLEU by about half a point. As in their scripts, matches
-    do not overlap: in ``a-b-c``, only the first hyphen becomes a token.
+    Vaswani et al. 2017 and later papers on WMT14 English–German do so to translation and reference,
+    which raises BLEU by about half a point. As in their scripts, matches do not overlap: in
+    ``a-b-c``, only the first hyphen becomes a token.
     """
     return HYPHEN.sub(r"\1 ##AT##-##AT## \2", tokens)
 
@@ -207,8 +205,8 @@ def score_generated(
 ) -> list[Score]:
     """Score the best hypotheses in an output of ``fairseq-generate``.
 
-    Subword pieces are joined. Tokenized BLEU compares with ``tokenized_reference`` or, if this is
-    None, with the T lines (the targets) of the output, or else is left out. In T lines,
+    Subword pieces are joined. The reference of tokenized BLEU is ``tokenized_reference`` or else
+    the T lines (targets) of the output; if both are missing, this score is left out. In T lines,
     fairseq writes a word outside the target dictionary as ``<<unk>>``, which no hypothesis matches.
 
     Args:
@@ -293,10 +291,10 @@ def as_table(scores: Sequence[Score]) -> str:
 def test_set_reference(test_set: Path, pair: str | None) -> Path:
     """Return the reference file of a test set, either the user's file or sacrebleu's.
 
-    ``test_set`` is a file or, if it does not exist and has neither an ending nor a leading slash,
-    the name of a test set of sacrebleu, such as ``wmt14/full``. A name also needs a language
-    ``pair``, such as ``en-de``. sacrebleu downloads to ``~/.sacrebleu``, or to the folder that the
-    environment variable ``SACREBLEU`` names.
+    ``test_set`` is the path of a file, or the name of a test set of sacrebleu, such as
+    ``wmt14/full``. A path that does not exist counts as a name if it has no ending and no leading
+    slash. A name also needs a language ``pair``, such as ``en-de``. sacrebleu downloads to
+    ``~/.sacrebleu``, or to the folder that the environment variable ``SACREBLEU`` names.
 
     Raises:
         ConfigError: the test set does not have the ``pair``.
@@ -337,9 +335,8 @@ def test_set_reference(test_set: Path, pair: str | None) -> Path:
 def plain_lines(path: str | Path) -> list[str]:
     """Return the lines of a text file.
 
-    Raises:
-        DataError: the file is not plain text, or fairseq and sacrebleu would split it into
-            different lines.
+    Raise DataError if the file is not plain text, or fairseq and sacrebleu would split it into
+    different lines.
     """
     checks.check_text(path, empty_lines=True, max_tokens=None)
     return outputs.read_lines(path)
@@ -348,9 +345,8 @@ def plain_lines(path: str | Path) -> list[str]:
 def read_sources(path: str | Path | None, expected: int) -> list[str]:
     """Read the source text for a neural metric.
 
-    Raises:
-        DataError: ``path`` is None, the text does not have the ``expected`` number of lines, or it
-            has subword pieces.
+    Raise DataError if ``path`` is None, or the text has subword pieces or not the ``expected``
+    number of lines.
     """
     if path is None:
         raise DataError(f"A neural metric uses the source too. {SOURCE_CURE}")
@@ -369,11 +365,9 @@ def generated_sources(
 ) -> list[str]:
     """Turn the sources (S lines) of an output of ``fairseq-generate`` into text.
 
-    ``undoing`` is the converter of tokens to text. ``path`` names the output in messages.
-
-    Raises:
-        DataError: a source is missing or has ``<unk>``, the text still has subword pieces, or
-            ``undoing`` should detokenize, but does not know the source language.
+    ``undoing`` is the converter of tokens to text. ``path`` names the output in messages. Raise
+    DataError if a source is missing or has ``<unk>``, the text still has subword pieces, or
+    ``undoing`` should detokenize, but does not know the source language.
     """
     lines = []
     for sentence in sentences:
@@ -423,8 +417,7 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
     there. For the JSON of ``score``, it must be None.
 
     Raises:
-        ConfigError: the comparison lacks the system, or ``score`` wrote the file and ``system`` is
-            not None.
+        ConfigError: ``system`` is not one of the systems, or is missing or set against these rules.
         DataError: neither command wrote the file.
     """
     content = read_json(path)

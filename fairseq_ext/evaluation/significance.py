@@ -235,8 +235,8 @@ def bootstrap_p(differences: np.ndarray, measured: float) -> float:
     difference is farther from the mean than ``measured`` is from zero. So it is never 0 (Davison
     and Hinkley 1997, section 4.2). If ``measured`` is 0, the result is 1.
 
-    sacrebleu's p is about half as large if all differences have the same sign. Like a script of
-    Moses, it takes absolute values before it subtracts the mean, and so counts only one direction.
+    sacrebleu takes absolute values before it subtracts the mean, and so counts only one direction:
+    its p is about half as large if all differences have the same sign.
     """
     if not measured:
         return 1.0
@@ -343,8 +343,7 @@ def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple
 def chosen_seed() -> str:
     """Return the bootstrap's seed, a number or ``none``, from ``SACREBLEU_SEED`` or by default.
 
-    Raises:
-        ConfigError: ``SACREBLEU_SEED`` is neither a number nor ``none``.
+    Raise ConfigError if ``SACREBLEU_SEED`` is neither.
     """
     seed = os.environ.get("SACREBLEU_SEED", SEED).lower()
     if seed != "none" and not (seed.isascii() and seed.isdigit()):

@@ -126,8 +126,7 @@ def write_table(path: Path, systems: Mapping[str, Translations]) -> None:
 def read_table(path: str | Path) -> dict[str, Translations]:
     """Read and check a table of translations; return the translations by system.
 
-    Raises:
-        DataError: the text is not such a table, or a system's columns have different endings.
+    Raise DataError if it is not such a table, or a system's columns have different endings.
     """
     limit = csv.field_size_limit()  # it holds for all readers in the process, so it is restored
     try:

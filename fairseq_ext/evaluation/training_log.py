@@ -48,10 +48,8 @@ def read_log(path: str | Path) -> Curves:
     The formats ``--log-format json``, ``simple`` and ``tqdm`` are supported. A resumed run may log
     an update twice; the later line counts. Training values are read from the lines that are logged
     every ``--log-interval`` updates or, if a log lacks such lines, from the averages of epochs.
-    Validation values are read for the subset called ``valid``.
-
-    Raises:
-        DataError: the log has no losses.
+    Validation values are read for the subset called ``valid``. Raise DataError if there are no
+    losses.
     """
     kinds: defaultdict[str, dict[str, Points]] = defaultdict(dict)
     for line in complete_lines(read_text(path)):
@@ -69,9 +67,9 @@ def read_log(path: str | Path) -> Curves:
 
 
 def complete_lines(log: str) -> list[str]:
-    """Return the lines of a log, but drop a last line that may end in the middle of a number.
+    """Return the lines of a log, without a last line that may end in the middle of a number.
 
-    A last line without a line feed is kept only if it ends in ``}``, as a complete JSON does.
+    A last line without a line feed stays if it ends in ``}``, as complete JSON does.
     """
     *lines, last = [line.removesuffix("\r") for line in log.split("\n")]
     return [*lines, last] if last.endswith("}") else lines
@@ -136,8 +134,7 @@ def read_training(log: str) -> Training:
     tokens and seconds cover only the updates in this log, but ``updates`` counts from the first. If
     the log does not say at which update it begins, tokens and seconds leave out its first epoch.
 
-    Raises:
-        DataError: the log has no finished epoch, or lacks the number of parameters.
+    Raise DataError if the log has no finished epoch, or lacks the number of parameters.
     """
     parameters = PARAMETERS.search(log)
     epochs: dict[float, dict[str, float]] = {}
