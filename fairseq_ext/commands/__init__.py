@@ -5,12 +5,12 @@ function ``add(commands)`` adds a parser, and sets the parser's default ``run``:
 takes the parsed arguments, and may return an exit status. So that ``--help`` is fast, only ``run``
 imports more than argparse and the like.
 
-``MODULES`` names the module of each subcommand that has none of its own. There the function
+``MODULES`` names the modules that several subcommands share. In such a module, the function
 ``add_NAME`` adds the subcommand NAME.
 
-An architecture keeps its own subcommands in its folder ``commands``. The architecture's
-``__init__.py`` lists them in ``COMMANDS``, which has the form of ``GROUPS``, and its pictures for
-``plot`` in ``PICTURES``.
+An architecture keeps its own subcommands in its folder ``commands``. Its own ``__init__.py`` lists
+them in ``COMMANDS``, which has the form of ``GROUPS``, and its pictures for ``plot`` in
+``PICTURES``.
 """
 
 import argparse

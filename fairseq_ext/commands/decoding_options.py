@@ -169,10 +169,10 @@ def chosen_codec(
 ) -> TextCodec:
     """Make the codec, which turns a line of text into tokens and a line of tokens into text.
 
-    The first ``text.json`` in ``folders``, if there is one, gives the steps, and each of the
-    ``options`` that is set replaces a step. If ``constraints`` is True, a line may have constraints
-    after the source: target texts, separated by tabs. Raise ConfigError for ``--keep-tokens`` if no
-    step makes Moses tokens.
+    The steps are those of the first ``text.json`` in ``folders``, but each of the ``options`` that
+    is set replaces a step. With ``constraints``, a line may have target texts after the source,
+    separated by tabs, that its translation must contain. Raise ConfigError for ``--keep-tokens`` if
+    no step makes Moses tokens.
     """
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text import pipeline

@@ -55,7 +55,7 @@ class ReferenceOptions:
 
 @dataclass(frozen=True)
 class TokenizerOptions:
-    """The option for BLEU's tokenizer, and those whose language chooses the default."""
+    """The option for BLEU's tokenizer, and options whose target language decides its default."""
 
     tokenize: str | None = option(
         None,
@@ -72,10 +72,10 @@ class TokenizerOptions:
     ) -> str:
         """Return the name of sacrebleu's tokenizer: ``--tokenize``, or the target language's.
 
-        The target language comes from ``-l``, or else from ``--detokenize``, ``undoing`` or the
-        ending of the reference file ``path``. ``undoing`` has the objects that turn the systems'
-        translations into text. :func:`~fairseq_ext.evaluation.score.choose_tokenizer` reads
-        ``references`` if the language has no tokenizer of its own.
+        The target language is that of ``-l``, ``--detokenize``, ``undoing`` (the objects that turn
+        the systems' translations into text) or the ending of the reference file ``path``: the first
+        that is known. If the language has no tokenizer of its own, the ``references`` decide, as in
+        :func:`~fairseq_ext.evaluation.score.choose_tokenizer`.
         """
         from fairseq_ext.evaluation.score import choose_tokenizer
 
@@ -102,13 +102,13 @@ class ProcessOptions:
         settings = {"python": self.metric_python, "batch_size": self.metric_batch_size}
         return {name: value for name, value in settings.items() if value is not None}
 
-    def refuse_without(self, metric: str) -> None:
-        """Raise ConfigError if an option of the metric's process is set.
+    def require_unset(self, partner: str) -> None:
+        """Raise ConfigError if one of these options is set, because ``partner`` is missing.
 
-        ``metric`` is the missing option that needs a process, such as ``--metric comet:MODEL``.
+        ``partner`` is an option that starts the process, such as ``--metric comet:MODEL``.
         """
         for name in specified(self, ("metric_python", "metric_batch_size")):
-            raise ConfigError(f"`{flag(name)}` goes with `{metric}`, which is missing.")
+            raise ConfigError(f"`{flag(name)}` goes with `{partner}`, which is missing.")
 
 
 @dataclass(frozen=True)
@@ -143,16 +143,16 @@ class MetricOptions:
     def source_path(self, reference: ReferenceOptions, latency: bool = False) -> Path | None:
         """Return the file with the source sentences: ``--source``, or the source of the test set.
 
-        Return None if there is no such file, or if neither a neural metric nor a measurement of
-        ``latency`` needs it. Raise ConfigError for an unknown metric, or if options of neural
-        metrics are set but no neural metric is.
+        Return None if there is no such file, or if nothing needs it: no neural metric, and no
+        measurement of ``latency``. Raise ConfigError for an unknown metric, or for options of
+        neural metrics without such a metric.
         """
         from fairseq_ext.evaluation.score import TEXT_METRICS
 
         if unknown := [name for name in self.text_metrics if name not in TEXT_METRICS]:
             raise wrong_value("--metric", f"{', '.join(TEXT_METRICS)} or comet:MODEL", unknown[0])
         if not self.neural:
-            self.process.refuse_without("--metric comet:MODEL")
+            self.process.require_unset("--metric comet:MODEL")
             if self.source is not None and not latency:
                 raise ConfigError("`--source` goes with `--metric comet:MODEL`, which is missing.")
             if not latency:
@@ -201,10 +201,11 @@ class UndoingOptions:
     def undoing(self, generated: Sequence[Path], subwords: str = "joined") -> Postprocessor:
         """Return the object that turns one system's translations into text.
 
-        ``generated`` has the system's outputs of fairseq-generate; the ``text.json`` of any counts
-        for all. Without ``text.json`` and options, ``subwords`` decides: ``joined`` joins
-        subword-nmt's pieces, ``none`` leaves all tokens as they are. Raise ConfigError if the
-        ``text.json`` of two outputs differ, or options contradict each other.
+        ``generated`` has the system's outputs of fairseq-generate; if one output has a
+        ``text.json``, this file counts for all. Without ``text.json`` and options, ``subwords``
+        decides: ``joined`` joins subword-nmt's pieces, ``none`` leaves all tokens as they are.
+        Raise ConfigError if the ``text.json`` of two outputs differ, or options contradict each
+        other.
         """
         from fairseq_ext.text.generated import Postprocessor, find
         from fairseq_ext.text.pipeline import Pipeline

@@ -122,7 +122,7 @@ def _mbr(args: argparse.Namespace) -> None:
 
     neural = mbr.is_neural(request.utility)
     if not neural:
-        request.process.refuse_without("--utility comet:MODEL")
+        request.process.require_unset("--utility comet:MODEL")
     undoing = request.texts.undoing(request.generated, "none")
     settings = request.process.settings() if neural else {}
     if request.tokenizer.tokenize is not None and request.utility != "bleu":

@@ -69,9 +69,9 @@ def serve(settings: Settings) -> int:
 
 
 def _splits(settings: Settings) -> bool:
-    """Return ``--split-sentences`` or, if it is not given, whether sentence-splitter is installed.
+    """Return the value of ``--split-sentences``, or its default.
 
-    If this package would decide but is missing, print a note.
+    The default is True if sentence-splitter is installed, or else False, with a printed note.
     """
     if settings.split_sentences is not None:
         return settings.split_sentences

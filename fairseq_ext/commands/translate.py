@@ -260,7 +260,8 @@ def _data_or_text(
 ) -> tuple[Path | None, Sequence[str] | None]:
     """Return the positional arguments as ``(data folder, None)`` or ``(None, lines of text)``.
 
-    Return two None if there are none; raise ConfigError if they are neither folder nor text.
+    Without arguments, return ``(None, None)``. Raise ConfigError if they are neither folder nor
+    text.
     """
     from fairseq_ext.checkpoints import bundle, published
 
@@ -494,9 +495,8 @@ def _files(request: Request) -> list[Path]:
 def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     """Describe what the translations depend on, for a manifest: files by checksum, and options.
 
-    Options that may differ between workers are left out: devices, memory, paths and --skip-long.
-    --skip-long cannot change a finished part: a worker that lacks this option stops at a line
-    that is too long, and does not finish the part.
+    Options that may differ between workers are left out: devices, memory, paths and --skip-long. A
+    worker without --skip-long stops at a line that is too long, so finished parts are the same.
     """
     values = dataclasses.asdict(request.search) | dataclasses.asdict(request.text)
     values |= {name: getattr(request, name) or None for name in OF_JOB}
