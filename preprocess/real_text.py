@@ -190,10 +190,7 @@ def splits(available: dict[str, Part]) -> dict[str, list[Part]]:
 
 
 def without_held_out(train: Sequence[Part], held_out: Sequence[Part]) -> list[Part]:
-    """Return the training parts, but leave out some pairs.
-
-    A pair is left out if a held-out pair has the same source or the same target.
-    """
+    """Return the training parts without pairs whose source or target is in a held-out pair."""
     pairs = [(plain(source), plain(target)) for part in held_out for source, target in part.pairs]
     sources, targets = ({pair[side] for pair in pairs} for side in (0, 1))
 

@@ -23,10 +23,7 @@ ABOUT = (
 
 
 def tagged(lines: Sequence[str]) -> str:
-    """Return sentences in the format of IWSLT's training file.
-
-    A talk begins with tags: address, keywords, number and title (the talk's first sentence).
-    """
+    """Return sentences in the format of IWSLT's training file, with tags about each talk."""
     text = []
     for number in range(0, len(lines), TALK):
         title, *rest = lines[number : number + TALK]

@@ -67,10 +67,7 @@ def locate(data: Path, name: str) -> Location:
 
 
 def rows(path: Path, columns: tuple[str, str], member: str | None = None) -> Iterator[SentencePair]:
-    """Yield the two named columns of every row, in the order of the file, with single spaces.
-
-    ``member`` is the name of the file in a ``.zip``.
-    """
+    """Yield the two named columns of every row, in the order of the file, with single spaces."""
     table = table_rows(path, member)
     heading = [name.strip() for name in next(table, (1, []))[1]]
     for name in columns:
@@ -93,8 +90,8 @@ def cut(total: int, fraction: Fraction, valid_fraction: Fraction) -> tuple[int, 
     """Return how many of ``total`` rows are for training, and how many after these for validation.
 
     The first ``fraction`` of all rows is used, and the last ``valid_fraction`` of the used rows is
-    for validation. Both numbers are rounded down, by exact arithmetic, but validation has at least
-    one row unless ``valid_fraction`` is 0.
+    for validation: at least one row, unless ``valid_fraction`` is 0. Both numbers are rounded down,
+    by exact arithmetic.
     """
     used = int(total * fraction)
     valid = max(1, int(used * valid_fraction)) if valid_fraction else 0
@@ -133,10 +130,7 @@ class Split:
         ]
 
     def complete(self, pairs: Iterable[SentencePair], name: str) -> Iterator[SentencePair]:
-        """Yield the pairs without an empty side, and count the others as dropped.
-
-        In the split ``test``, an empty side is an error.
-        """
+        """Yield pairs without an empty side; count others as dropped; refuse them in ``test``."""
         for number, pair in enumerate(pairs, 1):
             if all(pair):
                 yield pair
@@ -213,10 +207,7 @@ def convert(
 def write_manifest(
     args: argparse.Namespace, total: int, splits: dict[str, Split], inputs: set[Path]
 ) -> None:
-    """Write options, counts, and checksums of inputs and outputs to ``manifest.json``.
-
-    ``total`` is the number of rows in the training file.
-    """
+    """Write options, the ``total`` of training rows, counts and checksums to ``manifest.json``."""
     names = [f"{name}.{side}" for name in SPLITS for side in (args.src, args.tgt)]
     outputs = [args.out / folder / name for folder in ("text", "bpe") for name in names]
     outputs.append(args.out / "bpe" / "dict.txt")

@@ -3,8 +3,8 @@
 
     python recipes/finetune_flags.py BUNDLE
 
-A bundle is a shipped model. The flags are those of its options of architecture and task that differ
-from the defaults; use them with ``fairseq-train … --finetune-from-model BUNDLE``.
+A bundle is a shipped model. The flags are its options of architecture and task, as far as they
+differ from the defaults. Use them with ``fairseq-train … --finetune-from-model BUNDLE``.
 """
 
 import argparse
@@ -22,8 +22,7 @@ OF_THE_DATA = {"data", "source_lang", "target_lang"}
 def flags(path: str) -> Iterator[str]:
     """Yield the flags that make fairseq-train build the model of the bundle ``path``.
 
-    Raises:
-        ConfigError: an option is off in the bundle, but no flag can switch it off.
+    Raise ConfigError if an option is off in the bundle, but no flag can switch it off.
     """
     register()
     from fairseq import options

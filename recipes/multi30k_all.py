@@ -33,10 +33,10 @@ Row = dict[str, Any]
 def choose(folder: Path, rates: Sequence[str], updates: int) -> Row:
     """Choose the learning rate whose training has the lowest validation loss.
 
-    A system's ``folder`` has a training ``rate-R`` for each R of ``rates``. Its loss is that of its
-    last validation up to update ``updates``, even if it has trained further. Return the chosen
-    ``rate``, ``updates``, and ``losses``, a dict from each rate to its loss. Raise DataError if a
-    training has no such validation.
+    ``folder`` has a training ``rate-R`` for each R of ``rates``. The loss of a training is that of
+    its last validation up to update ``updates``. Return the chosen ``rate``, ``updates``, and
+    ``losses``, a dict from each rate to its loss. Raise DataError if a training has no such
+    validation.
     """
     losses = {}
     for rate in rates:
@@ -110,10 +110,7 @@ def table(rows: Sequence[Row], tests: Sequence[str]) -> list[list[str]]:
 
 
 def rates_table(grids: dict[str, Row]) -> list[list[str]]:
-    """Return a table of validation losses: a row for each system, a column for each rate.
-
-    The loss of each system's best rate is in bold.
-    """
+    """Return a table of validation losses, system by rate; the loss of the best rate is in bold."""
     rates = list(dict.fromkeys(rate for grid in grids.values() for rate in grid["losses"]))
     lines = [["system", *(f"rate {rate}" for rate in rates)]]
     for name, grid in grids.items():

@@ -30,7 +30,7 @@ def stage_seconds(folder: Path) -> dict[str, int]:
 def summary(
     scores: Sequence[dict], training: Training, seconds: dict[str, int]
 ) -> list[tuple[str, str, str]]:
-    """Return a run's table, with rows (name, figure, remark); ``scores`` is its ``scores.json``."""
+    """Return a run's table, with rows (name, value, remark); ``scores`` is its ``scores.json``."""
     speed = training.tokens_per_second
     return [
         *((score["name"], f"{score['value']:.2f}", score["signature"]) for score in scores),

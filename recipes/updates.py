@@ -17,7 +17,7 @@ def updates(pairs: int, batch_size: int, epochs: int) -> int:
     """Return the number of updates that fairseq does in ``epochs`` epochs.
 
     Each update is a batch of ``batch_size`` pairs, but the last batch of an epoch may be smaller.
-    The number is right only under these conditions:
+    The number is right under these conditions:
 
     - ``--required-batch-size-multiple 1``; else fairseq splits the last batch in two;
     - no ``--max-tokens``, ``--update-freq 1``, and one device;
@@ -30,8 +30,8 @@ def schedule(total: int, warmup: int, init_lr: float, lr: float, min_lr: float) 
     """Return flags for a linear warm-up, then a cosine from ``lr`` to ``min_lr`` at ``total``.
 
     The warm-up begins at ``init_lr`` and takes ``warmup`` updates. After ``total`` updates fairseq
-    restarts the cosine at ``lr`` times ``--lr-shrink``. The flags set this factor to
-    ``min_lr / lr``. So the restart begins at ``min_lr``, where the cosine ends.
+    restarts the cosine at ``lr`` times ``--lr-shrink``. The flags set this factor to ``min_lr /
+    lr``, so the restart begins where the cosine ends.
     """
     if not 0 <= warmup < total:
         raise ValueError(

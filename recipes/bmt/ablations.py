@@ -61,8 +61,7 @@ def read_model(name: str, folder: Path) -> Model:
 def finished(folder: Path, figure: str) -> dict[str, Path]:
     """Return ``{model: folder}`` for the finished models of a figure, in the order of its table.
 
-    ``figure`` is ``scale``, ``output`` or ``table1``. Raise DataError if no model but the float one
-    is finished.
+    Raise DataError if no model but the float one is finished.
     """
     prefix = "" if figure == "table1" else f"{figure}-"
     folders = {
@@ -122,7 +121,7 @@ def rows(models: list[Model], heading: str) -> list[tuple[str, ...]]:
 
 
 def with_switches(table: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Add two columns: each preset's parts with 1-bit weights, and with 1-bit activations."""
+    """Add two columns to Table 1: the parts with 1-bit weights, and with 1-bit activations."""
     heading, *presets = table
     kinds = ("weights", "activations")
     switches = {

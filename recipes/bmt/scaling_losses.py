@@ -104,8 +104,8 @@ def pairs(items: Sequence[str], label: str) -> list[tuple[str, str]]:
 def table(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure all models; return a row for each model on each split except the training split.
 
-    ``--train`` names the training split. A model's loss on this split is ``train_loss`` in all its
-    rows (None without ``--train``). Rows are sorted by dataset, family and size.
+    ``--train`` names the training split, whose loss is ``train_loss`` in all rows of a model (None
+    without ``--train``). Rows are sorted by dataset, family and size.
     """
     splits = dict(pairs(args.split, "`--split`"))
     if args.train is not None and args.train not in splits:

@@ -46,10 +46,7 @@ LAWS = {
 
 
 def rows(noise: float, seed: int = 1) -> list[dict[str, str | int | float]]:
-    """Return a row for each combination of 11 data sets, 2 families and 24 sizes of models.
-
-    ``noise`` is the standard deviation of the noise on the losses.
-    """
+    """Return a row for each data set, family and size; ``noise`` is a standard deviation."""
     generator = np.random.default_rng(seed)
     return [
         {
