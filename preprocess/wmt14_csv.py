@@ -130,7 +130,7 @@ class Split:
         ]
 
     def complete(self, pairs: Iterable[SentencePair], name: str) -> Iterator[SentencePair]:
-        """Yield pairs without an empty side; count others as dropped; refuse them in ``test``."""
+        """Yield pairs without an empty side, and count the others; in ``test``, refuse them."""
         for number, pair in enumerate(pairs, 1):
             if all(pair):
                 yield pair

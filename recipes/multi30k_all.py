@@ -78,10 +78,7 @@ def training_row(name: str, models: Path, patience: int) -> Row:
 
 
 def scores(folder: Path, data: Path, test: str, tgt: str) -> list[Row]:
-    """Score a training on the test set ``test``: BLEU and chrF on text, and BLEU on tokens.
-
-    ``folder`` is the folder of the training, and ``data`` the recipe's output folder.
-    """
+    """Score the training in ``folder`` on a test set of the recipe's output folder ``data``."""
     results = score_generated(
         folder / test / "generated.txt",
         data / "reference" / f"{test}.{tgt}",

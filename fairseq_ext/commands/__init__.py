@@ -59,10 +59,7 @@ def all_commands() -> list[Command]:
 
 
 def add_all(parser: Parser, only: str | None = None) -> None:
-    """Add every subcommand to a parser, and list them by group in its ``--help``.
-
-    If ``only`` is the name of a subcommand, add this subcommand alone.
-    """
+    """Add all subcommands, or ``only`` the named one, to a parser, by group in its ``--help``."""
     commands = all_commands()
     commands = [command for command in commands if command.name == only] or commands
     subparsers = parser.add_subparsers(

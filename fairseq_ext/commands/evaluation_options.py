@@ -204,7 +204,7 @@ class UndoingOptions:
         ``generated`` has the system's outputs of fairseq-generate; if one output has a
         ``text.json``, this file counts for all. Without ``text.json`` and options, ``subwords``
         decides: ``joined`` joins subword-nmt's pieces, ``none`` leaves all tokens as they are.
-        Raise ConfigError if the ``text.json`` of two outputs differ, or options contradict each
+        Raise ConfigError if two outputs have different ``text.json``, or options contradict each
         other.
         """
         from fairseq_ext.text.generated import Postprocessor, find

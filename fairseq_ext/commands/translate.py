@@ -260,8 +260,7 @@ def _data_or_text(
 ) -> tuple[Path | None, Sequence[str] | None]:
     """Return the positional arguments as ``(data folder, None)`` or ``(None, lines of text)``.
 
-    Without arguments, return ``(None, None)``. Raise ConfigError if they are neither folder nor
-    text.
+    Without arguments, return ``(None, None)``. Raise ConfigError for anything else.
     """
     from fairseq_ext.checkpoints import bundle, published
 

@@ -88,8 +88,8 @@ def _source(
 ) -> Source:
     """Build a source for the language pair ``pair``, such as ``de-en``.
 
-    ``pattern`` is the name of both files, with fields to fill in: {language}, such as ``de``, and
-    {side}, which is ``src`` or ``ref``.
+    ``pattern`` is the name of both files; {language} becomes ``de`` or ``en``, and {side} becomes
+    ``src`` or ``ref``.
     """
     src, tgt = pair.split("-")
     files = (pattern.format(side="src", language=src), pattern.format(side="ref", language=tgt))
@@ -103,7 +103,7 @@ def _newstest(year: int, pair: str) -> Source:
 
 
 def _newstest2014(code: str, pair: str) -> Source:
-    """Return the complete test set of WMT 2014; its files call the language pair ``code``."""
+    """Return the complete test set of WMT 2014; its file names have ``code`` for the languages."""
     pattern = f"test-full/newstest2014-{code}-{{side}}.{{language}}.sgm"
     return _source("newstest2014", pattern, pair, f"{STATMT}/wmt14/test-full.tgz", "segments")
 
@@ -136,7 +136,7 @@ LOWERCASED_FIRST = {
 
 
 def _multi30k(pattern: str) -> Corpus:
-    """Return Multi30k; NAME and {language} in the address ``pattern`` are split and language."""
+    """Return Multi30k; the address ``pattern`` has NAME for the split, and {language}."""
 
     def source(name: str) -> Source:
         return _source(name, pattern.replace("NAME", name), "en-de")

@@ -240,8 +240,6 @@ class TranslationOptions:
 
 @dataclass(frozen=True)
 class ContaminationOptions:
-    """Options to look for the sentences of a test set in training text."""
-
     test: Path = option(MISSING, "test set as plain text, one sentence per line", "test")
     training: Sequence[Path] = option(
         help="training text in the same language, plain or compressed", nargs="+"

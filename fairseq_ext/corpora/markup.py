@@ -93,8 +93,8 @@ def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
     """Remove the marks of keyboard shortcuts from both texts if each looks like a label.
 
     A label is short and has one mark. The marks stay if both texts have the same word with a mark
-    inside, such as ``my_name``: it is a name or part of an address. The exception is a pair of
-    labels that are equal and only this word, marked with ``&``, such as ``F&ormat``.
+    inside, such as ``my_name``: it is a name or part of an address. But ``&`` is removed if both
+    texts are only this word, such as ``F&ormat``.
     """
     if max(map(len, pair)) > 4 * SHORT:
         return pair

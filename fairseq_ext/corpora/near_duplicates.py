@@ -89,8 +89,7 @@ def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
     A sentence of ``length`` words has K skeletons, a column for each. The first leaves out no word.
     From :data:`ONE_WORD` words on, there is a skeleton without each word. From :data:`TWO_WORDS`
     words on, there is also a skeleton without each pair of words; in sentences of more than
-    ``longest`` words, only pairs of neighbours count. A place beyond the last word stands for no
-    word.
+    ``longest`` words, only pairs of neighbours count. A place beyond the end stands for no word.
     """
     places = [(length, length + 1)]
     if length >= ONE_WORD:

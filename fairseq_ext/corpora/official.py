@@ -138,8 +138,8 @@ class Preparation:
     def _encoder(self, source: Source) -> Encode:
         """Return the encoder that turns the sentences of a parallel text into tokens.
 
-        In development and test sets, which have ``<seg>`` elements, typographic apostrophes become
-        '. The papers' scripts do so too, and leave training text as it is.
+        Typographic apostrophes become straight in development and test sets (files with ``<seg>``
+        elements), but stay in training text, as in the papers' scripts.
         """
         corpus = self.corpus
         pipeline = Pipeline(

@@ -198,7 +198,7 @@ class SplitJob:
         return int(target < source)
 
     def hold(self, name: str) -> None:
-        """Choose key sentences for test and valid, and a pair for each; refuse a small corpus."""
+        """Choose key sentences for test and valid, and their pairs; refuse too small a corpus."""
         options, key = self.options, self.key
         held_count = options.valid + options.test
         best = np.empty(0, HELD)

@@ -93,10 +93,7 @@ def processes(workers: int | None) -> int:
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int
 ) -> Iterator[Result]:
-    """Yield the results of ``map(function, items)`` in order, computed by ``workers`` processes.
-
-    Only a few items are read ahead.
-    """
+    """Yield ``map(function, items)`` in order, from ``workers`` processes; read few items ahead."""
     if workers == 1:
         yield from map(function, items)
         return
@@ -133,8 +130,7 @@ class Encode:
     ) -> Iterator[tuple[str, str, str]]:
         """Yield ``(fate, source tokens, target tokens)`` of each pair.
 
-        The fate is ``kept``, or the reason to drop the pair. ``first`` is the number of the first
-        pair, for messages.
+        The fate is ``kept``, or the reason to drop the pair. Messages count pairs from ``first``.
         """
         to_source, to_target = _steps(self)
         checks = rules.checks(self.rules, (self.pipeline.src, self.pipeline.tgt))

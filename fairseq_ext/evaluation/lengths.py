@@ -153,10 +153,7 @@ def relative(scores: LengthScores, baseline: str) -> LengthScores:
 def plot_lengths(
     scores: LengthScores, output: str | Path, relative_to: str | None = None
 ) -> list[Path]:
-    """Plot each system's BLEU against source length; return the files written (picture, JSON).
-
-    If ``relative_to`` is given, this system's BLEU is subtracted, so that small differences show.
-    """
+    """Plot BLEU, or its gain over system ``relative_to``, by source length; return the files."""
     data, curves = asdict(scores), scores
     if relative_to is not None:
         curves = relative(scores, relative_to)

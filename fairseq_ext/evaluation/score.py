@@ -103,10 +103,7 @@ def build_bleu(tokenizer: str = USUAL, metric: str | None = None, **options: Any
 
 
 def count_units(lines: Sequence[str]) -> tuple[list[int], str]:
-    """Count the words of each line, or its characters if the text has no spaces between words.
-
-    Return the counts, and their unit: ``words`` or ``characters``.
-    """
+    """Return each line's number of words, or of characters if there are no spaces, and the unit."""
     if bleu_tokenizers.is_spaceless(lines):
         return [len("".join(line.split())) for line in lines], "characters"
     return [len(line.split()) for line in lines], "words"

@@ -48,8 +48,7 @@ def read_log(path: str | Path) -> Curves:
     The formats ``--log-format json``, ``simple`` and ``tqdm`` are supported. A resumed run may log
     an update twice; the later line counts. Training values are read from the lines that are logged
     every ``--log-interval`` updates or, if a log lacks such lines, from the averages of epochs.
-    Validation values are read for the subset called ``valid``. Raise DataError if there are no
-    losses.
+    Validation values are read for the subset ``valid``. Raise DataError if there is no loss.
     """
     kinds: defaultdict[str, dict[str, Points]] = defaultdict(dict)
     for line in complete_lines(read_text(path)):
@@ -67,10 +66,7 @@ def read_log(path: str | Path) -> Curves:
 
 
 def complete_lines(log: str) -> list[str]:
-    """Return the lines of a log, without a last line that may end in the middle of a number.
-
-    A last line without a line feed stays if it ends in ``}``, as complete JSON does.
-    """
+    """Return a log's lines; drop a last line that is cut off (no line feed, and no final ``}``)."""
     *lines, last = [line.removesuffix("\r") for line in log.split("\n")]
     return [*lines, last] if last.endswith("}") else lines
 

@@ -1,7 +1,6 @@
-"""The byte-level byte-pair encoding of GPT-2 and BART.
+"""The byte-level byte-pair encoding of GPT-2 and BART, by the library `tokenizers`.
 
-A line becomes the ids of its subword pieces, separated by spaces, as fairseq's ``--bpe gpt2``
-writes them. The `tokenizers` library does the work.
+A line becomes the ids of its subword pieces, separated by spaces, as in fairseq's ``--bpe gpt2``.
 """
 
 import re
@@ -48,10 +47,7 @@ class ByteBPE:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(lines))]
 
     def decode(self, symbols: Iterable[str]) -> str:
-        """Turn the decimal ids of pieces into text, with single spaces.
-
-        Symbols that are not the id of a piece of text, such as ``<unk>``, are skipped.
-        """
+        """Turn the decimal ids of pieces into text; skip other symbols, such as ``<unk>``."""
         ids = [int(symbol) for symbol in symbols if symbol.isdecimal() and len(symbol) < 10]
         text = self._tokenizer.decode([id_ for id_ in ids if id_ in self._known])
         return one_spaced(text)  # a model may generate a line feed

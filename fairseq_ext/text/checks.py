@@ -151,10 +151,7 @@ def _text(path: str | Path, kind: str = "file of merges") -> str:
 
 
 def _rows(text: str, row: str, path: str | Path, form: str) -> list[tuple[str, str]]:
-    """Match each line of a text with the regex ``row``; return the texts of its two groups.
-
-    Raise DataError, with a message that ends in ``is not {form}``, if a line does not match.
-    """
+    """Return the two groups of the regex ``row`` in each line of a text; refuse other lines."""
     rows = re.findall(rf"^{row}\r?$", text, re.MULTILINE)
     written = text.removesuffix("\n").split("\n") if text else []
     if len(rows) < len(written):

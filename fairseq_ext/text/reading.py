@@ -73,7 +73,8 @@ def opened(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
 
     The format is recognized by the file's first bytes, or else by the ending of its name.
     ``member`` names the file to read in a ``.zip`` with several. Raise DataError if the file or the
-    member is missing, damaged or compressed by zstd, or if a ``.zip`` leaves a choice.
+    member is missing, damaged or compressed by zstd, or a ``.zip`` has several files and ``member``
+    is None.
     """
     if not path.exists() or path.is_dir():
         raise DataError(f"`{path}` does not exist or is not a file; check the path.")

@@ -81,10 +81,7 @@ UNSPLIT = SentenceSplitter(lambda line: [line], "")
 
 
 def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
-    """Make a splitter for text in ``src`` that is translated to ``tgt``.
-
-    If the library has no abbreviations for ``src``, the English ones are used.
-    """
+    """Make a splitter for text translated from ``src`` to ``tgt``, by English rules if need be."""
     source, target = map(short_code, (src, tgt))
     joint = "" if target in UNSPACED else " "
     if source in UNSPACED:

@@ -221,9 +221,8 @@ def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[st
 def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
     """Learn at most ``merges`` merges from all texts together, and write them to ``codes``.
 
-    The result is that of ``subword-nmt learn-bpe`` on the concatenated texts. To save memory,
-    subword-nmt gets each word only once here, with its count. Raise DataError if there is nothing
-    to merge.
+    The result is that of ``subword-nmt learn-bpe``, which gets each word only once here, with its
+    count, to save memory. Raise DataError if there is nothing to merge.
     """
     from subword_nmt import learn_bpe as subword_nmt
     from tqdm import tqdm

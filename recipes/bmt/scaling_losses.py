@@ -69,10 +69,7 @@ def loss(
 def measure(
     checkpoint: Path, data: Path, splits: dict[str, str], max_tokens: int
 ) -> dict[str, Any]:
-    """Return a model's numbers of layers and parameters, and its loss on each split.
-
-    ``splits`` maps the name of each split in the table to fairseq's name for it.
-    """
+    """Return a model's sizes and losses; ``splits`` maps names of the table to fairseq's names."""
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(checkpoint)], arg_overrides={"data": str(data)}
     )

@@ -20,10 +20,7 @@ UNFINISHED = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "ini
 
 
 def tmx(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Yield the units of a TMX file that have both languages; refuse a file without such units.
-
-    If a unit has several texts in a language, the first is taken.
-    """
+    """Yield TMX units with the first text of each language; refuse a file without such units."""
     languages: dict[str, None] = {}
     pairs = 0
     for _, unit in elements(paths[0], "tu"):
@@ -67,7 +64,7 @@ def xliff(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def _attribute(surroundings: list[Element], *names: str) -> str:
-    """Return an attribute called one of ``names`` of the innermost element that has it, or ""."""
+    """Return the first attribute called one of ``names``, innermost element first, or ""."""
     values = (element.get(name) for element in reversed(surroundings) for name in names)
     return next((value for value in values if value is not None), "")
 

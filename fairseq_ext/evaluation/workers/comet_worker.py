@@ -31,10 +31,7 @@ DISTRIBUTION = "unbabel-comet"
 
 
 def checkpoint_of(model: str, comet: Any) -> tuple[Path, str]:
-    """Return the file with a COMET model's weights, downloaded if needed, and the model's name.
-
-    ``model`` is a path, or a name that the module ``comet`` can download.
-    """
+    """Return a COMET model's file of weights, downloaded if needed, and the model's name."""
     path = Path(model)
     if path.is_dir():
         path = path / "checkpoints" / "model.ckpt"
