@@ -103,10 +103,7 @@ class ProcessOptions:
         return {name: value for name, value in settings.items() if value is not None}
 
     def require_unset(self, partner: str) -> None:
-        """Raise ConfigError if one of these options is set, because ``partner`` is missing.
-
-        ``partner`` is an option that starts the process, such as ``--metric comet:MODEL``.
-        """
+        """Raise ConfigError if an option is set although its ``partner`` option is missing."""
         for name in specified(self, ("metric_python", "metric_batch_size")):
             raise ConfigError(f"`{flag(name)}` goes with `{partner}`, which is missing.")
 

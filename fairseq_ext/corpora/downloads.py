@@ -167,10 +167,7 @@ def _give_up(url: str, part: Part, error: Exception) -> None:
 
 
 def _attempt(url: str, part: Part) -> None:
-    """Request the bytes that are still missing, and append them to ``part``.
-
-    If the server sends the complete file instead, ``part`` begins anew.
-    """
+    """Append the bytes that ``part`` still lacks; begin anew if the server sends all of them."""
     request = urllib.request.Request(url, headers={"User-Agent": "fairseq-ext"})
     start, version = part.size, part.version or ""
     if start and version:

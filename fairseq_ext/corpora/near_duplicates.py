@@ -144,10 +144,7 @@ def mixed(values: np.ndarray) -> np.ndarray:
 
 
 def range_count(lengths: np.ndarray) -> int:
-    """Return the number of ranges into which to divide the fingerprints of sentences.
-
-    ``lengths`` ``[N]`` has each sentence's number of words.
-    """
+    """Return the number of ranges for the skeletons of sentences of ``lengths`` ``[N]`` words."""
     sizes, counts = np.unique(lengths, return_counts=True)
     skeleton_counts = [left_out_places(size).shape[1] for size in sizes.tolist()]
     return max(1, -(-int(counts @ np.array(skeleton_counts, np.int64)) // RANGE_SKELETONS))

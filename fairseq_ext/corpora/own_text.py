@@ -21,10 +21,8 @@ def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipelin
     """Return the pipeline to record in the ``text.json`` of a copy of a corpus.
 
     ``folder`` holds the corpus. The pipeline is that of the corpus's ``text.json``, or a new
-    pipeline if this file is missing. With ``tokenize``, Moses' tokenization is added to it.
-
-    Raises:
-        DataError: the corpus is in subwords, or ``tokenize`` is True for a text of tokens.
+    pipeline if this file is missing. With ``tokenize``, Moses' tokenization is added to it. Raise
+    DataError if the corpus is in subwords, or ``tokenize`` is True for a text of tokens.
     """
     text_pipeline = pipeline.load_towards(folder, src, tgt)
     if text_pipeline is None:
@@ -44,7 +42,7 @@ def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipelin
 
 
 def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> None:
-    """Copy each split's files into ``out``, as Moses tokens if asked, and write ``text.json``."""
+    """Copy each split's files into ``out``, with ``tokenize`` as tokens; write ``text.json``."""
     text_pipeline = chosen_pipeline(folder, src, tgt, tokenize)
     names = [f"{split}.{side}" for split in SPLITS for side in (src, tgt)]
     files.keep_inputs([folder / name for name in names], [out / name for name in names])

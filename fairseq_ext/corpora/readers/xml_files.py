@@ -20,7 +20,7 @@ UNFINISHED = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "ini
 
 
 def tmx(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Yield TMX units with the first text of each language; refuse a file without such units."""
+    """Yield the first texts in the two languages of each TMX unit; refuse a file without any."""
     languages: dict[str, None] = {}
     pairs = 0
     for _, unit in elements(paths[0], "tu"):
