@@ -53,7 +53,7 @@ def test_like_fairseqs_generator(name: str, device: str):
     """All hypotheses, of sentences together in a batch, with scores and alignments."""
     model, task = sharpened(name)
     rules = Rules(beam=3, max_len_b=18, attention=True)
-    ours = executor_of(model, task, device, every=3).translate(SENTENCES, rules)
+    ours = executor_of(model, task, device, check_interval=3).translate(SENTENCES, rules)
     theirs = fairseqs(model, task, SENTENCES, beam_size=3, max_len_b=18)
     assert_same(ours, theirs, attention=True)
 
@@ -77,7 +77,7 @@ RULES = [
 def test_like_the_native_engine(name: str, prefixes: list[list[int]] | None):
     """Every rule, also with prefixes of several lengths and of a whole translation."""
     model, task = sharpened(name)
-    executor, worker = executor_of(model, task, every=2), worker_of(model, task)
+    executor, worker = executor_of(model, task, check_interval=2), worker_of(model, task)
     for rules in RULES:
         if prefixes is None or rules.max_len_b != 40:
             translations = executor.translate(SENTENCES, rules, prefixes)

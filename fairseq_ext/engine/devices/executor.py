@@ -292,7 +292,7 @@ class Executor:
     Capturing a step (:func:`captured`) takes long. So a step is captured only when its sizes are
     needed for the second time.
 
-    Each time after ``every`` steps, the search waits for the device to say which sentences are
+    After each ``check_interval`` steps, the search waits for the device to say which sentences are
     finished. None stands for 1 on a CPU and 4 on other devices.
     """
 
@@ -301,13 +301,13 @@ class Executor:
         program: Program,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
-        every: int | None = None,
+        check_interval: int | None = None,
     ) -> None:
         self._model = Model(program, device, dtype)
         tables, output = program.source_tables, program.outputs[0].weight
         self._source_vocabulary = min(len(program.matrices[table].values) for table in tables)
         self._target_vocabulary = len(program.matrices[output].values)
-        self._every = every or (1 if device.type == "cpu" else 4)
+        self._check_interval = check_interval or (1 if device.type == "cpu" else 4)
         self._stages: dict[tuple[Rules, Sizes], Stage] = {}
         self._free = threading.Lock()
 
@@ -337,7 +337,7 @@ class Executor:
         translations: list[list[Hypothesis]] = [[] for _ in sentences]
         places, steps = list(range(len(sentences))), 0
         while places:
-            for _ in range(self._every):
+            for _ in range(self._check_interval):
                 if steps + 2 > stage.sizes.steps:
                     larger = stage.sizes._replace(steps=2 * stage.sizes.steps)
                     stage = self._moved(stage, larger, range(len(places)))
