@@ -96,7 +96,8 @@ def add_stage(model: nn.Module, cfg: Any, selection: switches.Switches) -> None:
         if layer or products:
             layers.append(module)
     fewest = 3 if selection.activations else 2 if selection.weights else 1
-    model.binary_stage = stages.Stage(layers, stages.lengths(cfg.stage_updates, fewest))
+    updates = stages.parse_stage_updates(cfg.stage_updates, fewest)
+    model.binary_stage = stages.Stage(layers, updates)
 
 
 def binarize_model(model: BaseFairseqModel, cfg: configuration.BinaryOptions) -> None:

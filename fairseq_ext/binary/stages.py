@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 NAMES = ("float", "binary weights", "binary weights and activations")
 
 
-def lengths(text: str, fewest: int = 1) -> list[int]:
+def parse_stage_updates(text: str, fewest: int = 1) -> list[int]:
     """Parse ``--stage-updates`` into the number of updates in each stage; [] if ``text`` is empty.
 
     ``fewest`` is the least allowed number of stages: 2 for binary weights, 3 for binary
@@ -77,7 +77,7 @@ class Stage(nn.Module):
     model computed, even at the boundary of two stages, with ``--reset-optimizer``, and in
     fine-tuning.
 
-    ``layers`` are the binary layers, ``stages`` the result of :func:`lengths`. If ``stages`` is
+    ``layers`` are the binary layers, ``stages`` the result of :func:`parse_stage_updates`. If it is
     empty, everything is binary from the start.
     """
 
@@ -188,7 +188,7 @@ class StagedCosine(FairseqLRScheduler):
 
     def __init__(self, cfg: StagedCosineConfig, optimizer: FairseqOptimizer) -> None:
         super().__init__(cfg, optimizer)
-        self.stage_updates = lengths(cfg.stage_updates) or [cfg.max_update]
+        self.stage_updates = parse_stage_updates(cfg.stage_updates) or [cfg.max_update]
         shortest = min((n for n in self.stage_updates if n), default=0)
         if shortest < 1:
             raise ConfigError(
