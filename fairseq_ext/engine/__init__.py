@@ -7,9 +7,9 @@ A *program* (:mod:`~fairseq_ext.engine.program`) is a list of operations that co
 - :mod:`~fairseq_ext.engine.library` runs programs on the *machine*, the interpreter in ``native/``.
 - :mod:`~fairseq_ext.engine.devices` runs programs in torch instead, for example on a GPU.
 
-A bundle (:mod:`fairseq_ext.model.program_file`) is a trained model in files: a program, named
-weights, and recipes. A recipe (:mod:`~fairseq_ext.engine.recipes`) says how to compute an array of
-the program from the weights, which :mod:`~fairseq_ext.engine.tensors` reads.
+A bundle (:mod:`fairseq_ext.model.program_file`) stores a trained model as a program, named weights
+(:mod:`~fairseq_ext.engine.tensors`) and recipes (:mod:`~fairseq_ext.engine.recipes`). A recipe says
+how to compute an array of the program from the weights.
 """
 
 BEGIN, PAD, END, UNKNOWN = SPECIAL = range(4)

@@ -96,9 +96,8 @@ def compiler_of(
 ) -> Callable:
     """Return the compiler in ``table`` for the class of a module, or for its nearest base class.
 
-    Raises:
-        ConfigError: ``table`` has no such class, or code outside this package overrides a method in
-            ``methods`` of this class.
+    Raise ConfigError if there is none, or if code outside this package overrides one of ``methods``
+    of this class.
     """
     for kind in type(module).__mro__:
         if kind in table:
@@ -120,9 +119,9 @@ def require(condition: bool, feature: str) -> None:
 
 
 def require_unchanged(module: nn.Module, base: type, names: Sequence[str] = METHODS) -> None:
-    """Raise ConfigError if a module overrides methods of the class ``base``.
+    """Raise ConfigError if a module overrides one of the methods ``names`` of the class ``base``.
 
-    ``names`` are the methods to check. Methods that this package defines are allowed.
+    Methods that this package defines are allowed.
     """
     for name in names:
         method = _method(module, name)
@@ -133,9 +132,9 @@ def require_unchanged(module: nn.Module, base: type, names: Sequence[str] = METH
 def require_no_additions(model: nn.Module) -> None:
     """Raise ConfigError if a model has code that its program would leave out.
 
-    Such code is a parametrization, a hook, or a method such as ``forward`` (one of ``METHODS``)
-    from outside torch, fairseq, apex and this package. Only quant_noise's hooks are allowed,
-    because they do nothing outside training.
+    Such code is a hook, a parametrization, or a method from outside torch, fairseq, apex and this
+    package. Only the methods in ``METHODS``, such as ``forward``, are checked. The hooks of
+    quant_noise are allowed, because they do nothing outside training.
     """
     for module in model.modules():
         name = type(module).__name__
@@ -160,11 +159,7 @@ def _package(method: Any) -> str | None:
 
 
 def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None:
-    """Raise CheckpointError if a number in ``matrices`` is infinite or NaN.
-
-    The message names a parameter of ``model`` that has such a number. Without this check, plausible
-    translations could hide the fault.
-    """
+    """Raise CheckpointError, which names a parameter of ``model``, if a number is not finite."""
     arrays = (matrix.levels if isinstance(matrix, Signs) else matrix.values for matrix in matrices)
     if all(np.isfinite(array).all() for array in arrays):
         return
@@ -190,10 +185,7 @@ def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **options: Any) 
 
 
 def joined(layers: list[Any], x: Columns, program: Writer) -> list[Columns]:
-    """Compile linear layers that all read ``x``; return the columns of each result.
-
-    If all are ``nn.Linear``, one matrix product computes all results.
-    """
+    """Compile linear layers that all read ``x``, by one product if possible; return all results."""
     if any(compiler_of(PRODUCTS, layer) is not plain_linear for layer in layers):
         return [linear(layer, x, program) for layer in layers]
     weights = program.derive("rows", *(program.array(layer.weight) for layer in layers))
@@ -203,10 +195,7 @@ def joined(layers: list[Any], x: Columns, program: Writer) -> list[Columns]:
 
 
 def norm(layer: Any, x: Columns, program: Writer, groups: int = 1) -> Columns:
-    """Compile a layer norm of each of ``groups`` equal parts of a row.
-
-    If ``layer`` is None or ``nn.Identity``, return ``x``.
-    """
+    """Compile the layer norm ``layer`` (None: none) of each of ``groups`` equal parts of a row."""
     if layer is None or isinstance(layer, nn.Identity):
         return x
     gain, bias = program.parameters(layer)
@@ -286,8 +275,7 @@ def transformer_layer(layer: Any, x: Columns, source: Columns, program: Writer) 
 def residual(layer: Any, name: str, x: Columns, source: Columns, program: Writer) -> Columns:
     """Compile ``LN(x + Attention(x))``, or ``x + Attention(LN(x))`` for ``normalize_before``.
 
-    ``name`` is the attention's name in the layer, ``self_attn`` or ``encoder_attn``; ``source`` is
-    an argument of :func:`attention`.
+    ``name`` is ``self_attn`` or ``encoder_attn``; ``source`` is as in :func:`attention`.
     """
     attention, layer_norm = getattr(layer, name), getattr(layer, f"{name}_layer_norm")
     require(attention is not None, "decoder without a source")
@@ -340,7 +328,7 @@ def compile_lightconv(model: lightconv.LightConvModel, program: Writer) -> None:
 
 
 def lightconv_layer(layer: Any, x: Columns, source: Columns, program: Writer) -> Columns:
-    """Compile a LightConv layer; the arguments are those of :func:`transformer_layer`."""
+    """Compile a LightConv layer; the arguments are as in :func:`transformer_layer`."""
     if source is NOTHING:
         require_unchanged(layer, lightconv.LightConvEncoderLayer)
         x = convolution(layer, layer.layer_norm1, x, program)
@@ -355,7 +343,7 @@ def convolution(layer: Any, layer_norm: nn.LayerNorm, x: Columns, program: Write
     """Compile a convolution with its projections, ``LN(x + W_2 Conv(GLU(W_1 x + b_1)) + b_2)``.
 
     LN is ``layer_norm``. If ``layer`` has ``normalize_before``, LN is applied to the input of W_1
-    instead. Without ``--encoder-glu`` or ``--decoder-glu`` there is no GLU.
+    instead. GLU is left out if the layer has no ``act``.
     """
     before = layer.normalize_before
     read = norm(layer_norm, x, program) if before else x
@@ -405,10 +393,7 @@ def compile_lstm(model: LSTMModel, program: Writer) -> None:
 
 
 def lstm_encoder(encoder: LSTMEncoder, program: Writer) -> Encoded:
-    """Compile the encoder of an LSTM; return its output, and each layer's last state and last cell.
-
-    The output has a row for each source token. States and cells have a row for each sentence.
-    """
+    """Compile the encoder of an LSTM; return its output, and each layer's last state and cell."""
     require(type(encoder.lstm) is nn.LSTM, f"{type(encoder.lstm).__name__} in an encoder")
     x = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
     width, sides = encoder.hidden_size, ("", "_reverse")[: 1 + encoder.bidirectional]
@@ -434,10 +419,7 @@ def lstm_encoder(encoder: LSTMEncoder, program: Writer) -> Encoded:
 
 
 def lstm_decoder(decoder: LSTMDecoder, encoded: Encoded, program: Writer) -> None:
-    """Compile a step of the LSTM's decoder: its layers, the attention and the output layer.
-
-    ``encoded`` is the result of :func:`lstm_encoder`.
-    """
+    """Compile a step of the LSTM's decoder; ``encoded`` is the result of :func:`lstm_encoder`."""
     source, hiddens, cells = encoded
     require(not decoder.residuals, "residual connection of an LSTM")
     require(decoder.adaptive_softmax is None, "adaptive softmax")

@@ -48,10 +48,10 @@ class EngineModel:
     path: Path = Path("the model")
 
     def check(self) -> None:
-        """Check everything but the program, which :mod:`fairseq_ext.engine.verify` checks.
+        """Check all fields except the program, which :mod:`fairseq_ext.engine.verify` checks.
 
         Raises:
-            ConfigError: a property is wrong; the message names it.
+            ConfigError: a field is wrong; the message names it.
             DataError: an id or a length is not a whole number.
         """
         cut = int32(self.cut)
@@ -71,11 +71,8 @@ class EngineModel:
 def ensemble(models: Sequence[EngineModel]) -> EngineModel:
     """Join models into an ensemble, which averages the models' probabilities of each token.
 
-    Properties other than the program and the weights come from the first model.
-
-    Raises:
-        ConfigError: the models have different dictionaries, languages or options for sources
-            (the fields ``begins``, ``cut`` and ``affixes``).
+    Fields other than the program and the weights come from the first model. Raise ConfigError if
+    dictionaries, languages, ``begins``, ``cut`` or ``affixes`` differ.
     """
     first, *rest = models
     shared = attrgetter("src", "tgt", "begins", "cut", "affixes", "source", "target")

@@ -87,10 +87,7 @@ def _first(source: Side, target: Side) -> Table:
 
 
 def _merged(tables: list[Table], vocabulary: int) -> Table:
-    """Add up the counts of tables.
-
-    If there are more than MOST pairs of words, keep only the MOST / 2 most probable.
-    """
+    """Add up counts; of more than MOST pairs of words, keep only the MOST / 2 most probable."""
     keys, places = np.unique(np.concatenate([table.keys for table in tables]), return_inverse=True)
     counts = np.bincount(places, np.concatenate([table.values for table in tables]), len(keys))
     if len(keys) > MOST:
@@ -139,8 +136,8 @@ def _pairs(source: Side, target: Side, first: int, last: int) -> tuple[np.ndarra
 def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndarray]:
     """Return the ids of each source word's ``count`` most probable target words, best first.
 
-    There are fewer ids if ``table`` has fewer words. Of ``source`` and ``target``, only the
-    vocabulary sizes are used.
+    Fewer ids are returned if ``table`` has fewer target words for a source word. Only the
+    vocabulary sizes of ``source`` and ``target`` are used.
     """
     origins, words = np.divmod(table.keys, target.vocabulary)
     usable = (origins < source.vocabulary) & (table.values > 0) & ~np.isin(words, NEVER)
@@ -152,7 +149,7 @@ def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndar
 
 
 def frequent(target: Side, count: int) -> np.ndarray:
-    """Return the ids of the ``count`` most frequent words, or of all words; most frequent first."""
+    """Return the ids of the (at most) ``count`` most frequent words, most frequent first."""
     counts = np.zeros(target.vocabulary, np.int64)
     for first in range(0, len(target.tokens), BLOCK):
         block = np.asarray(target.tokens[first : first + BLOCK], np.int64)

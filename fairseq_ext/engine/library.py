@@ -61,8 +61,7 @@ def available_paths() -> tuple[str, ...]:
 def active_path() -> str:
     """Return the instruction set to use: ``FAIRSEQ_EXT_ENGINE``, or else the processor's fastest.
 
-    Raises:
-        ConfigError: the engine was not built, or the processor lacks the instruction set.
+    Raise ConfigError if the engine was not built, or if the processor lacks the instruction set.
     """
     paths = available_paths()
     if not paths:
@@ -120,10 +119,9 @@ class Machine:
     def slices(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
         """Divide a batch into slices of sentences, which are translated one slice after another.
 
-        ``lists`` has the ids of the target tokens that each sentence's search may choose. For each
-        slice, the machine copies the output weights of the tokens listed for its sentences. A slice
-        ends before these copies would take more than :data:`COPIES` bytes, but has at least one
-        sentence.
+        ``lists`` has the ids of the target tokens to search for each sentence. The machine copies
+        the output weights of these tokens for all sentences of a slice. A slice with several
+        sentences copies at most :data:`COPIES` bytes.
         """
         first = count = 0
         for place, tokens in enumerate(lists):
@@ -170,13 +168,13 @@ class Worker:
             rules: options of the search.
             prefixes: ids of the tokens with which each translation must begin; a prefix that ends
                 in ``</s>`` is a complete translation.
-            numbers: a number for each sentence; sampling depends on it. None for 0, 1, 2 ….
+            numbers: the sentences' numbers, on which samples depend; None for 0, 1, 2 ….
             constraints: for each sentence, the phrases that its translation must have, as one list
                 of token ids; a 0 follows each phrase.
 
         Raises:
-            DataError: a sentence, prefix or constraint has wrong tokens, or no translation that the
-                search finds has all constraints of its sentence.
+            DataError: a sentence, prefix or constraint has wrong tokens, or the search finds no
+                translation with all constraints of a sentence.
             ConfigError: the rules do not go with the constraints or the shortlist.
             MemoryError: the sentences need too much memory.
         """
@@ -203,10 +201,7 @@ class Worker:
     def _translate(
         self, sentences: Rows, rules: Rules, numbers: Sequence[int], *rows: Sequence[Any] | None
     ) -> list[list[Hypothesis]]:
-        """Translate sentences by one call of the C function ``engine_translate``.
-
-        ``rows`` are the prefixes, the constraints and the listed target tokens; each can be None.
-        """
+        """Call ``engine_translate`` in C; ``rows`` are prefixes, constraints, listed target ids."""
         words, begins = joined(sentences)
         program = self._machine.program
         check_sentences(words, begins, program, self._machine.source_vocabulary)
@@ -338,10 +333,7 @@ def check_constraints(constraints: Rows, sentences: Rows, rules: Rules, machine:
 
 
 def joined(lists: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate lists of ids; return all ids in int32, and the index at which each list begins.
-
-    The second array ends with the number of all ids.
-    """
+    """Concatenate lists of ids (int32); also return each list's first index, and the total size."""
     begins = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(numbers) for numbers in lists], out=begins[1:])
     parts = [np.asarray(numbers, getattr(numbers, "dtype", np.int64)) for numbers in lists]

@@ -122,7 +122,7 @@ class Symbols(NamedTuple):
 class Matrix:
     """An array of a program: a weight ``[outputs, inputs]``, or a table of embeddings.
 
-    Other arrays, such as biases, are called ``plain``.
+    All other arrays, such as biases, have ``plain`` set.
     """
 
     values: np.ndarray  # in fp32, or in int8 with a factor for each row in `units`
@@ -155,7 +155,7 @@ FLOATS = Reading()
 
 @dataclass(frozen=True)
 class Signs:
-    """A binary or ternary weight ``[N outputs, K inputs]``: signs (-1, 0, 1) times row levels."""
+    """A binary or ternary weight ``[N outputs, K inputs]``: signs times a level for each output."""
 
     values: np.ndarray  # bits [N, at least K / 8] in uint8, lowest first; bit 0 stands for -1
     levels: np.ndarray  # [N], fp32
@@ -167,10 +167,9 @@ class Signs:
 
     @classmethod
     def packed(cls, signs: np.ndarray, levels: np.ndarray, ternary: bool, **fields: Any) -> "Signs":
-        """Pack signs ``[N, K]`` into bits; ``fields`` are further fields of :class:`Signs`.
+        """Pack signs ``[N, K]`` into bits: -1 and 1 or, if ``ternary``, -1, 0 and 1.
 
-        The signs must be -1 and 1 or, if ``ternary``, -1, 0 and 1. ``levels`` ``[N]`` are the
-        factors of the rows.
+        ``levels`` ``[N]`` and ``fields`` are the other fields of :class:`Signs`.
         """
         plus = pack_bits(signs - 1) if ternary else None
         return cls(pack_bits(signs), levels, signs.shape[1], plus=plus, **fields)

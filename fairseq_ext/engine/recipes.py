@@ -99,10 +99,10 @@ class Evaluator:
         self._tensors, self._budget = tensors, budget
 
     def int8(self, recipe: Recipe) -> tuple[np.ndarray, np.ndarray] | None:
-        """Compute the result of a recipe as an int8 matrix, and the factor of each row.
+        """Compute a recipe as an int8 matrix with a factor for each row, or return None.
 
-        The recipe must be a weight stored in int8, or stack such weights with equally many columns
-        by the operation ``rows``. For other recipes, return None.
+        It is None if the recipe is neither a weight stored in int8 nor ``rows`` of such weights
+        with equally many columns.
         """
         is_rows = isinstance(recipe, list) and recipe[:1] == ["rows"]
         names = recipe[1:] if is_rows else [recipe]
@@ -118,9 +118,8 @@ class Evaluator:
     def array(self, recipe: Recipe, depth: int = 0) -> np.ndarray:
         """Compute the result of a recipe as a contiguous fp32 array.
 
-        ``depth`` is the number of operations within which the recipe is nested. A recipe that is
-        nested too deeply or cannot be computed raises DataError, ValueError, TypeError or
-        IndexError.
+        ``depth`` is the number of operations around the recipe. A recipe that is nested too deeply
+        or cannot be computed raises DataError, ValueError, TypeError or IndexError.
         """
         if isinstance(recipe, str):
             array = self._tensors.array(recipe)

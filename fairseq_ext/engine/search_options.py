@@ -17,13 +17,12 @@ Rows = Sequence[Sequence[int]]
 class Rules:
     """The options of a search, named as in fairseq-generate and with its defaults.
 
-    Only ``length_offset``, ``epsilon``, ``unordered`` and ``listed`` are not fairseq's.
+    fairseq lacks only ``length_offset``, ``epsilon``, ``unordered`` and ``listed``. If
+    ``sampling``, tokens are drawn with random numbers that depend only on the seed, the sentence's
+    number, the step, and the index of the hypothesis within its sentence.
 
-    If ``sampling``, tokens are drawn with random numbers that depend only on the seed, the
-    sentence's number, the step, and the index of the hypothesis within its sentence.
-
-    If ``match_source_len``, a source of n tokens and ``</s>`` has a translation of n + 1 tokens and
-    ``</s>``. The translation's ``</s>`` adds nothing to the score.
+    With ``match_source_len``, n source tokens (without ``</s>``) have a translation of n + 1 tokens
+    (without ``</s>``). The translation's ``</s>`` adds nothing to the score.
 
     Raises:
         ConfigError: ``max_len_a`` is infinite or not a number.
@@ -60,7 +59,7 @@ class Rules:
     def longest(self, source_length: int, program: Program) -> int:
         """Return the largest number of tokens that a translation may have before ``</s>``.
 
-        ``source_length`` is the number of source tokens, ``</s>`` included.
+        ``source_length`` includes the source's ``</s>``.
         """
         a, b = (min(bound, program.longest_target) for bound in (self.max_len_a, self.max_len_b))
         limit = source_length if self.match_source_len else int(a * source_length + b)

@@ -55,11 +55,7 @@ class Shortlist:
             )
 
     def of(self, sentence: Sequence[int], extra: Sequence[int]) -> np.ndarray:
-        """Return the target tokens that a translation of ``sentence`` may have.
-
-        These are the tokens that the shortlist allows, and those in ``extra``. The result has
-        ascending ids in int32, each once.
-        """
+        """Return the target ids allowed for ``sentence``, and ``extra`` ones: int32, ascending."""
         lists = (self.lists[token] for token in set(sentence) if token < len(self.lists))
         tokens = np.concatenate([self.frequent, extra, *lists], dtype=np.int32, casting="unsafe")
         listed = np.zeros(tokens.max(initial=-1) + 1, bool)
@@ -82,8 +78,7 @@ def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequenc
 def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shortlist:
     """Read a shortlist's file; ``source`` and ``target`` are the dictionaries' symbols, by id.
 
-    Raises:
-        DataError: the file is damaged, or has symbols of other dictionaries.
+    Raise DataError if the file is damaged, or has symbols of other dictionaries.
     """
     try:
         lines = files.require_file(path, "shortlist").read_bytes().decode("utf-8").split("\n")
@@ -123,10 +118,10 @@ def _fault(path: str | Path, place: int, fault: str) -> DataError:
 
 
 def coverage(shortlist: Shortlist, source: Side, target: Side) -> tuple[float, float]:
-    """Measure a shortlist on fewer than 2,000 sentence pairs, spread over a parallel text.
+    """Measure a shortlist on 1,000 to 2,000 sentence pairs, spread evenly over a parallel text.
 
-    Return two numbers: the fraction of the target tokens that the shortlist allows for their source
-    sentence, and the mean number of tokens that it allows for a sentence.
+    Return the fraction of target tokens that the shortlist allows for their source sentence, and
+    the mean number of tokens that it allows for a sentence. A shorter text is measured as a whole.
     """
     step = max(1, (len(source.begins) - 1) // 1000)
     listed = hits = tokens = count = 0

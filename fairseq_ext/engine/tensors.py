@@ -44,8 +44,7 @@ LARGEST = 1e18  # largest magnitude of a weight; products of larger weights coul
 class Tensors:
     """The weights of a safetensors file; each is read when it is requested.
 
-    Raises:
-        CheckpointError: the file is missing, truncated, damaged or not a safetensors file.
+    A file that is missing, truncated, damaged or not in this format raises CheckpointError.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -119,10 +118,8 @@ class Tensors:
     def array(self, name: str) -> np.ndarray:
         """Read a weight that is stored in floats, whole numbers or int8 with a scale.
 
-        The result is in fp32. Only whole numbers without a scale keep the type of the file.
-
-        Raises:
-            DataError: the file has no such weight, or a number is not finite or above 1e18.
+        The result is in fp32; only whole numbers without a scale keep their type. Raise DataError
+        if the file has no such weight, or if a number in it is NaN or above 1e18.
         """
         if (compact := self.int8(name)) is not None:
             rounded, units = compact
@@ -152,10 +149,7 @@ class Tensors:
         return Signs.packed(unpack_trits(packed, inputs), levels, ternary=True)
 
     def _pair(self, name: str, ending: str, partner: str) -> tuple[np.ndarray, np.ndarray]:
-        """Read the weight ``name`` in a compact form: a matrix of bytes, and a factor for each row.
-
-        The tensors' names are ``name`` with ``ending``, and with ``partner`` (such as ``.scale``).
-        """
+        """Read the tensors ``name + ending`` (bytes) and ``name + partner`` (a factor per row)."""
         matrix = self.stored(name + ending)
         factors = self.stored(name + partner) if name + partner in self else np.empty(())
         kind = np.int8 if ending == INT8 else np.uint8

@@ -56,17 +56,14 @@ OF_DECODER = {
 
 
 def verify(program: Program, weights: Sequence[Packed]) -> None:
-    """Raise ConfigError if a program, with these weights, could read or write outside its memory.
-
-    The message names the first fault and its operation.
-    """
+    """Raise ConfigError if a program with these weights could read or write outside its memory."""
     for number, weight in enumerate(weights):
         _require(is_sound(weight), f"weight {number} does not have the size or kind that it states")
     _Verifier(program, weights).run()
 
 
 def is_sound(weight: Packed) -> bool:
-    """Return whether a weight's arrays fit its kind, and its sums and reading are in range."""
+    """Return whether a weight's arrays fit its kind, and ``sums`` and ``reading`` are in range."""
     kind, outputs, inputs = weight[:3]
     if not (0 < outputs < MOST and 0 < inputs < MOST and (kind == PLAIN or kind in PANELS)):
         return False
@@ -99,10 +96,7 @@ def _require(condition: object, fault: str) -> None:
 
 
 class _Verifier:
-    """A checker of a program, which goes through the operations in the order in which they run.
-
-    Methods that check something raise a ConfigError that says what is wrong.
-    """
+    """A checker of a program's operations, in order; its methods raise ConfigError."""
 
     def __init__(self, program: Program, weights: Sequence[Packed]) -> None:
         self.program, self.weights = program, weights
@@ -213,7 +207,7 @@ class _Verifier:
         return shape
 
     def beside(self, place: Columns, out: Columns, width: int | None = None) -> None:
-        """Check that an input has the rows of ``out``, and ``width`` columns (None: any number)."""
+        """Check that an input has rows like those of ``out``, and ``width`` columns (None: any)."""
         shape, rows = self.read(place, *Phase, width=width), self.within(out)
         _require(shape[1:] == rows[1:], "an operand does not have the rows of the result")
 
@@ -229,10 +223,7 @@ class _Verifier:
         _require(fits, "its weight has the wrong size or kind")
 
     def plain(self, number: int, rows: int, columns: int = 1) -> np.ndarray:
-        """Return the array of weight ``number``; check that it is plain and large enough.
-
-        It must have exactly ``columns`` columns, and at least ``rows`` rows.
-        """
+        """Return plain weight ``number``, which must be ``[rows or more, columns]``."""
         weight = self.weight(number)
         fits = weight.kind == PLAIN and weight.inputs == columns and weight.outputs >= rows
         _require(fits, "its vector or table has the wrong size or kind")
@@ -249,10 +240,7 @@ class _Verifier:
         _require(equal, "a width cannot be cut into equal parts")
 
     def attention_operands(self, op: Operation) -> None:
-        """Check the queries, keys and values of attention to tokens or slots.
-
-        The keys must be the result of TRANSPOSE for the same number of heads.
-        """
+        """Check the queries, keys (transposed for the heads) and values of attention."""
         (query, keys, values), heads = op.inputs, op.ints[0]
         self.beside(query, op.out, width=keys.width)
         shape = self.within(keys)

@@ -32,11 +32,11 @@ class Packed(NamedTuple):
     """A weight ``[N, K]`` in the layout in which the machine reads it.
 
     ``kind`` names the layout: an index in :data:`fairseq_ext.engine.NUMBERS` (fp32, bf16, int8), or
-    one of the constants PLAIN, SIGNS, BITS8 and TERNARY of this module.
+    PLAIN, SIGNS, BITS8 or TERNARY.
 
-    ``scales`` has a factor for each output: in int8 the unit of the whole numbers (see
-    :func:`to_int8`), in BITS8 and TERNARY the level of the signs, in SIGNS twice the level, because
-    the C code halves it. Other kinds have no factors.
+    ``scales`` has a factor for each output: in int8 the unit of the whole numbers, in BITS8 and
+    TERNARY the level of the signs, in SIGNS twice the level (the C code halves it). Other kinds
+    have no factors.
     """
 
     kind: int
@@ -78,8 +78,9 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None
     - Weights that are stored in int8 stay in int8.
     - Other float weights are packed in the format ``numbers``. In int8, the unit of an output is
       the largest magnitude of its weights, divided by 127.
-    - Binary weights become SIGNS, ternary weights TERNARY. But if ``numbers`` is int8 and their
-      inputs are floats, they become BITS8 or, if ternary, int8. Then the machine rounds the inputs.
+    - Binary weights become SIGNS, ternary weights TERNARY.
+    - In int8, binary weights with float inputs become BITS8, and ternary ones int8. Then the
+      machine rounds the inputs.
 
     The arrays are in the memory of ``pool``; None for new memory.
     """
@@ -153,10 +154,7 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
 
 
 def to_int8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Round a matrix to int8, -127 to 127; return the result and the unit of each row.
-
-    A row of the result times its unit gives the row of the matrix, up to rounding.
-    """
+    """Round a matrix to int8, -127 to 127; return it, and the unit that multiplies each row."""
     units = np.maximum(np.abs(values).max(1), np.finfo(np.float32).tiny) / np.float32(127)
     return np.rint(values / units[:, None]).astype(np.int8), units
 

@@ -1,8 +1,8 @@
 """Build programs for the engine, with one method for each operation.
 
-If the result has a row for each hypothesis, a method adds its operation to the decoder, otherwise
-to the encoder. The operation writes its result to the columns ``out``. If ``out`` is None, the
-method adds a register for the result. It returns the columns of the result.
+A method adds its operation to the decoder if the result has a row for each hypothesis, otherwise to
+the encoder. The operation writes its result to the columns ``out``, or to a new register if ``out``
+is None. The method returns the columns of the result.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class Writer(Program):
         self._recipes: dict[int, tuple[np.ndarray, Recipe | np.ndarray]] = {}
 
     def name(self, parameter: Tensor) -> str | None:
-        """Return the first name of a parameter in the state dict, or None if it has none."""
+        """Return a parameter's (first) name in the state dict; None if it has none."""
         return self._names.get((parameter.data_ptr(), parameter.shape))
 
     @overload
@@ -41,7 +41,7 @@ class Writer(Program):
     def array(self, parameter: Tensor | None) -> np.ndarray | None: ...
 
     def array(self, parameter: Tensor | None) -> np.ndarray | None:
-        """Return a parameter as an fp32 array, each time the same object; return None for None."""
+        """Return a parameter as an fp32 array, always the same object; None for None."""
         if parameter is None:
             return None
         key = parameter.data_ptr()
@@ -71,7 +71,7 @@ class Writer(Program):
         return self._derived[key]
 
     def recipe(self, array: np.ndarray) -> Recipe | np.ndarray:
-        """Return the recipe of an array that was made from weights, or else the array itself.
+        """Return the recipe of an array made from weights; for any other array, the array itself.
 
         The array is kept alive, because its recipe is looked up by its ``id``.
         """
@@ -80,8 +80,7 @@ class Writer(Program):
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
         """Return the index of an array in the program, adding it if needed; return -1 for None.
 
-        ``plain`` is True for biases and other arrays that stay in fp32, and False for weights of
-        matrix products and embeddings.
+        ``plain`` is False for weights of matrix products and for embeddings, else True.
         """
         if values is None:
             return -1
@@ -92,7 +91,7 @@ class Writer(Program):
         return len(self.matrices) - 1
 
     def register(self, width: int, phase: Phase, rows: int = 0) -> Columns:
-        """Add a register and return its columns; ``rows`` is its number of slots, 0 for none."""
+        """Add a register; return its columns. ``rows`` is the number of slots of a sentence."""
         self.shapes.append(programs.Shape(width, phase, rows))
         return Columns(len(self.shapes) - 1, 0, width)
 
@@ -108,10 +107,7 @@ class Writer(Program):
         return operation.out
 
     def like(self, place: Columns, width: int | None = None) -> Columns:
-        """Add a register with rows like those of ``place``; return its columns.
-
-        The new register has ``width`` columns; None for as many as ``place``.
-        """
+        """Add a register like ``place``, but with ``width`` columns (None: equally many)."""
         shape = self.shapes[place.register]
         return self.register(place.width if width is None else width, shape.phase, shape.rows)
 
@@ -231,10 +227,7 @@ class Writer(Program):
         return self.write(Operation(Code.ADDITIVE, out, (query, keys, values), weights, ints))
 
     def cache(self, x: Columns) -> int:
-        """Add a cache, in which the decoder keeps past rows of ``x``; return its index.
-
-        If ``x`` belongs to the encoder, add none, and return -1.
-        """
+        """Add a cache of past rows of ``x``; return its index, or -1 if ``x`` is the encoder's."""
         if self.phase(x) is not Phase.HYPOTHESES:
             return -1
         self.caches += 1
@@ -271,10 +264,7 @@ class Writer(Program):
         return self.write(Operation(Code.TAPS, out, (x,), ints=(1, self.cache(x), count)))
 
     def filter(self, x: Columns, kernels: np.ndarray, heads: int) -> Columns:
-        """Convolve ``x`` with one kernel for each head, the same at every position.
-
-        ``kernels [heads * taps]`` has the kernels one after another.
-        """
+        """Convolve ``x`` with one kernel for each head; ``kernels`` are ``[heads * taps]``."""
         ints = (heads, self.cache(x), len(kernels) // heads)
         weights = (self.matrix(kernels, plain=True),)
         return self.write(Operation(Code.FILTER, self.like(x), (x,), weights, ints))
@@ -309,26 +299,21 @@ class Writer(Program):
     def recall(
         self, x: Columns, initial: Columns = programs.NOTHING, out: Columns | None = None
     ) -> Columns:
-        """Read the value that ``x`` had at the end of the previous step.
-
-        At the first step, this value is ``initial``, or 0 if ``initial`` is NOTHING.
-        """
+        """Read the previous step's ``x``; at the first step ``initial``, or 0 if it is NOTHING."""
         out = self.like(x) if out is None else out
         return self.write(Operation(Code.RECALL, out, (x, initial)))
 
     def gru(self, inputs: Columns, hiddens: Columns, state: Columns, out: Columns) -> Columns:
         """Compute a GRU's next state, H columns, from its previous ``state``.
 
-        ``inputs`` is ``W x + b`` and ``hiddens`` is ``U s + b'``, 3H columns each: terms for the
-        reset gate r, the update gate z and the new state n.
+        ``inputs`` is ``W x + b``, ``hiddens`` is ``U s + b'``: 3H columns each, for r, z and n.
         """
         return self.write(Operation(Code.GRU, out, (inputs, hiddens, state)))
 
     def lstm(self, inputs: Columns, hiddens: Columns, cell: Columns, out: Columns) -> Columns:
         """Compute an LSTM's next ``[state; cell]``, 2H columns, from its previous ``cell``.
 
-        ``inputs`` is ``W x + b`` and ``hiddens`` is ``U h + b'``, 4H columns each: terms for the
-        gates i, f, g and o.
+        ``inputs`` is ``W x + b``, ``hiddens`` is ``U h + b'``: 4H columns each, for i, f, g and o.
         """
         return self.write(Operation(Code.LSTM, out, (inputs, hiddens, cell)))
 

@@ -1,7 +1,7 @@
 """Translate batches by beam search in torch, on any device, as the C engine does on the CPU.
 
-The state of a search is a dictionary of tensors. Their sizes are fixed, and each step of the search
-changes them in place. Only then can CUDA record a step as a graph, and replay it.
+The state of a search is a dictionary of tensors of fixed sizes, which each step changes in place.
+So CUDA can record a step as a graph, and replay it.
 
 Shapes: ``B`` sentences, ``S`` source tokens, ``T`` steps, ``W`` hypotheses of each sentence (the
 beam), ``V`` target tokens in the vocabulary.
@@ -57,11 +57,11 @@ def captured(step: Step, device: torch.device) -> Step:
 
 @functools.cache
 def _anchor(device: int) -> torch.cuda.CUDAGraph:
-    """Return a graph that is never freed, whose memory pool all CUDA graphs of the device share.
+    """Return a graph whose memory pool all CUDA graphs of the device share.
 
     Graphs can share a pool because only one runs at a time, and none reads data that another has
-    left in the pool. Once torch has freed the last graph of a pool, it cannot capture further
-    graphs with this pool. So this graph keeps the pool alive.
+    left in the pool. This graph is never freed: torch cannot capture graphs with a pool after it
+    has freed the pool's last graph.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -87,16 +87,14 @@ def rounded(count: int) -> int:
 def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
     """Allocate the tensors of a search's state; return them by name, filled with 0.
 
-    If ``attention``, the state has a tensor of attention weights.
+    ``attention`` says whether to add a tensor of attention weights.
 
     - Tensors of past steps, ``[B, T, W, …]``, have W rows for each sentence and step. The search
       never reorders these rows. Instead, ``ancestors[b, w, t]`` is the row (0 to W - 1) of step t
       from which hypothesis w of sentence b descends.
     - Tensors whose names begin with ``ended``, ``[B, W + 1, …]``, keep the finished hypotheses of a
-      sentence at indices 0 to W - 1. Hypotheses that need not be kept go to index W, which nothing
-      reads.
-
-    The tensor ``open [B]`` is true for sentences whose search goes on, false for unused rows.
+      sentence at indices 0 to W - 1. Index W takes the others, and nothing reads it.
+    - ``open [B]`` is true for sentences whose search goes on, and false for unused rows.
     """
     b, s, t, w = sizes
     program, dtype = model.program, model.dtype
@@ -139,7 +137,7 @@ def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
 
 
 def empty(state: dict[str, Tensor]) -> None:
-    """Reset a state to the first step, without sentences, by setting all its tensors to 0."""
+    """Set all tensors of a state to 0; then it has no sentences, and the next step is step 0."""
     for tensor in state.values():
         tensor.zero_()
 
@@ -195,9 +193,9 @@ def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
 
 
 def ancestors_of(ancestors: Tensor, rows: Tensor) -> Tensor:
-    """Return the rows from which n hypotheses of each sentence descend, ``[B, n, T]``.
+    """Look up the ancestors of n hypotheses of each sentence, ``[B, n, T]``: a row for each step.
 
-    ``rows [B, n]`` are the hypotheses, as rows (0 to W - 1) of ``ancestors`` (:func:`allocate`).
+    ``rows [B, n]`` are the rows of these hypotheses in ``ancestors [B, W, T]``.
     """
     return ancestors.gather(1, rows.unsqueeze(2).expand(-1, -1, ancestors.size(2)))
 
@@ -207,8 +205,8 @@ def ranked(
 ) -> tuple[Tensor, Tensor]:
     """Return log-probabilities and ids, ``[B, W, 2 W]`` each, of the 2 W best next tokens.
 
-    B sentences have W hypotheses each. Tokens that ``rules`` or the prefixes in ``state`` forbid
-    have the log-probability -∞. The function changes ``logits [B, W, V]`` in place.
+    Tokens that ``rules`` or the prefixes in ``state`` forbid have the log-probability -∞.
+    ``logits [B, W, V]`` are changed in place.
     """
     step = state["step"]
     normalizers = logits.logsumexp(2, keepdim=True)
@@ -235,8 +233,8 @@ def ranked(
 def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tensor) -> None:
     """Set the logits ``[B, W, V]`` of tokens that would repeat an n-gram to -∞.
 
-    An n-gram has ``size`` tokens, none of which is the start symbol. ``state`` has the earlier
-    tokens. The logit of ``pad`` may become -∞, too; pads are never chosen anyway.
+    ``size`` is n. The start symbol is in no n-gram. ``state`` has the earlier tokens. The logit of
+    ``pad`` may become -∞, too; pads are never chosen anyway.
     """
     step, ancestors = state["step"], state["ancestors"]
     words = state["tokens"].transpose(1, 2).gather(1, ancestors)  # of each hypothesis, [B, W, T]
@@ -275,7 +273,7 @@ KEPT = 1 << 32  # most bytes of stages to keep for later batches
 
 
 class Stage:
-    """The state of a search in tensors of given sizes, and the step that updates this state."""
+    """The state of a search in tensors of certain sizes, and the function that runs a step."""
 
     def __init__(self, model: Model, rules: Rules, sizes: Sizes) -> None:
         symbols, has_attention = model.program.symbols, model.program.has_alignment
@@ -290,10 +288,8 @@ class Executor:
     """A translator of batches, which runs a program in torch on any device.
 
     Capturing a step (:func:`captured`) takes long. So a step is captured only when its sizes are
-    needed for the second time.
-
-    After each ``check_interval`` steps, the search waits for the device to say which sentences are
-    finished. None stands for 1 on a CPU and 4 on other devices.
+    needed for the second time. After each ``check_interval`` steps (None: 1 on a CPU, 4 on other
+    devices), the search waits for the device, and asks which sentences are finished.
     """
 
     def __init__(
@@ -321,8 +317,7 @@ class Executor:
     ) -> list[list[Hypothesis]]:
         """Translate by beam search, as :meth:`fairseq_ext.engine.library.Worker.translate` does.
 
-        Callers must refuse sampling and ``constraints``, because this method ignores both.
-        So ``numbers``, the random numbers of sampling, has no effect.
+        Callers must refuse sampling and ``constraints``; both are ignored, and so is ``numbers``.
         """
         if not sentences:
             return []
@@ -418,7 +413,7 @@ def padded(rows: Rows, pad: int) -> Tensor:
 def collect(stage: Stage, rows: Sequence[int], lengths: Sequence[int]) -> list[list[Hypothesis]]:
     """Return the finished hypotheses of the sentences with the indices ``rows``, best first.
 
-    ``lengths`` are the sentences' numbers of source tokens. Attention weights have as many columns.
+    ``lengths`` are the sentences' numbers of source tokens, the columns of attention weights.
     """
     state = stage.state
     where = torch.tensor(rows, dtype=torch.long, device=state["open"].device)

@@ -81,8 +81,7 @@ def signs_of(x: Tensor) -> Tensor:
 def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
     """Compute a GRU's next state ``(1 - z) n + z s``, ``[…, H]``, from its ``state`` s.
 
-    ``inputs`` is ``W x + b``, ``hiddens`` is ``U s + b'``, ``[…, 3 H]`` each. Both tensors have
-    terms for the reset gate r, the update gate z and the new state n side by side.
+    ``inputs`` is ``W x + b``, ``hiddens`` is ``U s + b'``: ``[…, 3 H]`` each, for r, z and n.
     """
     of_inputs, of_hiddens = inputs.chunk(3, -1), hiddens.chunk(3, -1)
     r, z = (torch.sigmoid(of_inputs[i] + of_hiddens[i]) for i in (0, 1))
@@ -92,8 +91,7 @@ def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
 def lstm_state(inputs: Tensor, hiddens: Tensor, cell: Tensor) -> Tensor:
     """Compute an LSTM's next ``[h; c]``, ``[…, 2 H]``, from its previous ``cell`` c ``[…, H]``.
 
-    ``inputs`` is ``W x + b``, ``hiddens`` is ``U h + b'``, ``[…, 4 H]`` each. Both tensors have
-    terms for the gates i, f, g and o side by side.
+    ``inputs`` is ``W x + b``, ``hiddens`` is ``U h + b'``: ``[…, 4 H]`` each, for i, f, g, o.
     """
     i, f, g, o = (inputs + hiddens).chunk(4, -1)
     cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
@@ -156,7 +154,7 @@ class Frame:
         self.read(place).copy_(values)
 
     def weight(self, number: int) -> Any:
-        """Return the Tensor or BinaryWeight with the index ``number``; None for the index -1."""
+        """Return the weight with the index ``number``, a Tensor or BinaryWeight; None for -1."""
         return None if number < 0 else self.model.weights[number]
 
     def run(self, operations: Sequence[Operation]) -> None:
@@ -168,10 +166,7 @@ class Frame:
     # ---- the past, in the decoder ----
 
     def keep(self, name: str, values: Tensor) -> Tensor:
-        """Store the values ``[B, W, …]`` of this step in the tensor ``state[name]``.
-
-        Return this tensor, ``[B, T, W, …]``, which has the values of all steps so far.
-        """
+        """Store a step's ``values [B, W, …]`` in ``state[name] [B, T, W, …]``; return all steps."""
         past = self.state[name]
         return past.index_copy_(1, self.state["step"], values.unsqueeze(1).to(past))
 
@@ -179,8 +174,8 @@ class Frame:
     def ancestor_mask(self) -> Tensor:
         """A mask ``[B, W, T W]``, true for the rows of past steps from which a hypothesis descends.
 
-        With this mask, one matrix product computes the attention of all hypotheses of a sentence to
-        all its past rows. Each key is read only once, and no cache has to be reordered.
+        With it, one matrix product computes the attention of all hypotheses of a sentence, and no
+        cache has to be reordered.
         """
         ancestors = self.state["ancestors"]
         rows, times = (torch.arange(n, device=ancestors.device) for n in ancestors.shape[1:])
@@ -287,9 +282,8 @@ class Frame:
     def window(self, place: Columns, cache: int, taps: int) -> Tensor:
         """Return the rows of ``place`` that a convolution reads for each row of its result.
 
-        The tensor is ``[B, S, taps, width]`` in the encoder, ``[B, W, taps, width]`` in the
-        decoder (W hypotheses). The kernel has ``taps`` taps. Rows outside the sentence are 0.
-        ``cache`` is the number of the cache in which the decoder keeps past rows.
+        The result is ``[B, S, taps, width]`` in the encoder, ``[B, W, taps, width]`` in the
+        decoder. Rows outside the sentence are 0. The decoder keeps past rows in cache ``cache``.
         """
         x = self.read(place)
         if not self.state:
@@ -307,7 +301,7 @@ class Frame:
         return windows * steps.ge(0).unsqueeze(1)
 
     def left_of(self, taps: int) -> int:
-        """Return how many earlier positions a convolution with ``taps`` taps reads for each row."""
+        """Return how many earlier rows a convolution with ``taps`` taps reads at each position."""
         return taps - 1 if self.state else (taps + 2) // 2 - 1
 
     def convolve(self, op: Operation) -> Tensor:
@@ -370,10 +364,7 @@ class Frame:
 
 
 def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
-    """Run the encoder over ``tokens [B, S]``; return the registers that it wrote, by number.
-
-    ``real [B, S]`` is False at pads.
-    """
+    """Run the encoder; return its registers by number. ``real [B, S]`` is False at pads."""
     positions = torch.arange(tokens.size(1), device=tokens.device)
     frame = Frame(model, tokens, positions, real)
     frame.run(model.program.encoder)
