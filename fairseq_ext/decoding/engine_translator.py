@@ -1,7 +1,4 @@
-"""Translate sentences with a model that the engine (:mod:`fairseq_ext.engine`) runs.
-
-This needs neither torch nor fairseq.
-"""
+"""Translate sentences by the engine (:mod:`fairseq_ext.engine`), without torch and fairseq."""
 
 import math
 import os
@@ -28,10 +25,9 @@ def available_threads() -> int:
 
 
 class EngineTranslator:
-    """A translator of tokenized lines by the engine.
+    """A translator of tokenized lines by the engine. Threads that share it take turns.
 
-    Several Python threads may call its methods; they take turns. The attributes are those of
-    :class:`~fairseq_ext.decoding.translator.Translator`.
+    The attributes are those of :class:`~fairseq_ext.decoding.translator.Translator`.
 
     Args:
         search: the default search of all calls; None for the model's own defaults.
@@ -99,8 +95,8 @@ class EngineTranslator:
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[np.ndarray]:
         """Return, for each target, the log-probabilities (base e) of its tokens and ``</s>``.
 
-        The model's shortlist, if it has one, is not used. Raise DataError if a target has ``</s>``,
-        or more tokens than the model can write.
+        A shortlist is ignored. Raise DataError if a target has ``</s>``, or more tokens than the
+        model can write.
         """
         encoded = [self._encode(line) for line in sources]
         first, end = self._model.affixes[2], self._model.program.symbols.end
@@ -146,10 +142,7 @@ class EngineTranslator:
         return [*([BEGIN] if model.begins else []), *before, *tokens, END, *after]
 
     def _rules(self, search: Search) -> Rules:
-        """Convert the options of a search into those of the engine.
-
-        Raise ConfigError for half precision, or a beam too large for the target dictionary.
-        """
+        """Convert search options to the engine's; ConfigError for fp16, or too large a beam."""
         if search.fp16:
             raise ConfigError("`--fp16` does not go with a model for the engine.")
         names = ("beam", "max_len_a", "max_len_b", "attention", "sampling", "seed")

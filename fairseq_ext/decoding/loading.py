@@ -1,9 +1,9 @@
 """Open a trained model of any format, to translate with it.
 
 A model is a checkpoint, or a bundle: a folder with all that the model needs
-(:mod:`fairseq_ext.checkpoints.bundle`). The engine runs bundles that have a ``program.json``,
-without torch and fairseq. All other models need both libraries. For these models,
-:mod:`fairseq_ext.generation.on_engine` decides between the engine and fairseq's generator.
+(:mod:`fairseq_ext.checkpoints.bundle`). The engine runs bundles with a ``program.json``, without
+torch and fairseq. All other models need both libraries; :mod:`fairseq_ext.generation.on_engine`
+chooses between the engine and fairseq's generator for them.
 """
 
 import logging
@@ -52,7 +52,7 @@ def open_model(
         paths: bundles or checkpoints, as :func:`models_of` finds them; several are an ensemble.
         data: folder with the dictionaries; None for the model's own, or those of its training.
         languages: source and target; None for the model's own.
-        make_search: makes the default search of all calls from the model's search defaults.
+        make_search: function from the model's search defaults to the default search of all calls.
         threads: number of threads; None for the number set in the environment.
 
     Raises:
@@ -117,8 +117,8 @@ def refuse_unused_data(
 ) -> None:
     """Raise ConfigError if ``data``, a folder with dictionaries, is set but would not be read.
 
-    A bundle that the engine runs has its own dictionaries. Whether the engine runs all models
-    depends on the search options ``engine`` and ``fp16``. The message calls the option ``name``.
+    It is not read if the engine runs all models: these are bundles, which have dictionaries.
+    ``engine`` and ``fp16`` are options of the search. The message calls the option ``name``.
     """
     if data is not None and _run_by_engine(models, engine, fp16):
         raise ConfigError(
@@ -155,10 +155,10 @@ def _defaults(paths: Sequence[Path]) -> SearchDefaults:
 def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
     """Return the models that a path names: one, or an ensemble that fairseq's authors published.
 
-    For the folder of a training, return its averaged checkpoint, or else the best one, or else the
-    last one. For the name of a bundle, return the bundle's folder; for other paths, return the path
-    itself. ``src`` and ``tgt`` choose the languages of multilingual published models; None for the
-    languages of the training. Raise ConfigError for a folder without a model.
+    The folder of a training stands for its averaged checkpoint, or else its best, or else its last.
+    The name of a bundle stands for the bundle's folder. Any other path stands for itself. ``src``
+    and ``tgt`` choose the languages of multilingual published models; None for those of the
+    training. Raise ConfigError for a folder without a model.
     """
     if links := published.prepare(path, src, tgt):
         return links
@@ -195,10 +195,9 @@ def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path
 def data_of(path: Path) -> Path:
     """Find the folder with the dictionaries that a checkpoint was trained with.
 
-    First try the checkpoint's own folder, then the data folder that the checkpoint names. A
-    relative name is tried from the checkpoint's folder, from the two folders above it, where the
-    recipes keep their data, and from the working folder. Raise ConfigError if no folder has
-    dictionaries.
+    Look in the checkpoint's own folder, then in the data folder that the checkpoint names. A
+    relative name may start at the checkpoint's folder, at the two folders above it (the recipes
+    keep data there), or at the working folder. Raise ConfigError if no folder has dictionaries.
     """
     checkpoint = find_model.require(path)  # before the next line, which fails without torch
     from fairseq_ext.checkpoints import storage

@@ -5,9 +5,8 @@ Section 4.3 of the BMT paper gives the equation, after Freitag et al. 2022::
     h_MBR = argmax_{h ∈ H} (1 / |H|) Σ_{y ∈ H} u(h, y)
 
 The candidates H are samples of the model; a sentence sampled twice is in H twice, and the sum
-includes y = h. Among equally good candidates, the first wins; fairseq lists the most probable one
-first. The utility u(h, y) says how good h would be if y were the reference: sacrebleu's chrF or
-BLEU of the sentence, COMET in its own Python environment, or any metric of the library ``mbrs``.
+includes y = h. The utility u(h, y) says how good h would be if y were the reference: sacrebleu's
+chrF or BLEU of the sentence, COMET in its own Python environment, or any metric of ``mbrs``.
 """
 
 import ast
@@ -87,7 +86,7 @@ class NeuralUtility:
 
 
 class MbrsUtility:
-    """A metric of the library ``mbrs`` as utility, negated if its smaller values are better."""
+    """A metric of the library ``mbrs`` as utility; negated if smaller values are better."""
 
     def __init__(self, name: str, options: Mapping[str, str]) -> None:
         try:
@@ -259,7 +258,7 @@ def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ..
 
 
 def decide(candidates: Candidates, utility: Utility, indices: Sequence[int]) -> Decision:
-    """Choose the candidate with the best mean utility; if several have it, the first.
+    """Choose the candidate with the best mean utility, the first of several equally good ones.
 
     Only the candidates at ``indices`` take part, both as hypotheses and as references.
     """

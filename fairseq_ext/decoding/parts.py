@@ -56,8 +56,8 @@ class Folder:
     def work(self, parts: Sequence[Part], write: WritePart) -> None:
         """Translate ``parts`` together with other workers; return when all are translated.
 
-        For each part that this worker translates, ``write(part, translations, details)`` is called
-        with open files. ``details`` is None if no details are requested.
+        For each part of this worker, ``write(part, translations, details)`` is called with open
+        files. ``details`` is None if no details are requested.
         """
         parts_by_name = {self.text_path(part).name: part for part in parts}
         self.shared.work([*parts_by_name], lambda name: self._write(parts_by_name[name], write))

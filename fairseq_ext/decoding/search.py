@@ -44,7 +44,7 @@ class Search:
         beam: beam size, or number of samples.
         nbest: translations returned for each sentence.
         lenpen: a score is divided by the translation's length to this power.
-        gnmt_lenpen: α of GNMT's length penalty, which replaces ``lenpen``; 0: ``lenpen`` is used.
+        gnmt_lenpen: α of GNMT's length penalty, which replaces ``lenpen``; 0 for ``lenpen``.
         sampling: whether to draw tokens instead of searching.
         epsilon_sampling: draw only among tokens of at least this probability.
         sampling_topk: draw only among this many most probable tokens; 0 for all.
@@ -130,10 +130,10 @@ Translates: TypeAlias = "Translator | EngineTranslator"
 
 
 def require_compatible(constraints: str | None, **options: object) -> None:
-    """Raise ConfigError if ``constraints`` is set together with one of ``options``.
+    """Raise ConfigError if ``constraints`` and one of ``options`` are both set.
 
-    ``options`` has values of options such as ``keep``, by name. These options change a line before
-    it is translated, and would change the constraints in the line, too.
+    ``options`` are values by name, such as ``keep=…``, of options that change a line before it is
+    translated. They would change the constraints in the line, too.
     """
     names = [flag(name) for name, value in options.items() if value]
     if constraints is not None and names:

@@ -165,9 +165,9 @@ class SpannedSentences:
     def restore(self, ranked: Sequence[Ranked], most: int) -> tuple[list[str], list[int]]:
         """Replace the masks in ``ranked``, the translations of :attr:`texts`, by the spans.
 
-        At most ``most`` translations of each sentence are kept. If no translation of a
-        sentence has all masks, the caller must translate the texts between its spans. Return
-        the texts to translate of all such sentences, and the index of each text's sentence.
+        At most ``most`` translations of each sentence are kept. If none has all masks, the
+        caller must translate the texts between the sentence's spans. Return these texts of all
+        such sentences, and the index of each text's sentence.
         """
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
             restored = zip(map(line.restored, row.texts), row.candidates, strict=True)
@@ -185,10 +185,7 @@ class SpannedSentences:
         return [part for part, _ in parts], [place for _, place in parts]
 
     def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
-        """Return the translations of all sentences, with the spans.
-
-        ``ranked`` has the translations of the texts that :meth:`restore` returned.
-        """
+        """Return all translations, with spans; ``ranked`` translates :meth:`restore`'s texts."""
         translated, results = iter(ranked), list[Ranked]()
         for line, result in zip(self._masked, self._results, strict=True):
             if result is None:
@@ -205,9 +202,9 @@ def join_parts(
 ) -> Ranked:
     """Join the translations of a line's parts into translations of the line, best first.
 
-    The first joins the best translation of each part, the second the second best, and so on.
-    ``splitter`` has split the line into ``parts``; ``translated`` yields their translations next.
-    Indentation, bullets and numbers of list items stay. A part without a translation becomes "".
+    The line's best translation joins the best translations of its parts, and so on. ``splitter``
+    has split the line into ``parts``; ``translated`` yields their translations next. Indentation,
+    bullets and numbers of list items stay. A part without a translation becomes "".
     """
     rows = [*islice(translated, len(parts))]
     if len(parts) == 1:

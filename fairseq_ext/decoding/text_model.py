@@ -47,8 +47,7 @@ class Options(TypedDict, total=False):
 class Model:
     """A trained model that translates lines of text. Several threads may call its methods.
 
-    ``codec`` turns text into tokens and back; ``target`` turns text in the target language into
-    tokens.
+    ``codec`` turns text into tokens and back; ``target`` turns target text into tokens.
 
     Attributes:
         src, tgt: languages.
@@ -171,14 +170,9 @@ class Model:
         return sentence_splitter(self.src, self.tgt)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """Compute the log-probabilities of translations that you give.
+        """Compute the log-probability of each target as a translation of its source.
 
-        Args:
-            sources: lines of text.
-            targets: their translations.
-
-        Returns:
-            The log-probability (base e) of each target, summed over its tokens and ``</s>``.
+        The logarithms are to base e, and summed over a target's tokens and ``</s>``.
 
         Raises:
             ConfigError: an argument is a string instead of a list of strings.

@@ -1,7 +1,7 @@
 """Translate sentences by models of any architecture, with fairseq's own functions.
 
 The task and its options (start symbol, truncation of sources, languages) come from the first
-checkpoint, so nobody has to repeat them. fairseq loads the models, makes batches and searches.
+checkpoint. fairseq loads the models, makes batches and searches.
 """
 
 import copy
@@ -178,9 +178,8 @@ class Translator:
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Tensor]:
         """Return, for each target, the log-probabilities (base e) of its tokens and ``</s>``.
 
-        fairseq computes them from the unrounded weights, even if the engine of the search rounds
-        weights, as ``native-int8`` does. Raise DataError if a target has more tokens than the model
-        can write.
+        fairseq computes them with unrounded weights, even if the search's engine rounds weights.
+        Raise DataError if a target has more tokens than the model can write.
         """
         words = self._task.target_dictionary
         tokens = [words.encode_line(line, add_if_not_exist=False).long() for line in targets]
@@ -264,9 +263,9 @@ def _configuration(data: str | Path, search: Search) -> Any:
 
 
 def forked_random_numbers(search: Search) -> AbstractContextManager[None]:
-    """Return a context that, at its end, restores the state of torch's random number generators.
+    """Return a context that restores the state of torch's random number generators at its end.
 
-    Those of GPUs are left alone if ``search`` asks for the CPU and CUDA is not yet in use.
+    The generators of GPUs are included if CUDA is in use, or if ``search`` may use it.
     """
     cuda = torch.cuda.is_initialized() or (torch.cuda.is_available() and not search.cpu)
     return torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else [])

@@ -38,9 +38,9 @@ logger = logging.getLogger(__name__)
 def log_fallback(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
     """Log the ``reason`` why fairseq's generator translates instead of the engine.
 
-    ``numbers`` is the number format. With ``fp32``, the default, fairseq's generator translates the
-    same, only slower; with other formats the message is a warning. Raise ConfigError if there is a
-    ``shortlist``, which only the engine can use.
+    If the number format ``numbers`` is not ``fp32``, the message is a warning, because the engine
+    would translate differently. Raise ConfigError if there is a ``shortlist``, which only the
+    engine can use.
     """
     if shortlist is not None:
         raise ConfigError(f"`--shortlist` is for the engine alone, but {reason}")
@@ -85,10 +85,10 @@ def with_engine(
 ) -> Any:
     """Return a :class:`NativeGenerator`, which runs ``models`` on the engine.
 
-    If the engine cannot replace ``generator``, log why, and return ``generator``. ``numbers`` is a
-    value of :data:`fairseq_ext.engine.ENGINES`. ``shortlist`` has the tokens that translations may
-    have. Raise ConfigError if it is too small for the search, or if it is set and the engine cannot
-    replace ``generator``.
+    If the engine cannot replace ``generator``, log why and return ``generator``; if there is a
+    ``shortlist`` (the tokens that translations may have), raise ConfigError instead. Also raise
+    ConfigError if the shortlist is too small for the search. ``numbers`` is a value of
+    :data:`fairseq_ext.engine.ENGINES`.
     """
     if shortlist is not None:
         if type(generator) is SequenceScorer:
@@ -112,8 +112,8 @@ def obstacle(
 ) -> str | None:
     """Return the reason why the engine cannot replace ``generator``, or None if it can.
 
-    The reason is a sentence for messages. The arguments are those of :func:`with_engine`. Raise
-    ConfigError if the engine was not compiled, or cannot run on this processor.
+    The arguments are those of :func:`with_engine`. Raise ConfigError if the engine was not
+    compiled, or cannot run on this processor.
     """
     if numbers != TORCH:
         if any(map(on_a_device, models)):
@@ -154,10 +154,7 @@ def _candidate_count(generator: SequenceGenerator) -> int:
 
 
 def rules_of(generator: SequenceGenerator) -> Rules:
-    """Convert a generator's search options to the engine's.
-
-    For sampling, draw the engine's seed with torch's random numbers.
-    """
+    """Convert a generator's search options to the engine's; draw a seed for sampling by torch."""
     search, blocker = generator.search, generator.repeat_ngram_blocker
     draws: dict[str, Any] = {}
     if isinstance(search, Sampling):

@@ -2,14 +2,14 @@
 
 It has nine more options than ``translation``:
 
-- The Linformer paper needs targets that are cut as ``--truncate-source`` cuts sources, a start
-  symbol on every source, and training batches drawn at random instead of by length.
+- The Linformer paper needs long targets to be cut (``--truncate-source`` cuts only sources), a
+  start symbol on every source, and training batches drawn at random instead of by length.
 - The BMT paper needs epsilon sampling for minimum Bayes risk decoding, and GNMT's length penalty
   for beam search.
 - Models of many languages need symbols that name the languages, around sources and targets.
 
-Sources are also cut and get the start symbol in fairseq-interactive and in hub models, where
-``translation`` ignores ``--truncate-source``.
+fairseq-interactive and hub models also cut sources and add the start symbol. With ``translation``,
+they ignore ``--truncate-source``.
 """
 
 from copy import copy
@@ -85,8 +85,8 @@ class TranslationExtConfig(TranslationConfig):
 class CutDataset(data.TruncateDataset):
     """A dataset of sentences cut to ``truncation_length`` symbols; the last symbol is always kept.
 
-    Its ``sizes`` are exact. Those of fairseq's datasets for ``--truncate-source`` are one too large
-    for each sentence that is not cut.
+    Its ``sizes`` are exact. fairseq's datasets for ``--truncate-source`` count one symbol too many
+    in each sentence that is not cut.
     """
 
     def __getitem__(self, index: int) -> Tensor:
@@ -188,9 +188,10 @@ class TranslationExtTask(TranslationTask):
     def build_generator(self, models: list[FairseqModel], args: Any, **options: Any) -> Any:
         """Build fairseq's generator, and adapt it to this task's options.
 
-        With ``--epsilon-sampling``, its search is ``EpsilonSampling``. With ``--target-suffix``,
-        this symbol ends translations. Both target symbols are left out of the output. Raise
-        ConfigError if an option excludes ``--epsilon-sampling`` or ``--gnmt-lenpen``.
+        With ``--epsilon-sampling``, its search is ``EpsilonSampling``. The symbol of
+        ``--target-suffix`` ends translations. It and the symbol of ``--target-prefix`` are left out
+        of the output. Raise ConfigError if an option excludes ``--epsilon-sampling`` or
+        ``--gnmt-lenpen``.
         """
         check_gnmt_lenpen(self.cfg.gnmt_lenpen, args)
         epsilon = self.cfg.epsilon_sampling
@@ -216,8 +217,8 @@ class TranslationExtTask(TranslationTask):
     ) -> Any:
         """Translate a batch; return the hypotheses of each sentence, best first.
 
-        If there is a ``--target-prefix``, each translation begins with it. With ``--gnmt-lenpen``,
-        GNMT's scores replace fairseq's and rank the hypotheses.
+        They begin with the ``--target-prefix``, if any. With ``--gnmt-lenpen``, GNMT's scores
+        replace fairseq's and rank them.
         """
         if isinstance(generator, SequenceScorer):
             return super().inference_step(generator, models, sample, prefix_tokens, constraints)
