@@ -58,10 +58,9 @@ def application(
 ) -> ASGIApp:
     """Build the web application that shows the page and answers its requests.
 
-    ``systems`` has a description of each system by name. ``translate`` takes a sentence and the
-    names of the chosen systems. The page states ``max_words``, the largest number of words in a
-    sentence, and offers ``examples`` of sentences. ``host`` is the address that the server listens
-    on. Requests from pages of other sites are refused.
+    ``systems`` has descriptions by name. ``translate`` takes a sentence and the names of the chosen
+    systems. The page states ``max_words``, the largest number of words in a sentence, and offers
+    ``examples`` of sentences. Requests from pages of sites other than ``host`` are refused.
     """
     page = _page(systems, max_words, examples)
     thread = ThreadPoolExecutor(1, "translate")  # the engine's memory belongs to one thread

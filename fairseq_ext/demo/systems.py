@@ -57,11 +57,9 @@ class System:
 def parse_systems(arguments: Sequence[str], data: Path | None) -> list[SystemFiles]:
     """Parse command-line arguments of the form :data:`FORM`, one for each system.
 
-    ``data`` is the folder with the dictionaries for systems without ``data=DIR``.
-
-    Raises:
-        ConfigError: an argument has another form, two systems have one name, or a model or its
-            folder of dictionaries is missing.
+    ``data`` is the folder with the dictionaries for systems without ``data=DIR``. Raise ConfigError
+    if an argument has another form, two systems have the same name, or a model or its folder of
+    dictionaries is missing.
     """
     systems: dict[str, SystemFiles] = {}
     for argument in arguments:
@@ -103,10 +101,8 @@ class Answer:
 def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Answer]:
     """Translate a sentence with each system; return their answers in the order of ``systems``.
 
-    If a system has a sentence splitter, it translates each sentence of a longer text by itself.
-
-    Raises:
-        DataError: the sentence is empty or has over ``max_words`` words, or a word is too long.
+    A system with a sentence splitter translates each sentence of a longer text by itself. Raise
+    DataError if the text is empty or has over ``max_words`` words, or if a word is too long.
     """
     words = sentence.split()
     if not words:
@@ -167,8 +163,7 @@ def example_sentences(data: Path, src: str, tgt: str, max_words: int) -> list[st
     """Return up to four source sentences of 4 to 12 words from the test or validation split.
 
     ``data`` is a folder from fairseq-preprocess, whose ``text.json`` says how tokens become text.
-    Sentences of over ``max_words`` words are left out. Return [] if the folder has neither split,
-    as in a bundle.
+    Sentences of over ``max_words`` words are left out. A folder without splits (a bundle) gives [].
     """
     if not any(data.glob("*.bin")):
         return []  # a bundle, for which fairseq may be missing

@@ -115,7 +115,7 @@ class Service:
         return JSONResponse(await self._in_text_thread(1, lambda: self._pairs.detect(text)))
 
     async def _fields(self, request: Request) -> dict[str, Any]:
-        """Read a request's fields; refuse it for a full queue, a faulty body or a wrong API key."""
+        """Read a request's fields; refuse a full queue, a faulty body or a wrong API key."""
         with self._reservation(1, {**WAIT, **requests.CLOSE}):  # before there is a body in memory
             body = await requests.read_body(request, self._limits)
             fields = await requests.parse_fields(request, body)
@@ -136,8 +136,7 @@ class Service:
     async def _in_text_thread(self, lines: int, work: Callable[[], _T]) -> _T:
         """Call ``work`` in the thread that converts text, and return its result.
 
-        ``lines`` is the number of lines to convert. If the queue lacks room for them, refuse the
-        request (429).
+        Refuse the request (429) if the queue lacks room for ``lines`` lines.
         """
         with self._reservation(lines, WAIT):
             return await asyncio.get_running_loop().run_in_executor(self._text_thread, work)
@@ -225,8 +224,7 @@ def _joined(
     """Join the translations of a text's sentences; return at most ``ranks`` translated texts.
 
     The first text has the best translation of each sentence, the second the second best, and so on.
-    ``lines`` and ``between`` are the results of :func:`_split`; ``translated`` yields the
-    translations of their sentences.
+    ``lines`` and ``between`` come from :func:`_split`; ``translated`` yields the translations.
     """
     rows = [stream.join_parts(sentences, translated, model.splitter).texts for sentences in lines]
     return [
@@ -238,7 +236,7 @@ def _joined(
 async def _while_waited_for(request: Request, work: Coroutine[Any, Any, _T], seconds: float) -> _T:
     """Return the result of ``work``, or cancel ``work`` and refuse the request.
 
-    It is refused if the client leaves before the result (499), and after ``seconds`` (503).
+    The request is refused if the client leaves first (499), or after ``seconds`` (503).
     """
     task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
     try:
@@ -260,10 +258,7 @@ async def _left(request: Request) -> None:
 
 
 def build(pairs: Pairs, settings: Settings) -> RequestMeter:
-    """Build the web application that translates with the models in ``pairs``.
-
-    A middleware, :class:`RequestMeter`, counts and times its requests.
-    """
+    """Build the web application, which translates with ``pairs``, and counts and times requests."""
     metrics, limits, batches = Metrics(), settings.limits, settings.batches
     sizes = {"batch_size": batches.batch_size, "max_tokens": batches.max_tokens}
     batcher = Batcher(metrics, room=limits.max_queue, **sizes)

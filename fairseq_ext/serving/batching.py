@@ -84,8 +84,8 @@ class Batcher:
     async def running(self) -> AsyncIterator[None]:
         """Translate the sentences of the queue until the ``with`` block ends.
 
-        Then finish the last batch, but begin no other. A single thread translates all batches,
-        because the engine's memory belongs to one thread.
+        Then finish the last batch. A single thread translates all batches, because the engine's
+        memory belongs to one thread.
         """
         with ThreadPoolExecutor(1, "translate") as thread:
             work = asyncio.create_task(self._work(thread))

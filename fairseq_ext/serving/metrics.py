@@ -1,9 +1,9 @@
-"""Count requests, sentences and tokens for Prometheus, in one process or in all workers together.
+"""Count requests, sentences and tokens for Prometheus, summed over all workers.
 
 If there are several workers, the server sets ``PROMETHEUS_MULTIPROC_DIR`` before it starts them.
-Each worker writes its counts to files in that folder. The worker that is asked for the counts adds
-up all files. Requests for unknown paths are counted together, under the label ``other``, so that
-clients cannot make the page of counts long.
+Each worker writes its counts to files in that folder. A worker that is asked for the counts adds up
+all files. Requests for unknown paths have the label ``other``, so that clients cannot make the page
+of counts long.
 """
 
 import os

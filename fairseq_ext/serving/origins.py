@@ -17,13 +17,13 @@ class OriginFilter:
 
     It checks two headers:
 
-    - ``Host`` must be ``localhost``, an IP address or one of ``names``. This stops a page that
-      points its own domain name at this machine (DNS rebinding): its requests have that name.
+    - ``Host`` must be ``localhost``, an IP address or one of ``names``. This stops pages whose own
+      domain name points at this machine (DNS rebinding).
     - ``Origin``, if there is one, must be this server or one of ``origins``, such as
       ``https://example.org``. This stops all other foreign pages.
 
-    If ``names`` or ``origins`` contains ``*``, the header may be anything. A refusal names the
-    command's option that allows the request: ``name_option``, or ``origin_option`` unless empty.
+    If ``names`` or ``origins`` contains ``*``, the header may be anything. The message of a refusal
+    names ``name_option`` or ``origin_option`` (or nothing, if it is empty) as the remedy.
     """
 
     def __init__(

@@ -40,10 +40,7 @@ class Refusal(Exception):
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
-    """Read the body of a request.
-
-    Refuse a body that is too large (413), too slow (408) or cut off by the client (499).
-    """
+    """Read a body; refuse it if it is too large (413), too slow (408) or cut off (499)."""
     try:
         return await asyncio.wait_for(_read(request, limits.max_body), limits.timeout)
     except (TimeoutError, asyncio.TimeoutError):  # in Python 3.10 these are two classes
