@@ -27,11 +27,12 @@ def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
 
 
 def exponentials(keys: Tensor) -> Tensor | None:
-    """Return ``e^{2k}`` for keys ``k``, for :func:`tanh_of_sum`; None if it must compute a tanh.
+    """Return ``e^{2k}`` of keys ``k``, with which :func:`tanh_of_sum` is faster on a CPU.
 
-    On a CPU, a tanh takes ten times as long as the multiplication that exponentials need. With
-    every ``|k| < 30``, ``e^{2k}`` is neither 0 nor infinite in fp32, so its product with ``e^{2q}``
-    is never NaN. If ``e^{2q}`` overflows or underflows, the tanh is exactly ±1 anyway.
+    A tanh takes ten times as long as the multiplication that replaces it. Return None on other
+    devices, in half precision, and if a ``|k|`` is 30 or more. Below 30, ``e^{2k}`` is neither 0
+    nor infinite in fp32, so its product with ``e^{2q}`` is never NaN. If ``e^{2q}`` overflows or
+    underflows, the tanh is exactly ±1 anyway.
     """
     exact = keys.dtype in (torch.float32, torch.float64)
     if keys.device.type != "cpu" or not exact or not keys.numel() or keys.abs().max() >= 30:
@@ -46,8 +47,8 @@ def tanh_of_sum(
 
     Args:
         keys: ``k``, ``[B, 1, S, A]``.
-        keys_exponentials: the result of :func:`exponentials` for ``keys``, with which the tanh is
-            computed as ``1 - 2 / (e^{2k} e^{2q} + 1)``; None to compute it directly.
+        keys_exponentials: the result of :func:`exponentials` for ``keys``. If it is not None, the
+            tanh is computed as ``1 - 2 / (e^{2k} e^{2q} + 1)``.
         query: ``q``, ``[B, G, 1, A]``.
         out: a tensor ``[B, G, S, A]`` for the result; None for a new tensor.
     """
@@ -62,12 +63,11 @@ class MLPAttention(nn.Module):
     """Additive attention: ``e_j = v^T tanh(W [s; h_j] + b) + b_v`` (Bahdanau et al. 2015, A.1.2).
 
     ``W [s; h_j]`` is split into ``W_s s + W_h h_j``, so that ``keys_j = W_h h_j + b`` is computed
-    once per sentence. ``b_v`` adds the same number to every score, so its gradient is 0; it is
-    included in the paper's number of parameters, which only additive attention fits.
+    once per sentence. ``b_v`` adds the same number to every score, so its gradient is 0; the
+    paper's number of parameters includes it.
 
     Args:
-        query_dim, key_dim, attention_dim: H of the decoder state ``s``, C of an annotation ``h_j``,
-            and A of the hidden layer.
+        query_dim, key_dim, attention_dim: H, C and A.
     """
 
     def __init__(self, query_dim: int, key_dim: int, attention_dim: int) -> None:
@@ -92,10 +92,7 @@ class MLPAttention(nn.Module):
 
 
 class GeneralAttention(nn.Module):
-    """General attention (Luong et al. 2015): ``e_j = s^T W h_j``, with ``keys_j = W h_j``.
-
-    There is no hidden layer, so ``attention_dim`` has no effect.
-    """
+    """General attention (Luong et al. 2015): ``e_j = s^T W h_j``; ``attention_dim`` is ignored."""
 
     def __init__(self, query_dim: int, key_dim: int, attention_dim: int = 0) -> None:
         super().__init__()
@@ -113,8 +110,7 @@ class GeneralAttention(nn.Module):
 class DotAttention(GeneralAttention):
     """Dot attention as the paper prints it: ``e_j = s^T h_j``, for ``s`` and ``h_j`` of equal size.
 
-    Raises:
-        ConfigError: the sizes differ, as the paper's 256 and 512 do.
+    Other sizes, such as the paper's 256 and 512, raise ConfigError.
     """
 
     def __init__(self, query_dim: int, key_dim: int, attention_dim: int = 0) -> None:

@@ -51,8 +51,8 @@ class AttentiveGRU(nn.Module):
         c_t = Σ_j softmax_j(score(s_t, h_j)) h_j
         features = h̃_t = tanh(W_c [c_t; s_t])
 
-    Without input feeding no step depends on the previous step's attention, so in training (teacher
-    forcing) a single call of the GRU and of the attention computes all steps.
+    Without input feeding, a single call of the GRU and of the attention computes all steps in
+    training (teacher forcing), because no step depends on the previous step's attention.
 
     Args:
         embed_dim, hidden_dim, annotation_dim, attention_dim: E, H, C, A.
@@ -113,8 +113,7 @@ class AttentiveGRU(nn.Module):
     def forward(self, embedded: Tensor, hidden: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         """Run all decoding steps on embedded target words ``[T, B, E]`` (teacher forcing).
 
-        ``hidden`` is ``s_0``, ``[B, H]``. Return features ``[T, B, O]`` and attention
-        ``[T, B, S]``.
+        ``hidden`` is ``s_0`` ``[B, H]``. Return features ``[T, B, O]``, and weights ``[T, B, S]``.
         """
         if not self.input_feeding:
             return self._parallel(embedded, hidden, source)

@@ -1,7 +1,7 @@
 """Compile the GRU with attention to operations of the engine.
 
-The functions add operations to ``program``. An operation reads and writes *registers*, which are
-matrices of floats. ``Columns`` are the columns of a register that an operation reads or writes.
+The functions add operations to ``program``. Operations read and write ``Columns`` of *registers*,
+which are matrices of floats.
 """
 
 import numpy as np
@@ -40,10 +40,7 @@ def encode(encoder: GRUEncoder, program: Writer) -> tuple[Columns, Columns]:
 def decode(
     decoder: GRUAttentionDecoder, annotations: Columns, initial: Columns, program: Writer
 ) -> None:
-    """Compile one decoding step up to the logits, in Bahdanau's or in Luong's order.
-
-    ``annotations`` and ``initial`` are the columns from :func:`encode`.
-    """
+    """Compile a decoding step up to the logits, from the results of :func:`encode`."""
     recurrence, gru = decoder.recurrence, decoder.recurrence.gru
     input_weight = program.array(gru.weight_ih_l0)
     width, channels = gru.hidden_size, annotations.width
@@ -99,8 +96,7 @@ def advance(
 ) -> None:
     """Compile a GRU step ``s_t = GRU(read, s_{t-1})``; write ``s_t`` to the columns ``state``.
 
-    ``input_weight`` is the GRU's input matrix, with columns in the order of ``read``. ``before``
-    are the columns of ``s_{t-1}``.
+    ``input_weight`` is the GRU's input matrix, in the order of ``read``; ``before`` is ``s_{t-1}``.
     """
     _, bias = program.parameters(gru, "_ih_l0")
     inputs = program.linear(read, input_weight, bias)
@@ -115,10 +111,7 @@ def attend(
     out: Columns,
     program: Writer,
 ) -> None:
-    """Compile the context ``c_t = Σ_j softmax_j(score(query, h_j)) h_j`` into the columns ``out``.
-
-    ``annotations`` are the columns of all ``h_j``.
-    """
+    """Compile ``Σ_j softmax_j(score(query, h_j)) h_j`` over annotations h_j into ``out``."""
     if isinstance(attention, MLPAttention):
         weight, bias = program.parameters(attention.hidden)
         of_query, of_keys = split_columns(weight, attention.query_dim, program)

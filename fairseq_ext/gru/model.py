@@ -58,11 +58,7 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: GRUAttentionConfig, task: FairseqTask) -> "GRUAttentionModel":
-        """Build the model for a task's dictionaries; fairseq calls this.
-
-        Raises:
-            ConfigError: two options contradict each other.
-        """
+        """Build the model for a task's dictionaries; ConfigError if options exclude each other."""
         cfg = configuration.with_defaults(cfg, GRUAttentionConfig, task)
         source, target = task.source_dictionary, task.target_dictionary
         of_source = of_target = models.build_embedding(source, cfg.encoder_embed_dim)
@@ -75,7 +71,7 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
     @staticmethod
     def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield each option without effect in ``cfg``, and what would give it an effect."""
+        """Yield each option in ``cfg`` that has no effect, and what would give it an effect."""
         if cfg.attention_type != "mlp":
             yield "attention_dim", "`--attention-type mlp`"
 
@@ -121,7 +117,6 @@ class GRUEncoder(padding.BeamSearchEncoder, FairseqEncoder):
         }
 
     def max_positions(self) -> int:
-        """Return the length of the longest source that the model reads, in tokens."""
         return self.max_source_positions
 
 
@@ -222,10 +217,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Keep the cached state of the rows with indices ``new_order`` (beam search).
-
-        Keys are stored once per sentence, and kept for each sentence that has rows left.
-        """
+        """Keep the cached states of rows ``new_order``, and their sentences' keys (beam search)."""
         if self not in incremental_state:
             return
         state, keys = incremental_state[self]
@@ -234,11 +226,10 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         incremental_state[self] = state, padding.keep_sentences(keys, 0, sentences)
 
     def max_positions(self) -> int:
-        """Return the length of the longest target that the model reads, in tokens."""
         return self.max_target_positions
 
     def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:
-        """Make the decoder return attention only if ``--print-alignment`` sets ``need_attn``."""
+        """Return attention from now on only if ``need_attn`` is true (``--print-alignment``)."""
         self.need_attn = bool(need_attn)
 
 

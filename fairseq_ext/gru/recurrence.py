@@ -86,10 +86,9 @@ class _AdditiveRecurrence(torch.autograd.Function):
     """The autograd function of :func:`additive_recurrence`.
 
     The backward pass writes the gradients of a step's gates into a row ``[dh_n | dr | dz | dn]``.
-    The first three parts are the gradient of the hidden gates ``U s + b'``, the last three that of
-    the input gates, which share the gradients of r and z. So hidden gates have the order n, r, z
-    here, and ``torch.roll`` converts them from and to torch's r, z, n. In comments u is the layer
-    ``tanh(W_s s + keys)``.
+    The first three parts are the gradient of the hidden gates ``U s + b'``, the last three the
+    gradient of the input gates. So hidden gates have the order n, r, z here, and ``torch.roll``
+    converts them from and to torch's r, z, n. In comments u is ``tanh(W_s s + keys)``.
     """
 
     @staticmethod
@@ -222,8 +221,8 @@ class BidirectionalGRU(nn.Module):
     def forward(self, embedded: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Encode sentences ``[B, S, E]`` with pads anywhere; ``padding_mask`` is true on pads.
 
-        Return annotations ``[B, S, C]``, in the order of the input and 0 on pads, and the last
-        state of each direction, ``[h→_S; h←_1]`` ``[B, C]``.
+        Return annotations ``[B, S, C]``, which are 0 on pads, and the last state of each direction,
+        ``[h→_S; h←_1]`` ``[B, C]``.
         """
         columns = real_first(padding_mask)
         lengths = (~padding_mask).sum(1).clamp(min=1).cpu()  # packing needs at least one step

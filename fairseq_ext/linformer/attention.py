@@ -68,10 +68,8 @@ class LinformerAttention(nn.Module):
     def compress(self, source: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Compress a source ``[S, B, C]`` to keys and values of slots, ``[B, H, K, D]`` each.
 
-        The source must be padded on the right; ``padding_mask`` ``[B, S]`` is true on pads.
-
-        Raises:
-            DataError: the source has more tokens than E and F have columns (``N``).
+        The source must be padded on the right; ``padding_mask`` ``[B, S]`` is true on pads. Raise
+        DataError if the source has more tokens than E and F have columns (``N``).
         """
         matrices = self.projection(source.size(0))  # [M, K, S]
         if padding_mask is not None:
@@ -162,12 +160,11 @@ class LengthProjection(nn.Module):
 
     - ``identity``: ``E_ij = 1 / (1 + ⌊j / K⌋)`` where ``j mod K = i``, else 0. The first ``K``
       tokens fill one slot each, which is exact attention. The second ``K`` tokens are added to the
-      slots with weight 1/2, the third with 1/3, and so on. Compared with a token, a slot's norm
-      is at most ``√(π²/6)`` times as large for independent tokens (on average), and at most
-      ``ln(N / K) + 1`` times for equal tokens.
+      slots with weight 1/2, the third with 1/3, and so on. A slot's norm is at most ``√(π²/6)``
+      times a token's for independent tokens (on average), ``ln(N / K) + 1`` times for equal ones.
     - ``normal``: entries are drawn with mean 0 and variance ``1 / N``, so on average a slot's norm
-      is at most a token's. (Wang et al.'s analysis has variance ``1 / K``, with which scores grow
-      with ``√S``.)
+      is at most a token's. With the variance ``1 / K`` of Wang et al., scores would grow with
+      ``√S``.
 
     Args:
         slots, max_len: ``K`` and ``N``.
@@ -175,8 +172,7 @@ class LengthProjection(nn.Module):
         kind: ``learned``, ``mean-pool`` or ``convolution``.
         init: initialization of learned matrices, ``identity`` or ``normal``.
 
-    Raises:
-        ConfigError: ``K`` is below 1 or above ``N``.
+    ``K`` below 1 or above ``N`` raises ConfigError.
     """
 
     def __init__(
@@ -219,11 +215,7 @@ class LengthProjection(nn.Module):
             self.weight[:, token % self.slots, token] = 1 / lap.to(self.weight.dtype)
 
     def forward(self, length: int) -> Tensor:
-        """Return the first ``length`` columns of E and F, ``[M, K, length]``.
-
-        Raises:
-            DataError: ``length`` is above ``N``.
-        """
+        """Return the first ``length`` columns of E and F, ``[M, K, length]``; DataError above N."""
         if length > self.max_len:
             raise DataError(
                 f"a source of {length} tokens is longer than `--linformer-max-len` "
@@ -249,11 +241,8 @@ def fit_checkpoint(
     The module's names in ``state_dict`` begin with ``prefix``. If the module's ``N`` is smaller
     than the saved one, columns are cut off. If it is larger, columns of zeros are added: results
     for sources up to the saved ``N`` do not change, and later tokens are ignored until the new
-    columns are trained.
-
-    Raises:
-        CheckpointError: a size other than ``N``, or a convolution's window, differs from the
-            module's.
+    columns are trained. Raise CheckpointError if the number of matrices or slots, or a
+    convolution's window, differs.
     """
     name = f"{prefix}weight"
     if name not in state_dict or module.kind == "mean-pool":

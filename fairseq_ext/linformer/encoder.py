@@ -85,10 +85,7 @@ class TransformerClassifier(FairseqEncoderModel):
     def register_classification_head(
         self, name: str, num_classes: int, inner_dim: int | None = None, **unused: Any
     ) -> None:
-        """Add a classification head, or replace the head ``name``; fairseq's tasks call this.
-
-        ``inner_dim`` is the size of the head's hidden layer; None for the encoder's embedding size.
-        """
+        """Add or replace a head; ``inner_dim`` is its hidden size (None: the embedding size)."""
         size = self.cfg.encoder_embed_dim
         self.classification_heads[name] = RobertaClassificationHead(
             input_dim=size,
@@ -107,8 +104,8 @@ class TransformerClassifier(FairseqEncoderModel):
     ) -> tuple[Tensor, EncoderOut]:
         """Classify ``src_tokens`` ``[B, S]``, padded on either side.
 
-        Return the logits ``[B, classes]`` of the named head and the encoder's output. If no head is
-        named, return the pooled features ``[B, C]`` instead of logits.
+        Return the logits ``[B, classes]`` of the named head, or the pooled features ``[B, C]`` if
+        no head is named; and the encoder's output.
         """
         encoded = self.encoder(src_tokens, src_lengths)
         pooled = pool(

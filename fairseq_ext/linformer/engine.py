@@ -1,7 +1,7 @@
 """Compile Linformer attention to operations of the engine.
 
-The functions add operations to ``program``. An operation reads and writes *registers*, which are
-matrices of floats. ``Columns`` are the columns of a register that an operation reads or writes.
+The functions add operations to ``program``. Operations read and write ``Columns`` of *registers*,
+which are matrices of floats.
 """
 
 import numpy as np
@@ -17,8 +17,7 @@ def attention(
 ) -> Columns:
     """Compile ``added + softmax(Q (E K)^T · scale) F V W_O + b``; return the columns of the result.
 
-    Queries are computed from ``x``, keys and values from ``source``, or from ``x`` if ``source`` is
-    ``NOTHING``.
+    Queries are computed from ``x``, keys and values from ``source`` (``NOTHING``: from ``x``).
     """
     read = x if source is NOTHING else source
     projection = layer.projection

@@ -63,7 +63,7 @@ class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield each Linformer option without effect in ``cfg``, and what would give it an effect."""
+    """Yield each Linformer option that has no effect, and what would give it an effect."""
     if cfg.linformer_projection != "learned":
         yield "linformer_init", "`--linformer-projection learned`"
 
@@ -106,9 +106,7 @@ def replace_attentions(
     """Replace the encoder's self-attention and the decoder's cross-attention by Linformer's.
 
     With ``--linformer-sharing layerwise`` all attentions share one matrix, which is both E and F.
-
-    Raises:
-        ConfigError: embedding dimensions differ, or ``--linformer-k`` is wrong.
+    Raise ConfigError if embedding dimensions differ, or ``--linformer-k`` is wrong.
     """
     layers = [(layer, "self_attn") for layer in encoder.layers]
     if decoder is not None:
@@ -216,7 +214,6 @@ class LinformerEncoder(padding.BeamSearchEncoder, transformer.TransformerEncoder
         return self.layers[0].self_attn.projection.max_len
 
     def max_positions(self) -> int:
-        """Return the length of the longest source that the encoder reads, in tokens."""
         return min(super().max_positions(), self.linformer_max_len)
 
 
@@ -235,7 +232,7 @@ class LinformerModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield each option without effect in ``cfg``, and what would give it an effect."""
+        """Yield each option in ``cfg`` that has no effect, and what would give it an effect."""
         yield from super().without_effect(cfg)
         yield from without_effect(cfg)
 

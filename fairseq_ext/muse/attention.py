@@ -132,10 +132,9 @@ class MultiScaleAttention(nn.Module):
         """Attend and convolve, by a single matrix product where that is faster.
 
         ``weights`` ``[N, T, S]`` are attention weights, ``kernels`` ``[N, T, K]`` have a kernel for
-        each position. The attention reads the first of ``values``, ``[N, S, D]`` each, the
-        convolution the last (perhaps the same). ``left`` is the number of a kernel's taps to the
-        left of its position. Return ``[N, 2T, D]``: the attention's results, then the
-        convolution's.
+        each position, with ``left`` taps to the left of it. ``values`` has a tensor ``[N, S, D]``
+        for both, or one for the attention and one for the convolution. Return ``[N, 2T, D]``: the
+        attention's results, then the convolution's.
         """
         if weights.size(1) < weights.size(2):  # one position; the kernel's last tap reads it
             taps = min(kernels.size(-1), weights.size(2))

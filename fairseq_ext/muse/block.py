@@ -19,9 +19,8 @@ class ParallelBlock(nn.Module):
     """The block ``x ← LN(x + D(SAConv(x)) + D(Cross(x, source)) + D(FFN(x)))`` (equations 1, 8).
 
     ``SAConv(x) = Att W_O + Conv W_out + bias`` joins self-attention and convolution. ``Cross``, the
-    attention over the source, exists only in a decoder; it, too, reads the block's input, so no
-    branch waits for another. ``FFN(x) = W_2 relu(W_1 x + b_1) + b_2``. D is dropout, drawn for each
-    branch.
+    attention over the source, exists only in a decoder, and reads the block's input.
+    ``FFN(x) = W_2 relu(W_1 x + b_1) + b_2``. D is dropout, drawn for each branch.
 
     Args:
         dim, ffn_dim, heads: number of channels, of hidden units of FFN, and of heads.
@@ -96,7 +95,7 @@ class ParallelBlock(nn.Module):
         self.layer_norm = nn.LayerNorm(dim)
 
     def source(self, encoded: Tensor, padding_mask: Tensor | None) -> Source:
-        """Compute the source's keys and values from the encoder's output ``[S, B, source_dim]``.
+        """Compute keys and values of the encoder's output ``[S, B, source_dim]``.
 
         ``padding_mask`` ``[B, S]`` is true on pads.
         """

@@ -31,8 +31,7 @@ Past = dict[str, Tensor]
 def extend(past: Past, name: str, newest: Tensor) -> Tensor:
     """Append the newest position ``[rows, 1, …]`` to ``past[name]``; return the extended tensor.
 
-    ``past`` keeps the earlier positions in incremental decoding. At the first position, it has no
-    entry ``name``.
+    ``past`` keeps the earlier positions in incremental decoding. At first, it has no ``name``.
     """
     past[name] = torch.cat([past[name], newest], dim=1) if name in past else newest
     return past[name]
@@ -44,9 +43,9 @@ def taps_to_the_left(kernel_size: int, causal: bool) -> int:
 
 
 def band(weights: Tensor, left: int) -> Tensor:
-    """Return the band matrix ``[N, T, T]`` whose product with values is their convolution.
+    """Return kernels as a band matrix ``[N, T, T]``; its product with values is their convolution.
 
-    ``weights`` ``[N, T, K]`` has a kernel for each position. Row t of the result has the taps of
+    ``weights`` ``[N, T, K]`` has a kernel for each position. Row t of the matrix has the taps of
     kernel t in columns t - left … t - left + K - 1, without the taps outside the sentence.
     """
     count, length, taps = weights.shape
@@ -68,7 +67,7 @@ def convolve(values: Tensor, weights: Tensor, left: int) -> Tensor:
 
 
 def longest_band(kernel_size: int) -> int:
-    """Return the greatest length of sentences that :func:`convolve` multiplies by a band matrix."""
+    """Return the greatest sentence length for which :func:`convolve` uses a band matrix."""
     slow_loop = torch.is_grad_enabled() and kernel_size >= MANY_TAPS
     return LONGEST_BAND_IN_TRAINING if slow_loop else LONGEST_BAND
 
@@ -107,12 +106,12 @@ def _zeros(x: Tensor) -> Tensor:
 
 
 def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:
-    """Return a tuple ``(weight, written, read)`` for each tap of the kernels ``weights``.
+    """Return ``(weight, written, read)`` for each tap of the kernels ``weights`` ``[N, T, K]``.
 
-    ``weights`` ``[N, T, K]`` has a kernel of K taps for each of T positions. A tap multiplies the
-    values of t positions, the slice ``read``, by ``weight`` ``[N, t, 1]``, a view of ``weights``,
-    and adds the results to t positions, the slice ``written``. ``left`` is the number of taps to
-    the left of a position. Taps that lie outside the sentence at every position are left out.
+    A tap multiplies the values at the positions ``read`` by ``weight`` ``[N, t, 1]``, a view of
+    ``weights``, and adds the products to the positions ``written``. Both are slices of t positions.
+    ``left`` is the number of taps to the left of a position. Taps that lie outside the sentence at
+    every position are left out.
     """
     length, taps = weights.size(1), []
     for tap in range(weights.size(2)):
@@ -190,10 +189,7 @@ class DynamicConvolution(nn.Module):
         return torch.softmax(self.gate, 0, dtype=torch.promote_types(self.gate.dtype, torch.float))
 
     def forward(self, values: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Convolve values ``[T, B, C]``; return ``[T, B, C]``.
-
-        Values count as 0 where ``padding_mask`` ``[B, T]`` is true (on pads).
-        """
+        """Convolve values ``[T, B, C]``; those on pads (mask true, ``[B, T]``) count as 0."""
         length, batch, dim = values.shape
         weights = self.kernels(values).flatten(1, 2).transpose(0, 1)  # [N, T, K]
         if padding_mask is not None:
@@ -209,8 +205,7 @@ class OrdinaryConvolution(nn.Module):
     """The ordinary convolution of Table 3: from all channels to all channels, k taps, a bias.
 
     It reads the block's input instead of the attention's values. It mixes channels, so it needs no
-    ``W_out``. If ``causal`` is true (decoder), it reads no later positions, else its taps are
-    centred.
+    ``W_out``. If ``causal`` (decoder), it reads no later positions; else its taps are centred.
     """
 
     def __init__(self, dim: int, kernel_size: int, causal: bool) -> None:
@@ -243,11 +238,8 @@ def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list
 
     ``text`` is ``none``, sizes for all layers, such as ``3,15``, or sizes for groups of layers,
     such as ``3/7/15/31``. The groups divide the ``layers`` as evenly as possible. With
-    ``ordinary``, a layer must have a single size. A layer without convolution gets ``()``.
-
-    Raises:
-        ConfigError: ``text`` has another form, or more groups than layers; or, with ``ordinary``, a
-            group has several sizes.
+    ``ordinary``, a layer must have a single size. A layer without convolution gets ``()``. Raise
+    ConfigError if ``text`` breaks these rules, or has more groups than layers.
     """
     if text == "none":
         return [()] * layers

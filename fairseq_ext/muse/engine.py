@@ -1,7 +1,7 @@
 """Compile a MUSE block to operations of the engine.
 
-The functions add operations to ``program``. An operation reads and writes *registers*, which are
-matrices of floats. ``Columns`` are the columns of a register that an operation reads or writes.
+The functions add operations to ``program``. Operations read and write ``Columns`` of *registers*,
+which are matrices of floats.
 """
 
 from functools import partial

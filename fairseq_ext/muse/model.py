@@ -140,8 +140,7 @@ class DecoderBlock(ParallelBlock):
         that fairseq expects. R is the number of hypotheses of all B sentences; in training R = B.
         ``encoder_out`` is ``[S, B, C']``, with the encoder's ``C'`` channels. With
         ``incremental_state``, ``x`` is only the newest position. ``self_attn_mask`` ``[T, T]`` is
-        added to the scores of self-attention. Padding masks (``[B, S]`` and ``[R, T]``) are true on
-        pads.
+        added to the scores. Padding masks (``[B, S]`` and ``[R, T]``) are true on pads.
         """
         if incremental_state is None:
             source = self.source(encoder_out, encoder_padding_mask)
@@ -243,7 +242,7 @@ class MuseModel(models.TranslationTransformer):
 
     @classmethod
     def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
-        """Yield each option without effect in ``cfg``, and what would give it an effect."""
+        """Yield each option in ``cfg`` that has no effect, and what would give it an effect."""
         yield from super().without_effect(cfg)
         if cfg.muse_kernels == "none":
             yield "muse_convolution", "convolutions (`--muse-kernels`)"

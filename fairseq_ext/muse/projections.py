@@ -29,9 +29,8 @@ class OneDnnProduct:
     """``F.linear``, but faster on a CPU: oneDNN multiplies with a packed copy of the weight.
 
     The copy is made at the first use after ``enabled`` is set, and again after the weight has been
-    reloaded. Set ``enabled`` only when training is over, because an optimizer's changes of the
-    weight go unnoticed. Only fp32 weights on a CPU with oneDNN are packed, and only while no
-    gradient is needed; all other products are plain ``F.linear``.
+    reloaded. Set ``enabled`` only after training: changes by an optimizer go unnoticed. Only fp32
+    weights on a CPU with oneDNN are packed, and only while no gradient is needed.
     """
 
     def __init__(self) -> None:
@@ -102,10 +101,10 @@ class SeparateProjections(nn.Module):
 class FusedProjections(nn.Module):
     """All branches' first matrices joined into ``W_Enc``, and their last ones into ``W_Dec``.
 
-    The biases of the last matrices are stored separately, so that :func:`unfuse` is exact. While
-    input dropout makes the branches' inputs differ, ``W_Enc`` is applied in two parts. While
-    dropout is applied to each branch's output, ``W_Dec`` is applied to each branch separately.
-    The arguments are those of :class:`SeparateProjections`.
+    The biases of the last matrices are stored separately, so that :func:`unfuse` is exact. If the
+    branches' inputs differ (input dropout), ``W_Enc`` is applied in two parts. If the branches'
+    outputs have dropout, ``W_Dec`` is applied to each branch separately. The arguments are those of
+    :class:`SeparateProjections`.
     """
 
     def __init__(self, dim: int, inward: dict[str, int], outward: dict[str, int]) -> None:
@@ -152,7 +151,7 @@ def fuse(state: dict[str, Tensor], projections: Projections, prefix: str = "") -
     """Turn a state dict of :class:`SeparateProjections` into one of :class:`FusedProjections`.
 
     ``projections`` have the names and sizes of the layers. Only keys that start with ``prefix``
-    change, and none if the state is fused or incomplete.
+    change. A state that is fused or incomplete stays as it is.
     """
     first, last = projections.inward, projections.outward
     kinds = ("weight", "bias")
@@ -169,10 +168,7 @@ def fuse(state: dict[str, Tensor], projections: Projections, prefix: str = "") -
 
 
 def unfuse(state: dict[str, Tensor], projections: Projections, prefix: str = "") -> None:
-    """Turn a state dict of :class:`FusedProjections` into one of :class:`SeparateProjections`.
-
-    This reverses :func:`fuse` to the bit. A state that is not fused stays as it is.
-    """
+    """Reverse :func:`fuse`, to the bit. A state that is not fused stays as it is."""
     if f"{prefix}weight_in" not in state:
         return
     first, last = projections.inward, projections.outward

@@ -76,8 +76,7 @@ def rows(gates: Gates) -> list[list[str]]:
 def read_gates(path: str | Path) -> Gates:
     """Read the gates of a MUSE model from a checkpoint, whether its matrices are fused or not.
 
-    Raises:
-        CheckpointError: the checkpoint holds another architecture, or no layer has a gate.
+    Raise CheckpointError if the checkpoint holds another architecture, or no layer has a gate.
     """
     from fairseq_ext.checkpoints import layout, storage
     from fairseq_ext.muse.convolution import kernels_of_layers
