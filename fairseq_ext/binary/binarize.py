@@ -6,8 +6,7 @@ largest magnitude. In the backward pass ``B`` is a constant, and the gradient of
 
 A binarized number is a sign, ±1, times a magnitude, the *level*. A ternary sign may also be 0. A
 sum of products of signs is an exact integer in any order (half precision rounds it once, at the
-end). So a sentence gets the same sums in a batch, alone or from stored bits, and the same signs if
-these sums are binarized again.
+end). So a sentence gets the same sums in a batch, alone, and with weights from stored bits.
 """
 
 from dataclasses import dataclass
@@ -104,9 +103,9 @@ class Binarizer:
     def signs(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
         """Split ``x_b`` into signs, shaped like ``x``, and levels, of size 1 along ``dim``.
 
-        Signs are ±1 or, if ternary, 0. All numbers along ``dim`` share a level. Usually the product
-        of signs and levels has the gradient of ``x_b``. But if all numbers along ``dim`` are 0 (or
-        subnormal in fp32), ``x_b`` has the gradient 1, and the product's is 0 or nearly 0.
+        Signs are ±1 or, if ternary, 0. All numbers along ``dim`` share a level. The product of
+        signs and levels has the gradient of ``x_b``, with one exception: if all numbers along
+        ``dim`` are 0 (or subnormal in fp32), its gradient is about 0, and that of ``x_b`` is 1.
         """
         levels = self.levels(x, dim)
         # The product multiplies the gradient by the level, which is what `xnor` needs.
@@ -134,8 +133,8 @@ class Binarizer:
 def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
     """Binarize non-negative numbers to 0 or ``B``, the largest number in the last dimension.
 
-    Numbers below ``B/2`` become 0. Return zeros and ones, shaped like ``x``, and ``B``
-    ``[..., 1]``. The product of zeros, ones and ``B`` has the gradient 1 with respect to ``x``.
+    Numbers below ``B/2`` become 0. Return two tensors: 0 or 1, shaped like ``x``, and ``B``
+    ``[..., 1]``. Their product has the gradient 1 with respect to ``x``.
     """
     bound = x.detach().amax(-1, keepdim=True)
     levels = Levels(torch.ones_like(bound), bound, 2 * _inverse(bound))
@@ -146,8 +145,7 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 def _inverse(level: Tensor) -> Tensor:
     """Return ``1 / level`` at least in fp32, or 1 where the level is 0 or subnormal.
 
-    The result cancels the factor ``level`` of a gradient. If the level is 0 or subnormal, the
-    gradient is left as it is, 0 or nearly 0.
+    The result cancels a factor ``level`` of a gradient. At level 0, the gradient stays about 0.
     """
     level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)

@@ -34,13 +34,11 @@ LAYER_NAMES = {
 def layer_options(cfg: Any, selection: switches.Switches, product: str) -> dict[str, Any]:
     """Return the arguments of :class:`BinaryLinear` for layers that compute ``product``.
 
-    ``cfg`` has the options of binarization, ``selection`` the products to binarize. ``product`` is
-    a matrix product of the model, such as ``qkv``.
+    ``cfg`` has the options of binarization. ``product`` is a matrix product, such as ``qkv``.
 
     Raises:
-        ConfigError: a bound is neither a number above 0 nor a word such as ``channel``. With
-            ternary weights: ``--binary-weight-bound`` is a number, or ``--binary-gradient`` has no
-            effect.
+        ConfigError: a bound is neither a number above 0 nor a word such as ``channel``; or, with
+            ternary weights, the weights' bound is a number, or ``--binary-gradient`` has no effect.
     """
     of_weights, of_inputs = cfg.binary_weight_bound, cfg.binary_activation_bound
     kind, mask = selection.binarizer, str(cfg.binary_gradient)
@@ -84,10 +82,9 @@ def attention_options(cfg: Any, selection: switches.Switches) -> dict[str, Any]:
 
 
 def add_stage(model: nn.Module, cfg: Any, selection: switches.Switches) -> None:
-    """Add to a model the module ``binary_stage``, which takes its binary layers through the stages.
+    """Add the module ``binary_stage`` to a model; it puts all binary layers into the same stage.
 
-    Raises:
-        ConfigError: ``--stage-updates`` is wrong, or has fewer stages than ``selection`` needs.
+    Raise ConfigError if ``--stage-updates`` is wrong, or has fewer stages than ``selection`` needs.
     """
     layers = []
     for module in model.modules():
@@ -103,12 +100,10 @@ def add_stage(model: nn.Module, cfg: Any, selection: switches.Switches) -> None:
 def binarize_model(model: BaseFairseqModel, cfg: configuration.BinaryOptions) -> None:
     """Replace layers of a model by binary ones, as the options of binarization say.
 
-    A model with a module ``binary_stage`` is binary already, and stays as it is. So does a model
-    for which no products are selected. Any other model gets a ``binary_stage`` (:func:`add_stage`).
-
-    Raises:
-        ConfigError: the options name a product that the model does not compute or cannot binarize,
-            or the model is fused (``--muse-fused``).
+    A model that already has a ``binary_stage``, or for which no products are selected, stays as it
+    is. Any other model gets a ``binary_stage`` (:func:`add_stage`). Raise ConfigError if the
+    options name a product that the model does not compute or cannot binarize, or if the model is
+    fused (``--muse-fused``).
     """
     if hasattr(model, "binary_stage"):
         return
@@ -161,7 +156,7 @@ def _require_own_products(model: BaseFairseqModel) -> None:
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield each option of binarization without effect, and what would give it an effect."""
+    """Yield each option of binarization that has no effect, and what would give it an effect."""
     selection = switches.selected(cfg)
     weights, inputs = selection.weights, selection.activations & {*switches.LAYERS}
     bounded = selection.binarizer == "bmt"  # XNOR-Net's numbers have no bound

@@ -89,9 +89,9 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
     ) -> tuple[Tensor, Tensor]:
         """Return the loss and the negative log-likelihood of the references.
 
-        The results are sums over target tokens or, if ``reduce`` is false, ``[tokens, 1]``. In
-        training with :mod:`fairseq_ext.training.chunked_output`, ``net_output`` has features, not
-        logits. The results are then computed in chunks of tokens, and are always sums.
+        Both are sums over target tokens or, if ``reduce`` is false, ``[tokens, 1]``. In training
+        with :mod:`fairseq_ext.training.chunked_output`, ``net_output`` has features instead of
+        logits, both are computed in chunks of tokens, and ``reduce`` is ignored.
         """
         if not self.training:
             return super().compute_loss(model, net_output, sample, reduce)

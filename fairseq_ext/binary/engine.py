@@ -1,7 +1,7 @@
 """Compile binary layers to operations of the engine, and pack their weights as bits.
 
-The functions add operations to ``program``. An operation reads and writes *registers*, which are
-matrices of floats. ``Columns`` are the columns of a register that an operation reads or writes.
+The functions add operations to ``program``. Operations read and write ``Columns`` of *registers*,
+which are matrices of floats.
 """
 
 from typing import Any
@@ -51,10 +51,7 @@ def _reading(binarizer: Binarizer, scale: float) -> Reading:
 def feed_forward_output(
     layer: FeedForwardOutput, x: Columns, program: Writer, added: Columns
 ) -> Columns:
-    """Compile ``LN(LN(h)_b W_2b + b_2) + added`` (section 3.4); return the columns of the result.
-
-    ``x`` are the columns of the hidden layer ``h``.
-    """
+    """Compile ``LN(LN(h)_b W_2b + b_2) + added`` (section 3.4) for the hidden layer h in ``x``."""
     hidden = norm(layer.input_norm, x, program)
     y = norm(layer.output_norm, linear(layer.linear, hidden, program), program)
     return program.add(y, added)
@@ -91,10 +88,10 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str
     """Return the weights that are binary or ternary in a model's current stage, packed as bits.
 
     Returns:
-        A description that unpacking needs, and the packed weights. The description has
-        ``binarizer``, ``granularity`` and ``inputs``, the number of columns of each weight by name.
-        The packed weights are ``{name: {ending: tensor}}``: two tensors for each weight, its packed
-        signs and its levels. In a file, the tensors are called by name and ending.
+        A description that unpacking needs: ``binarizer``, ``granularity``, and ``inputs``, each
+        weight's number of columns by name. Then the packed weights, ``{name: {ending: tensor}}``:
+        two tensors for each weight, its packed signs and its levels. ``name + ending`` is a
+        tensor's name in a file.
 
     Raises:
         CheckpointError: no weights are binary or ternary. The caller must put the checkpoint's name

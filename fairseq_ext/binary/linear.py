@@ -19,10 +19,10 @@ GRANULARITIES: dict[str, int | tuple[int, ...]] = {"channel": 1, "tensor": (0, 1
 class _Product(torch.autograd.Function):
     """The autograd function ``A W_b + b`` (float inputs) or ``A_b W_b / s + b`` (binary inputs).
 
-    With binary inputs the sum over signs is an exact integer, rounded once in half precision. The
-    sign of a ternary weight may be 0, and a dropped input (``mask``) has the sign 0. The backward
-    pass computes ``W_b`` and ``A_b`` again. ``levels`` are those of the weights, ``inputs`` those
-    of the inputs (None if they are float); ``scale`` is s.
+    With binary inputs, the sum over signs is an exact integer (rounded once in half precision).
+    Ternary weights may have the sign 0, and inputs that ``mask`` drops have the sign 0. The
+    backward pass computes ``W_b`` and ``A_b`` again. ``levels`` are those of the weights,
+    ``inputs`` those of the inputs (None if they are float); ``scale`` is s.
     """
 
     @staticmethod
@@ -137,7 +137,7 @@ class BinaryLinear(nn.Linear):
     def set_stage(self, stage: int) -> None:
         """Enter a stage of training: 0 (float), 1 (binary weights) or 2 (binary inputs, too).
 
-        In a layer made with ``weights=False`` weights stay float, with ``inputs=False`` inputs.
+        Weights stay float if the layer's ``weights`` is False, inputs if its ``inputs`` is False.
         """
         self.stage = stage
         if self.frozen_level is None:
@@ -215,17 +215,15 @@ class BinaryLinear(nn.Linear):
 class FeedForwardOutput(nn.Module):
     """The second layer of a binary feed-forward network: ``LN(LN(h)_b W_2b + b_2)`` (section 3.4).
 
-    An index b means binarized. ``h = max(0, A_b W_1b + b_1)`` is the output of the first layer and
-    its ReLU for the input ``A``. ``h`` is never negative, so the inner norm centres ``h`` to make
-    both signs occur.
+    An index b means binarized. ``h = max(0, A_b W_1b + b_1)`` is the output of the first layer for
+    the input ``A``. It is never negative; the inner norm centres it, so that both signs occur.
 
     Args:
         linear: the layer with ``W_2`` and ``b_2``.
         dropout: dropout for the normalized ``h``.
         norms: whether to apply both norms; False applies neither.
-        dropout_first: whether dropout precedes binarization, as in the paper's code. Then a dropped
-            number becomes ``+B/2``, where ``B`` is the bound of the token's inputs (see
-            :class:`BinaryLinear`); if dropout follows binarization, a dropped number counts as 0.
+        dropout_first: whether dropout precedes binarization, as in the paper's code. A dropped
+            number then becomes ``+B/2`` (``B`` is the bound of :class:`BinaryLinear`), otherwise 0.
     """
 
     def __init__(

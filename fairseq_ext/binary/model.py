@@ -120,10 +120,9 @@ class BmtModel(models.TranslationTransformer):
 
     @classmethod
     def build_model(cls, cfg: BmtConfig, task: FairseqTask) -> "BmtModel":
-        """Build the model for a task's dictionaries, always with pre-norm; fairseq calls this.
+        """Build the model for a task's dictionaries, always with pre-norm.
 
-        Raises:
-            ConfigError: two options contradict each other, or ``--bmt-scale`` is not above 0.
+        Raise ConfigError if options exclude each other, or if ``--bmt-scale`` is not above 0.
         """
         pre_norm = {"encoder_normalize_before": True, "decoder_normalize_before": True}
         options: Any = configuration.namespace(cfg, **pre_norm)
@@ -131,10 +130,7 @@ class BmtModel(models.TranslationTransformer):
 
     @classmethod
     def complete(cls, model: "BmtModel", cfg: BmtConfig) -> None:
-        """Replace attentions and feed-forward networks by binary ones; add the stages of training.
-
-        All layer norms get the ε :data:`NORM_EPS`.
-        """
+        """Replace attentions and feed-forward networks, add the stages, set ε of layer norms."""
         if not cfg.bmt_scale > 0:
             raise wrong_value("--bmt-scale", "above 0", cfg.bmt_scale)
         layers = Layers(cfg)

@@ -65,9 +65,8 @@ _TOLERANCE = 1e-6  # for the rank of the scaled Jacobian, and for estimates at a
 class Law:
     """A scaling law with its constants: ``alpha (N̄e / Ne)^p_e (N̄d / Nd)^p_d + L_inf``.
 
-    ``Ne`` and ``Nd`` are the numbers of parameters of a model's encoder and decoder. ``base`` has
-    these numbers for the baseline, ``N̄e`` and ``N̄d``. ``alpha`` is the part of the baseline's loss
-    that larger models reduce, ``L_inf`` the part that remains.
+    ``Ne`` and ``Nd`` are the numbers of parameters of encoder and decoder, ``base`` has those of
+    the baseline. ``alpha`` is the part of its loss that larger models reduce, ``L_inf`` the rest.
     """
 
     alpha: float
@@ -120,11 +119,8 @@ def fit_law(
     ``encoder`` and ``decoder`` are the models' numbers of parameters without embeddings, ``losses``
     their losses per token, ``[n]`` each. A model that is listed twice counts twice. ``base`` is
     (N̄e, N̄d), the sizes of the baseline. ``label`` names the models in messages. ``resamples`` is
-    the number of refits for the bootstrap intervals.
-
-    Raises:
-        DataError: there are fewer than :data:`FEWEST_SIZES` different sizes, or several laws fit
-            the losses equally well.
+    the number of refits for the bootstrap intervals. Raise DataError if there are fewer than
+    :data:`FEWEST_SIZES` different sizes, or if several laws fit the losses equally well.
     """
     x, y = _logs(encoder, decoder, base)
     target = np.asarray(losses, float)
@@ -191,7 +187,7 @@ def _jacobian(theta: Array, x: Array, y: Array) -> Array:
 def _starts(x: Array, y: Array, losses: Array) -> list[Array]:
     """Return starting points θ of the search, one for each of several values of L∞.
 
-    For a fixed L∞, linear regression gives the others: ``log(L - L∞)`` is linear in x and y.
+    Linear regression gives the other constants: for a fixed L∞, ``log(L - L∞)`` is linear in x, y.
     """
     columns = np.stack([np.ones_like(x), x, y], axis=1)
     starts = []
@@ -341,11 +337,9 @@ def _positive(value: Any, where: str) -> float:
 def baseline(models: Sequence[Model], name: str | None = None) -> tuple[int, int]:
     """Return the sizes (N̄e, N̄d) of the baseline, the model called ``name``.
 
-    Without a name, N̄e is the most frequent encoder size and N̄d the most frequent decoder size
-    (the smaller one of two equally frequent sizes).
-
-    Raises:
-        ConfigError: no model has this name, or models of several sizes have it.
+    Without a name, N̄e is the most frequent encoder size and N̄d the most frequent decoder size (the
+    smaller one of two equally frequent sizes). Raise ConfigError if no model has this name, or if
+    models of several sizes have it.
     """
     if name is None:
         # Of sizes that are equally frequent, `mode` returns the first.

@@ -47,10 +47,10 @@ def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model
 
 
 def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> list[list[float]]:
-    """Return pairs ``[parameters, loss]`` of a group's law, along one of its :func:`arms`.
+    """Return ``points`` pairs ``[parameters, loss]`` of a group's law along one of its arms.
 
-    ``base`` is as in :func:`arms`. ``points`` is the number of pairs. Parameters are those of
-    encoder and decoder together, from the arm's smallest model to its largest.
+    Parameters are those of encoder and decoder together, from the arm's smallest model to its
+    largest. ``arm`` and ``base`` are as in :func:`arms`.
     """
     members = arms(group.models, base)[arm]
     fixed = np.full(points, float(base[1] if arm == ENCODER else base[0]))
@@ -64,8 +64,7 @@ def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> li
 def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | Path) -> list[Path]:
     """Plot losses and fitted laws against the model size, in a panel for each dataset (Figure 2).
 
-    ``base`` has the baseline's parameters of encoder and decoder. Return the paths of the picture
-    and of the JSON of its numbers.
+    ``base`` is as in :func:`arms`. Return the paths of the picture and of its numbers (JSON).
     """
     with _panels(groups) as (figure, panels):
         colours = _colours(groups)
@@ -84,8 +83,7 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
     """Plot the models' losses on each dataset against their training losses (Figure 3).
 
     Each family with at least three models gets a least-squares line. Return the paths of the
-    picture and of the JSON of its numbers. If no model has a training loss, plot nothing and return
-    [].
+    picture and of its numbers (JSON); if no model has a training loss, plot nothing, return [].
     """
     all_pairs = [
         (group, [(m.train_loss, m.loss) for m in group.models if m.train_loss is not None])
@@ -134,10 +132,7 @@ def _colours(groups: Sequence[Group]) -> dict[str, str]:
 
 
 def _draw_group(axes: Axes, group: Group, base: tuple[int, int], colour: str) -> None:
-    """Draw a group's models as markers and its law as lines, with the exponents in the legend.
-
-    ``base`` has the baseline's parameters of encoder and decoder.
-    """
+    """Draw a group's models as markers and its law as lines, with the exponents in the legend."""
     law = group.fit.law
     for arm, members in arms(group.models, base).items():
         xs, ys = [m.parameters for m in members], [m.loss for m in members]

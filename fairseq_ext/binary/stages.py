@@ -1,8 +1,8 @@
 """The stages of training: float, binary weights, binary weights and activations (section 4.1).
 
-The options say when each stage begins. The model's state dict has its stage, so a model from a
-checkpoint computes the function that was trained, whatever the options are when it is loaded. In
-each stage, the learning rate has a warm-up and then falls to 0 along a cosine.
+The options say when each stage begins. The model's state dict has its stage, so a loaded model
+computes the function that was trained, with any options. In each stage, the learning rate has a
+warm-up and then falls to 0 along a cosine.
 """
 
 # Without `from __future__ import annotations`: fairseq reads the types of a configuration's fields.
@@ -32,12 +32,8 @@ NAMES = ("float", "binary weights", "binary weights and activations")
 def parse_stage_updates(text: str, fewest: int = 1) -> list[int]:
     """Parse ``--stage-updates`` into the number of updates in each stage; [] if ``text`` is empty.
 
-    ``fewest`` is the least allowed number of stages: 2 for binary weights, 3 for binary
-    activations.
-
-    Raises:
-        ConfigError: ``text`` is not a list of one to three numbers from 0 on, all are 0, or it has
-            fewer than ``fewest`` stages.
+    Raise ConfigError if ``text`` is not a list of one to three numbers from 0 on, if all are 0, or
+    if there are fewer stages than ``fewest`` (2 for binary weights, 3 for binary activations).
     """
     try:
         values = [int(value) for value in text.split(",")] if text else []
@@ -71,11 +67,10 @@ def stage_at(update: int, stages: list[int]) -> int:
 class Stage(nn.Module):
     """A module that keeps all layers of a model in the same stage of training.
 
-    fairseq calls ``set_num_updates`` before each batch. When it loads a checkpoint, it first calls
-    ``set_num_updates``, and then the checkpoint's stage replaces the stage computed from the
-    updates. Training never goes back to an earlier stage. So a loaded model computes what the saved
-    model computed, even at the boundary of two stages, with ``--reset-optimizer``, and in
-    fine-tuning.
+    fairseq calls ``set_num_updates`` before each batch, and before it loads the state of a
+    checkpoint. The stage in this state then replaces the stage of the updates, and training never
+    goes back to an earlier stage. So a loaded model computes what the saved model computed, even at
+    the boundary of two stages, with ``--reset-optimizer``, and in fine-tuning.
 
     ``layers`` are the binary layers, ``stages`` the result of :func:`parse_stage_updates`. If it is
     empty, everything is binary from the start.
@@ -155,14 +150,12 @@ class StagedCosineConfig(FairseqDataclass):
 def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: list[float]) -> float:
     """Compute the learning rate of update number ``update``, counted from 0.
 
-    In a stage of ``n`` updates ``t`` = 0, 1, …, the rate is
-    ``peak · min(1, t / warmup) · (1 + cos πx) / 2``. If ``warmup`` is 0, the factor ``min(…)`` is
-    1. In the first ``warmup + 1`` updates x is 0. In any later updates x is
-    ``(t - warmup) / (n - warmup - 1)`` and rises to 1, so the last of them has rate 0. After the
+    Update ``t`` = 0, 1, … of a stage has the rate ``peak · min(1, t / warmup) · (1 + cos πx) / 2``;
+    ``min(…)`` is left out if ``warmup`` is 0. x is 0 until ``t = warmup``, and then
+    ``(t - warmup) / (n - warmup - 1)``, up to 1 at the last of the stage's n updates. After the
     last stage the rate stays 0.
 
-    ``stage_updates`` has the number of updates of each stage, ``peaks`` one peak for all stages or
-    one for each.
+    ``stage_updates`` has n for each stage, ``peaks`` one peak for all stages or one for each.
     """
     starts = [0, *accumulate(stage_updates)]
     if update >= starts[-1]:

@@ -60,8 +60,7 @@ PRESETS = {
 def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]:
     """Parse a comma-separated list of products; ``none`` and an empty text mean no products.
 
-    Raises:
-        ConfigError: a product is not among ``allowed``; the message names ``option``.
+    Raise ConfigError, which names ``option``, if a product is not among ``allowed``.
     """
     names = frozenset(text.split(",")) - {"", "none"}
     if names - set(allowed):
