@@ -26,6 +26,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support.harness import (
     command,
     ended,
+    error_line,
     fairseq,
     leaves_no_trace,
     read_lines,
@@ -39,15 +40,24 @@ from tests.support.trainings import ARCHITECTURES, TRAINING
 SIZES = {"bpe": 12, "sentencepiece-unigram": 36, "sentencepiece-bpe": 40, "tokenizers": 40}
 
 
-def write_corpus(folder: Path, train: int = 200) -> Path:
+LANGS = ("--src", "en", "--tgt", "de")
+FAIRSEQ_LANGS = ("--source-lang", "en", "--target-lang", "de")
+
+
+def write_corpus(folder: Path) -> Path:
     """Write a corpus of a small vocabulary whose two languages are the same."""
     draw = Random(1)
     vocabulary = [*"aeiou", "men", "dog", "sleeping", "U.S.", "red.", "it's", "well-known", "»no«"]
-    for name, count in (("train", train), ("valid", 10), ("test", 12)):
+    for name, count in (("train", 200), ("valid", 10), ("test", 12)):
         lines = [" ".join(draw.choices(vocabulary, k=draw.randrange(3, 9))) for _ in range(count)]
         for side in ("en", "de"):
             write_lines(folder / f"{name}.{side}", lines)
     return folder
+
+
+def both(*lines: str) -> dict[str, list[str]]:
+    """A corpus whose two languages are the same."""
+    return {"en": [*lines], "de": [*lines]}
 
 
 def split_text(source: Path, out: Path, *languages: str, kind: str = "bpe", size: int = 9) -> dict:
@@ -107,7 +117,7 @@ def test_tokens_of_text_in_lower_case(tmp_path: Path):
     """Moses knows names and abbreviations by their case: new text becomes small before them."""
     line = "He met Anna. She saw Anna. Room No. 5 is free."
     Pipeline("en", "de", clean=True, lowercase=True).save(tmp_path)
-    write_sides(tmp_path, {"en": [line.lower()], "de": [line.lower()]})
+    write_sides(tmp_path, both(line.lower()))
     own_text.copy_corpus(tmp_path, tmp_path / "tokens", "en", "de", tokenize=True)
     tokens_pipeline = pipeline.load(tmp_path / "tokens")
     for side in ("en", "de"):
@@ -129,8 +139,7 @@ def test_tokens_of_text_in_lower_case(tmp_path: Path):
     ],
 )
 def test_a_size_that_nothing_would_read_is_refused(flags: tuple, message: str, tmp_path: Path):
-    words = (tmp_path, "--src", "en", "--tgt", "de", "-o", tmp_path / "bpe")
-    leaves_no_trace(tmp_path, message, "subwords", *words, *flags)
+    leaves_no_trace(tmp_path, message, "subwords", tmp_path, *LANGS, "-o", "bpe", *flags)
 
 
 @pytest.mark.parametrize("line", ["ab cd", "a b"])
@@ -162,10 +171,9 @@ def test_control_symbols_stay_words_of_a_text(kind: str, line: str, tmp_path: Pa
 
 @pytest.mark.system
 def test_control_symbols_as_words_are_refused_where_nothing_escapes_them(tmp_path: Path):
-    for side in ("en", "de"):
-        write_lines(tmp_path / f"train.{side}", ["a b", "</s> a", "</s>a"])
-    words = ["--source-lang", "en", "--target-lang", "de", "--trainpref", tmp_path / "train"]
-    done = fairseq("preprocess", *words, "--destdir", tmp_path / "bin", ok=False)
+    write_sides(tmp_path, both("a b", "</s> a", "</s>a"))
+    words = (*FAIRSEQ_LANGS, "--trainpref", tmp_path / "train", "--destdir", tmp_path / "bin")
+    done = fairseq("preprocess", *words, ok=False)
     assert "train.en, line 2: `<s>`, `</s>` or `<pad>` as a word" in done.stderr
     from fairseq_cli import interactive
 
@@ -182,20 +190,14 @@ def test_control_symbols_as_words_are_refused_where_nothing_escapes_them(tmp_pat
 def test_preprocess_splits_validation_prefixes_at_commas_but_not_the_training_prefix(
     split: str, tmp_path: Path
 ):
-    texts = tmp_path / ("a,b" if split == "train" else "text")
-    texts.mkdir()
-    for side in ("en", "de"):
-        for name in ("train", "valid", "other"):
-            write_lines(texts / f"{name}.{side}", ["a b"])
+    texts = write_sides(tmp_path / ("a,b" if split == "train" else "text"), both("a b"))
     Pipeline("en", "de").save(texts)
-    if split == "train":
-        words = ["--trainpref", texts / "train"]
-    else:
+    words = ["--trainpref", texts / "train"]
+    if split == "valid":
         dictionary = write_lines(tmp_path / "dict.txt", ["a 1", "b 1"])
         words = ["--srcdict", dictionary, "--tgtdict", dictionary]
-        words += ["--validpref", f"{texts / 'valid'},{texts / 'other'}"]
-    words += ["--source-lang", "en", "--target-lang", "de"]
-    fairseq("preprocess", *words, "--destdir", tmp_path / "bin")
+        words += ["--validpref", f"{texts / 'valid'},{texts / 'test'}"]
+    fairseq("preprocess", *words, *FAIRSEQ_LANGS, "--destdir", tmp_path / "bin")
     assert (tmp_path / "bin" / FILE).read_bytes() == (texts / FILE).read_bytes()
 
 
@@ -254,11 +256,9 @@ def test_sides_that_are_both_empty_are_kept(tmp_path: Path):
 
 def text_folder(folder: Path) -> Path:
     """Make a folder with a pipeline of merges."""
-    folder.mkdir()
-    (folder / "codes").write_text("#version: 0.2\na b\n")
-    files = (folder / "codes",)
+    codes = write_lines(folder / "codes", ["#version: 0.2", "a b"])
     steps = {"clean": True, "tokenize": True, "subwords": "subword-nmt"}
-    Pipeline("en", "de", files=files, **steps).save(folder)
+    Pipeline("en", "de", files=(codes,), **steps).save(folder)
     return folder
 
 
@@ -301,33 +301,26 @@ def entries(**others: object) -> str:
     return json.dumps({"format": 1, "src": "en", "tgt": "de", **others})
 
 
-BROKEN = {
-    "torn": ('{"format": 1, "src"', "not JSON"),
-    "list": ("[1]", "not a JSON object"),
-    "later": (entries(format=2), "this version reads 1"),
-    "no language": ('{"format": 1, "src": "en"}', "lacks the languages"),
-    "unknown": (entries(x=1), "unknown entry `x`"),
-    "kind": (entries(subwords="pickle"), "`subwords`"),
-    "type": (entries(tokenize="yes"), "`tokenize` is 'yes'"),
-    "no file": (entries(subwords="subword-nmt"), "`files` names 0, but `subword-nmt` has 1"),
-    "one file": (
-        entries(subwords="byte-level", files=[]),
-        "`files` names 0, but `byte-level` has 2",
-    ),
-    "no tokens": (
-        entries(escape=True),
-        r"text\.json cannot be used: `--escape` goes with `--tokenize`, which is missing\. Rest",
-    ),
-    "number": (entries(src=5), "`src` is 5"),
-    "outside": (entries(files=[{"name": "../codes"}]), "`files` has"),
-    "absent": (entries(files=[{"name": "c", "sha256": ""}]), "does not exist"),
-    "large": ('"' + "a" * (1 << 20) + '"', "too large"),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_refused_in_one_line(name: str, tmp_path: Path):
-    content, reason = BROKEN[name]
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('{"format": 1, "src"', "not JSON"),
+        ("[1]", "not a JSON object"),
+        (entries(format=2), "this version reads 1"),
+        ('{"format": 1, "src": "en"}', "lacks the languages"),
+        (entries(x=1), "unknown entry `x`"),
+        (entries(subwords="pickle"), "`subwords`"),
+        (entries(tokenize="yes"), "`tokenize` is 'yes'"),
+        (entries(subwords="subword-nmt"), "`files` names 0, but `subword-nmt` has 1"),
+        (entries(subwords="byte-level", files=[]), "`files` names 0, but `byte-level` has 2"),
+        (entries(escape=True), r"text\.json cannot be used: `--escape` goes with `--tokenize`, w"),
+        (entries(src=5), "`src` is 5"),
+        (entries(files=[{"name": "../codes"}]), "`files` has"),
+        (entries(files=[{"name": "c", "sha256": ""}]), "does not exist"),
+        ('"' + "a" * (1 << 20) + '"', "too large"),
+    ],
+)
+def test_a_broken_file_is_refused_in_one_line(content: str, reason: str, tmp_path: Path):
     (tmp_path / FILE).write_text(content)
     with pytest.raises(DataError, match=reason):
         pipeline.load(tmp_path)
@@ -352,14 +345,11 @@ def test_files_that_are_no_subwords(kind: str, tmp_path: Path):
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make ``text``, ``bpe``, ``bin`` and ``run`` of ``raw`` text by a user's commands."""
     folder = tmp_path_factory.mktemp("trained")
-    write_corpus(folder / "raw")
-    languages = ("--src", "en", "--tgt", "de")
-    words = ("--data", folder / "raw", *languages, "--out", folder / "text", "--tokenize")
-    command("prepare", *words)
-    words = (folder / "text", *languages, "--size", 12, "-o", folder / "bpe")
-    command("subwords", *words)
+    raw, text = write_corpus(folder / "raw"), folder / "text"
+    command("prepare", "--data", raw, *LANGS, "--out", text, "--tokenize")
+    command("subwords", text, *LANGS, "--size", 12, "-o", folder / "bpe")
     fairseq(
-        *("preprocess", "--source-lang", "en", "--target-lang", "de", "--destdir", folder / "bin"),
+        *("preprocess", *FAIRSEQ_LANGS, "--destdir", folder / "bin"),
         *("--trainpref", folder / "bpe/train", "--validpref", folder / "bpe/valid"),
         *("--testpref", folder / "bpe/test", "--joined-dictionary"),
     )
@@ -414,21 +404,16 @@ def test_translate_needs_no_flag(trained: Path, generated: Path, tmp_path: Path)
 @pytest.mark.system
 def test_data_of_another_pipeline_is_not_mixed(trained: Path, tmp_path: Path):
     split_text(trained / "raw", tmp_path / "other")
-    words = [trained / "bin" / f"dict.{side}.txt" for side in ("en", "de")]
-    dictionaries = ("--srcdict", words[0], "--tgtdict", words[1])
-    done = fairseq(
-        *("preprocess", "--source-lang", "en", "--target-lang", "de", *dictionaries),
-        *("--testpref", tmp_path / "other/test", "--destdir", trained / "bin"),
-        ok=False,
-    )
-    refused(done, "was made by other steps")
+    binary = trained / "bin"
+    dictionaries = ("--srcdict", binary / "dict.en.txt", "--tgtdict", binary / "dict.de.txt")
+    words = (*dictionaries, "--testpref", tmp_path / "other/test", "--destdir", binary)
+    refused(fairseq("preprocess", *FAIRSEQ_LANGS, *words, ok=False), "was made by other steps")
 
 
 @pytest.mark.system
 def test_text_is_not_tokenized_twice(trained: Path, tmp_path: Path):
-    words = ("--src", "en", "--tgt", "de", "--out", tmp_path / "text", "--tokenize")
-    words = ("prepare", "--data", trained / "text", *words)
-    leaves_no_trace(tmp_path, "Moses tokens already", *words)
+    words = ("--data", trained / "text", *LANGS, "--out", "text", "--tokenize")
+    leaves_no_trace(tmp_path, "Moses tokens already", "prepare", *words)
 
 
 @pytest.mark.system
@@ -440,13 +425,11 @@ def test_scoring_needs_no_flag(trained, generated, tmp_path):
 
     status, _, output = ended("hypotheses", generated, "-o", hyp)
     assert (status, read_lines(hyp)) == (0, texts)
-    steps = "(en → de: tokenize, subword-nmt)"
-    file = trained / "run" / FILE
-    assert output == f"{generated}: becomes text as {file} says {steps}\n"
+    steps = f"{trained / 'run' / FILE} says (en → de: tokenize, subword-nmt)"
+    assert output == f"{generated}: becomes text as {steps}\n"
 
     scores_path = tmp_path / "scores.json"
-    words = ("score", "--generated", generated, "--ref", ref, "--json", scores_path)
-    assert ended(*words)[0] == 0
+    command("score", "--generated", generated, "--ref", ref, "--json", scores_path)
     values = [metric["value"] for metric in json.loads(scores_path.read_text())["scores"][:2]]
     assert values == [metric.value for metric in score.score_files(ref, hyp)]
 
@@ -493,22 +476,17 @@ def test_the_text_of_a_moved_run_is_found_and_of_another_is_not(trained, generat
     assert generated_text.find(moved / "out") is None
 
 
-def test_a_model_of_the_other_direction(tmp_path: Path):
-    folder = text_folder(tmp_path / "a")
-    (tmp_path / "out").write_text(f"{generated_text.note([folder], 'de', 'en')}\nS-0\tx\n")
-    _, turned = generated_text.find(tmp_path / "out")
-    assert (turned.src, turned.tgt, turned.tokenize) == ("de", "en", True)
-    assert turned.towards("de", "fr") is None
-    assert generated_text.note([tmp_path], "de", "en") is None
-
-
-@pytest.mark.parametrize("langs", [("pt-BR", "en"), ("en", "pt-BR"), ("en-GB", "en-US")])
-def test_languages_with_a_region_are_noted(langs: tuple[str, str], tmp_path: Path):
+@pytest.mark.parametrize(
+    "langs", [("en", "de"), ("pt-BR", "en"), ("en", "pt-BR"), ("en-GB", "en-US")]
+)
+def test_text_is_noted_for_both_directions(langs: tuple[str, str], tmp_path: Path):
+    assert generated_text.note([tmp_path], *langs) is None
     Pipeline(*langs, tokenize=True).save(tmp_path)
     for src, tgt in (langs, langs[::-1]):
         (tmp_path / "out").write_text(f"{generated_text.note([tmp_path], src, tgt)}\nS-0\tx\n")
         _, steps = generated_text.find(tmp_path / "out")
         assert (steps.src, steps.tgt, steps.tokenize) == (src, tgt, True)
+        assert steps.towards(src, "fr") is None
 
 
 def test_a_note_cannot_speak_to_the_terminal(tmp_path: Path):
@@ -522,34 +500,28 @@ def test_a_note_cannot_speak_to_the_terminal(tmp_path: Path):
 
 def test_pieces_of_sentencepiece_are_never_scored(tmp_path):
     pytest.importorskip("sentencepiece")
-    text = write_corpus(tmp_path / "text")
-    split_text(text, tmp_path / "run", kind="sentencepiece-unigram", size=36)
-    pieces, words = (read_lines(tmp_path / name / "test.de") for name in ("run", "text"))
-    for name, lines in (("pieces", pieces), ("words", words)):  # as of --remove-bpe sentencepiece
-        rows = [f"{letter}-{n}\t{x}" for n, line in enumerate(lines) for letter, x in
-                (("S", line), ("T", line), ("H", f"-1\t{line}"))]  # fmt: skip
-        (tmp_path / name).write_text("\n".join(rows), encoding="utf-8")
-    score_it = ("score", "--ref", text / "test.de", "--generated")
-    status, _, output = ended(*score_it, tmp_path / "pieces")
-    assert status == 1
-    assert "holds pieces of SentencePiece (`▁`), not text. Put the text.json" in output
-    status, _, output = ended(*score_it[:3], "--hyp", tmp_path / "run" / "test.de")
-    assert (status, "holds pieces of SentencePiece" in output) == (1, True)
-    pipeline.copy(tmp_path / "run", tmp_path)
+    text, run = write_corpus(tmp_path / "text"), tmp_path / "run"
+    split_text(text, run, kind="sentencepiece-unigram", size=36)
+    for name, folder in (("pieces", run), ("words", text)):  # as of --remove-bpe sentencepiece
+        rows = enumerate(read_lines(folder / "test.de"))
+        blocks = [f"S-{n}\t{line}\nT-{n}\t{line}\nH-{n}\t-1\t{line}" for n, line in rows]
+        write_lines(tmp_path / name, blocks)
+    score_it = ("score", "--ref", text / "test.de")
+    message = "holds pieces of SentencePiece (`▁`), not text. Put the text.json"
+    assert message in error_line(*score_it, "--generated", tmp_path / "pieces")
+    assert "holds pieces of SentencePiece" in error_line(*score_it, "--hyp", run / "test.de")
+    pipeline.copy(run, tmp_path)
     for name in ("pieces", "words"):
-        scores_path = tmp_path / "scores.json"
-        assert ended(*score_it, tmp_path / name, "--json", scores_path)[0] == 0
-        values = [metric["value"] for metric in json.loads(scores_path.read_text())["scores"]]
-        assert values == pytest.approx([100, 100, 100])
+        command(*score_it, "--generated", tmp_path / name, "--json", tmp_path / "scores.json")
+        metrics = json.loads((tmp_path / "scores.json").read_text())["scores"]
+        assert [metric["value"] for metric in metrics] == pytest.approx([100, 100, 100])
 
 
 def test_every_kind_of_space_separates_words(tmp_path: Path):
     """fairseq-preprocess splits at a no-break space, and so does what it is given."""
-    write_corpus(tmp_path / "text")
-    path = tmp_path / "text" / "train.de"
-    plain = path.read_bytes()
-    text = plain.decode().replace(" ", "\u00a0").replace("\n", "\r\n")
+    path = write_corpus(tmp_path / "text") / "train.de"
     split_text(tmp_path / "text", tmp_path / "plain", size=40)
+    text = path.read_text(encoding="utf-8").replace(" ", "\u00a0").replace("\n", "\r\n")
     path.write_text(text, encoding="utf-8", newline="")
     split_text(tmp_path / "text", tmp_path / "other", size=40)
     for name in ("codes", "train.de"):
