@@ -7,13 +7,15 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+import wmt14_csv
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from smoke import train
 from wmt14_csv import CSV_NAMES, cut, locate, rows
 
 from fairseq_ext.text.byte_level import FILES
+from fairseq_ext.utils.errors import FairseqExtError
 from fairseq_ext.utils.files import sha256
-from tests.support.harness import REPO, read_lines, run, write_lines
+from tests.support.harness import REPO, contents_below, read_lines, run, write_lines
 
 COMMAND = (sys.executable, REPO / "preprocess" / "wmt14_csv.py")
 COLUMNS = ("en", "de")
@@ -39,7 +41,9 @@ def write_csv(path: Path, table: list[tuple[str, ...]]):
     return write_lines(path, quoted)
 
 
-def write_files(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("csv")
     write_csv(folder / CSV_NAMES["train"], [cells(n) for n in range(TRAIN)])
     write_csv(folder / CSV_NAMES["valid"], [(f"v {n}", f"w {n}") for n in range(5)])
     write_csv(folder / CSV_NAMES["test"], [cells(n) for n in range(1000, 1000 + TEST)])
@@ -48,27 +52,22 @@ def write_files(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_files(tmp_path_factory.mktemp("csv"))
+def words(data: Path, files: Path, out: Path, *options: object) -> list[str]:
+    encoding = ("--vocabulary", files / FILES[0], "--merges", files / FILES[1])
+    return [str(word) for word in ("--data", data, *encoding, "--out", out, *options)]
 
 
-def encoding(folder: Path) -> tuple[object, ...]:
-    return ("--vocabulary", folder / FILES[0], "--merges", folder / FILES[1])
+def convert(*arguments: object) -> str:
+    """Convert in this process; return the summary."""
+    return wmt14_csv.run(wmt14_csv.parser().parse_args(words(*arguments)))
 
 
-def convert(data: Path, out: Path, *options: object, files: Path | None = None, ok: bool = True):
-    words = (*COMMAND, "--data", data, *encoding(files or data), "--out", out)
-    return run(*words, *options, ok=ok)
-
-
-def refused(data: Path, out: Path, *options: object, files: Path) -> str:
-    """The one line of an error after which nothing has been written."""
-    done = convert(data, out, *options, files=files, ok=False)
-    complaints = [line for line in done.stderr.splitlines() if line and "rows" not in line]
-    assert len(complaints) == 1, done.stderr
+def refused(message: str, data: Path, files: Path, out: Path, *options: object) -> None:
+    """Require that converting ends in an error of one line, and writes nothing."""
+    with pytest.raises(FairseqExtError, match=message) as error:
+        convert(data, files, out, *options)
+    assert "\n" not in str(error.value)
     assert not out.exists()
-    return complaints[0]
 
 
 def test_rows_are_those_of_the_csv_module(files: Path) -> None:
@@ -136,7 +135,7 @@ def test_too_few_rows_are_an_error() -> None:
 
 
 def test_every_row_is_in_its_split_and_every_line_in_both_forms(tmp_path, files):
-    done = convert(files, tmp_path / "out")
+    output = run(*COMMAND, *words(files, files, tmp_path / "out")).stdout
     bpe = get_encoder(str(files / FILES[0]), str(files / FILES[1]))
     ranges = {"train": range(100), "valid": range(100, 101), "test": range(1000, 1000 + TEST)}
     for split, numbers in ranges.items():
@@ -152,14 +151,14 @@ def test_every_row_is_in_its_split_and_every_line_in_both_forms(tmp_path, files)
     for name, digest in manifest["sha256"].items():
         assert sha256(tmp_path / "out" / name) == digest
     assert len(manifest["sha256"]) == 13
-    assert "training rows: 203, of which used (`--fraction`): 1/2" in done.stdout
+    assert "training rows: 203, of which used (`--fraction`): 1/2" in output
 
 
 def test_the_csv_validation_file_and_a_zip(tmp_path: Path, files: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for name in CSV_NAMES.values():
             archive.write(files / name, f"wmt14/{name}")
-    convert(tmp_path / "a.zip", tmp_path / "out", "--csv-valid", "--fraction", 1, files=files)
+    convert(tmp_path / "a.zip", files, tmp_path / "out", "--csv-valid", "--fraction", 1)
     assert read_lines(tmp_path / "out" / "text" / "valid.en") == [f"w {n}" for n in range(5)]
     assert len(read_lines(tmp_path / "out" / "text" / "train.en")) == TRAIN
 
@@ -169,39 +168,38 @@ def test_empty_sides_are_counted_in_training_and_refused_in_the_test_set(tmp_pat
     table[3] = ("\n ", "x")
     write_csv(tmp_path / CSV_NAMES["train"], table)
     write_csv(tmp_path / CSV_NAMES["test"], table[4:])
-    convert(tmp_path, tmp_path / "out", files=files)
+    convert(tmp_path, files, tmp_path / "out")
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["splits"]["train"]["dropped"] == 1
     assert len(read_lines(tmp_path / "out" / "bpe" / "train.en")) == 8
     write_csv(tmp_path / CSV_NAMES["test"], table)
-    complaint = refused(tmp_path, tmp_path / "new", files=files)
-    assert f"`{CSV_NAMES['test']}`, row 4: a side is empty" in complaint
+    refused(f"`{CSV_NAMES['test']}`, row 4: a side is empty", tmp_path, files, tmp_path / "new")
 
 
 def test_endless_lines_are_cut_and_counted(tmp_path: Path, files: Path) -> None:
     table = [("kurz", "short"), ("x" + " y" * 15_000, "long"), ("c", "d"), ("e", "f")]
     write_csv(tmp_path / CSV_NAMES["train"], table)
     write_csv(tmp_path / CSV_NAMES["test"], table[:1])
-    done = convert(tmp_path, tmp_path / "out", "--fraction", 1, "--max-ids", 77, files=files)
+    output = convert(tmp_path, files, tmp_path / "out", "--fraction", 1, "--max-ids", 77)
     lengths = [len(line.split()) for line in read_lines(tmp_path / "out" / "bpe" / "train.de")]
     assert lengths[1] == 77
     assert read_lines(tmp_path / "out" / "text" / "train.de")[1] == table[1][0]
     longest = json.loads((tmp_path / "out" / "manifest.json").read_text())["splits"]["train"]["de"]
     assert longest["longest"] > 10_000
     assert longest["cut"] == 1
-    assert done.stdout.splitlines()[2].split()[-1] == "1"
+    assert output.splitlines()[2].split()[-1] == "1"
 
 
 def test_a_bad_row_in_the_unused_half_leaves_a_former_result_alone(tmp_path, files):
     for name in ("train", "test"):
         write_csv(tmp_path / CSV_NAMES[name], [cells(n) for n in range(20)])
-    convert(tmp_path, tmp_path / "out", files=files)
-    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    convert(tmp_path, files, tmp_path / "out")
+    before = contents_below(tmp_path / "out")
     write_csv(tmp_path / CSV_NAMES["train"], [*(cells(n) for n in range(19)), ("one field",)])
-    output = convert(tmp_path, tmp_path / "out", files=files, ok=False).stderr
-    assert f"{CSV_NAMES['train']}`, row 20 (line " in output
-    after = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert after == before
+    output = run(*COMMAND, *words(tmp_path, files, tmp_path / "out"), ok=False).stderr
+    (complaint,) = [line for line in output.splitlines() if line and "rows" not in line]
+    assert f"{CSV_NAMES['train']}`, row 20 (line " in complaint
+    assert contents_below(tmp_path / "out") == before
 
 
 @pytest.mark.parametrize(
@@ -213,10 +211,11 @@ def test_a_bad_row_in_the_unused_half_leaves_a_former_result_alone(tmp_path, fil
     ],
 )
 def test_wrong_options_are_named(tmp_path: Path, files: Path, options, message) -> None:
-    assert message in refused(files, tmp_path / "out", *options, files=files)
+    refused(message, files, files, tmp_path / "out", *options)
 
 
 @pytest.mark.parametrize("fraction", ["0", "1.1", "-1/2", "1/0", "half"])
-def test_a_fraction_must_be_one(tmp_path: Path, files: Path, fraction: str) -> None:
-    output = convert(files, tmp_path / "out", f"--fraction={fraction}", ok=False).stderr
-    assert "must be above 0 and at most 1" in output
+def test_a_fraction_must_be_one(tmp_path: Path, fraction: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        convert(tmp_path, tmp_path, tmp_path / "out", f"--fraction={fraction}")
+    assert "must be above 0 and at most 1" in capsys.readouterr().err
