@@ -113,16 +113,13 @@ def compiler_of(
 
 
 def require(condition: bool, feature: str) -> None:
-    """Raise the ConfigError “the engine has no ``feature``” unless ``condition`` is true."""
+    """Raise the ConfigError “the engine has no ``feature``” if ``condition`` is false."""
     if not condition:
         raise ConfigError(f"the engine has no {feature}.")
 
 
 def require_unchanged(module: nn.Module, base: type, names: Sequence[str] = METHODS) -> None:
-    """Raise ConfigError if a module overrides one of the methods ``names`` of the class ``base``.
-
-    Methods that this package defines are allowed.
-    """
+    """Raise ConfigError if code outside this package overrides methods ``names`` of ``base``."""
     for name in names:
         method = _method(module, name)
         unchanged = method is getattr(base, name, None) or _package(method) == OURS
@@ -258,7 +255,7 @@ def compile_transformer(model: transformer.TransformerModelBase, program: Writer
 def transformer_layer(layer: Any, x: Columns, source: Columns, program: Writer) -> Columns:
     """Compile a Transformer layer: self-attention, attention to the source, feed-forward network.
 
-    ``source`` is the output of the encoder; NOTHING for a layer of the encoder itself.
+    ``source`` is the output of the encoder. In a layer of the encoder, it is NOTHING.
     """
     in_encoder = source is NOTHING
     base = TransformerEncoderLayerBase if in_encoder else TransformerDecoderLayerBase

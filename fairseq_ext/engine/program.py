@@ -316,7 +316,7 @@ def decode_program(encoded: dict[str, Any]) -> Program:
 
 
 def int32(value: Any) -> int:
-    """Return ``value``; raise DataError unless it is a whole number that fits into int32."""
+    """Return ``value``; raise DataError if it is not a whole number that fits into int32."""
     if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
         raise DataError("a number is not whole, or too large")
     return value

@@ -17,9 +17,9 @@ Rows = Sequence[Sequence[int]]
 class Rules:
     """The options of a search, named as in fairseq-generate and with its defaults.
 
-    fairseq lacks only ``length_offset``, ``epsilon``, ``unordered`` and ``listed``. If
-    ``sampling``, tokens are drawn with random numbers that depend only on the seed, the sentence's
-    number, the step, and the index of the hypothesis within its sentence.
+    fairseq lacks only ``length_offset``, ``epsilon``, ``unordered`` and ``listed``. The random
+    numbers of ``sampling`` depend only on the seed, the sentence's number, the step, and the index
+    of the hypothesis within its sentence.
 
     With ``match_source_len``, n source tokens (without ``</s>``) have a translation of n + 1 tokens
     (without ``</s>``). The translation's ``</s>`` adds nothing to the score.

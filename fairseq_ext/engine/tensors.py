@@ -1,7 +1,7 @@
 """Read the named weights of a safetensors file, one at a time (numpy only).
 
-A weight is stored either under its name, in floats or whole numbers, or as a matrix ``[N, K]`` in
-one of three compact forms, each of which has two tensors:
+A weight is stored under its name, in floats or whole numbers. A matrix ``[N, K]`` may instead be
+stored in one of three compact forms, as two tensors:
 
 =====================================  ===========================================================
 ``NAME.int8``, ``NAME.scale``          int8 ``[N, K]``, and a factor for each row, ``[N]``

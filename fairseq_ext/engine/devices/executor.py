@@ -33,8 +33,8 @@ NEVER = -torch.inf
 def captured(step: Step, device: torch.device) -> Step:
     """Capture ``step`` as a CUDA graph; return the function that replays the graph.
 
-    Return ``step`` itself if the device is not a GPU, or if CUDA cannot capture it. A ``step`` must
-    work in place on tensors with fixed addresses, and must not synchronize with the device.
+    If the device is not a GPU, or if CUDA cannot capture it, return ``step``. A ``step`` must work
+    in place on tensors with fixed addresses, and must not synchronize with the device.
     """
     if device.type != "cuda":
         return step
