@@ -306,10 +306,7 @@ def _mean(decisions: Sequence[Decision], name: str) -> float:
 
 
 def keep_best(translations: Iterable[Translation], utility: Utility) -> Iterator[Translation]:
-    """Keep only one sample of each line, the one that :func:`decide` chooses.
-
-    Lines that were not translated (empty or too long) stay as they are.
-    """
+    """Keep only the sample of each line that :func:`decide` chooses; lines without samples stay."""
     for translation in translations:
         if not translation.candidates:
             yield translation

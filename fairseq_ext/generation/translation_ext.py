@@ -2,8 +2,8 @@
 
 It has nine more options than ``translation``:
 
-- The Linformer paper needs long targets to be cut (``--truncate-source`` cuts only sources), a
-  start symbol on every source, and training batches drawn at random instead of by length.
+- The Linformer paper cuts long targets as ``--truncate-source`` cuts sources, puts a start symbol
+  on every source, and draws training batches at random instead of by length.
 - The BMT paper needs epsilon sampling for minimum Bayes risk decoding, and GNMT's length penalty
   for beam search.
 - Models of many languages need symbols that name the languages, around sources and targets.
@@ -99,8 +99,8 @@ class CutDataset(data.TruncateDataset):
 class RandomPairDataset(data.LanguagePairDataset):
     """A dataset of sentence pairs in random order, with a new order in every epoch.
 
-    Before fairseq asks for the order, it seeds numpy with the sum of ``--seed`` and the epoch's
-    number. So a training that resumes within an epoch gets the batches of this epoch again.
+    fairseq seeds numpy with ``--seed`` plus the epoch's number before it asks for the order. So a
+    training that resumes within an epoch gets the batches of this epoch again.
     """
 
     @property

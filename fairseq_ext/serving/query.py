@@ -1,7 +1,7 @@
 """A request for translations: its fields, their checks, and their description.
 
-The server imports this module in a thread once it is running, because pydantic, which checks the
-fields, takes as long to import as the web server itself.
+The server imports this module in a thread once it is running, because importing pydantic takes as
+long as importing the web server.
 """
 
 from typing import Any
