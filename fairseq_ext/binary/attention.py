@@ -94,7 +94,7 @@ class BinaryAttention(MultiheadAttention):
         return binary.train(attention.training)
 
     def set_stage(self, stage: int) -> None:
-        """Enter stage 0, 1 or 2 of training; ``qk`` and ``score_v`` have an effect only in 2."""
+        """Enter stage 0, 1 or 2 of training; ``qk`` and ``score_v`` take effect only in stage 2."""
         self.binary_qk: bool = self.options["qk"] and stage >= 2
         self.binary_score_v: str | None = self.options["score_v"] if stage >= 2 else None
 

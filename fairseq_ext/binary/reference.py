@@ -64,8 +64,7 @@ def norm(p: Parameters, name: str, x: Tensor, eps: float) -> Tensor:
 def feed_forward(x: Tensor, p: Parameters, bits: str, eps: float) -> Tensor:
     """Compute ``LN(LN(max(0, A_b W_1b + b_1))_b W_2b + b_2)`` (section 3.4) for ``A = x``.
 
-    ``x`` and the result are ``[T, C]``. ``bits`` is as in :func:`dense`, and applies to both
-    layers. ``eps`` is the ε of the norms. ``p`` has parameters by name, such as ``fc1.weight``.
+    ``x`` and the result are ``[T, C]``. ``bits`` is as in :func:`dense`; ``eps`` is ε of the norms.
     """
     hidden = torch.relu(dense(x, p["fc1.weight"], p["fc1.bias"], bits))
     hidden = norm(p, "fc2.input_norm", hidden, eps)
@@ -87,8 +86,8 @@ def attention(
 
     ``visible`` ``[T, S]`` is true where a query may look. ``bits`` maps each of the products
     ``qkv``, ``out`` and ``qk`` to the ``bits`` of :func:`dense`. ``score_v`` says how to binarize
-    attention weights and values: ``signed``, ``unsigned``, or None for not at all. ``eps`` is the ε
-    of the norms. ``p`` has parameters by name, such as ``q_proj.weight``.
+    attention weights and values: ``signed``, ``unsigned``, or None for not at all. ``eps`` is ε of
+    the norms.
     """
 
     def by_head(x: Tensor, name: str) -> list[Tensor]:

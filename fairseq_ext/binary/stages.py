@@ -32,8 +32,8 @@ NAMES = ("float", "binary weights", "binary weights and activations")
 def parse_stage_updates(text: str, fewest: int = 1) -> list[int]:
     """Parse ``--stage-updates`` into the number of updates in each stage; [] if ``text`` is empty.
 
-    Raise ConfigError if ``text`` is not a list of one to three numbers from 0 on, if all are 0, or
-    if there are fewer stages than ``fewest`` (2 for binary weights, 3 for binary activations).
+    Otherwise it must have one to three numbers from 0 on, not all 0, and at least ``fewest`` (2 for
+    binary weights, 3 for binary activations). Raise ConfigError if it has not.
     """
     try:
         values = [int(value) for value in text.split(",")] if text else []

@@ -1,9 +1,9 @@
 """Choose which of a Transformer's five kinds of matrix products are binarized.
 
-``qkv`` are the projections to queries, keys and values, ``out`` is the output projection of the
-attention, and ``ffn`` are both layers of the feed-forward network. Two products have no weights:
-``qk`` multiplies queries by keys, ``score-v`` attention weights by values. Each row of the paper's
-Table 1 is a :class:`Switches`.
+``qkv`` are the projections to queries, keys and values. ``out`` is the output projection of the
+attention. ``ffn`` are both layers of the feed-forward network. Two products have no weights: ``qk``
+multiplies queries by keys, ``score-v`` attention weights by values. Each row of the paper's Table 1
+is a :class:`Switches`.
 """
 
 from dataclasses import dataclass, replace
@@ -72,10 +72,13 @@ def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]
 def selected(cfg: Any) -> Switches:
     """Return the products to binarize, and how, from the options of a model.
 
-    The model ``bmt`` starts from ``--bmt-preset``, a row of Table 1; other models start from no
-    products. ``--binary-weights`` and ``--binary-activations`` replace the row's products (empty:
-    keep them; ``none``: no products). ``--bmt-ffn``, ``--bmt-attention-output`` and ``--binarizer``
-    replace the row's norms, shortcut and binarizer (``preset``: keep them).
+    The model ``bmt`` starts from a row of Table 1 (``--bmt-preset``), other models from no
+    products. Further options change this choice:
+
+    - ``--binary-weights`` and ``--binary-activations``: the products; ``none`` for no products, an
+      empty text for those of the row.
+    - ``--bmt-ffn``, ``--bmt-attention-output`` and ``--binarizer``: norms, shortcut and binarizer;
+      ``preset`` for those of the row.
 
     Raises:
         ConfigError: an option names an unknown product; ``--binary-weights`` has both ``ternary``

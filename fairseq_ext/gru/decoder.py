@@ -51,8 +51,8 @@ class AttentiveGRU(nn.Module):
         c_t = Σ_j softmax_j(score(s_t, h_j)) h_j
         features = h̃_t = tanh(W_c [c_t; s_t])
 
-    Without input feeding, a single call of the GRU and of the attention computes all steps in
-    training (teacher forcing), because no step depends on the previous step's attention.
+    Without input feeding, no step depends on the previous step's attention. So in training (teacher
+    forcing), one call of the GRU and one of the attention compute all steps.
 
     Args:
         embed_dim, hidden_dim, annotation_dim, attention_dim: E, H, C, A.

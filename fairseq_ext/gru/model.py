@@ -29,7 +29,7 @@ IncrementalState = dict["GRUAttentionDecoder", tuple[State, Tensor]]
 
 @dataclass
 class GRUAttentionConfig(configuration.TranslationModelConfig):
-    """Options of the model ``gru_attention``; except for embeddings, the paper's sizes."""
+    """Options of the model ``gru_attention``; all sizes but those of embeddings are the paper's."""
 
     encoder_hidden_size: int = option(
         256, "size of the encoder's GRU in each of its two directions"

@@ -1,8 +1,8 @@
 """Linformer attention, written from its equations.
 
 The functions take one sentence without padding. They are slow and meant to be read; the tests
-compare the fast layer's values and gradients with theirs. Equation numbers are those of Wang et al.
-(2020), section numbers those of Pampaloni unless the text says otherwise.
+compare the fast layer's values and gradients with theirs. Numbers of equations refer to Wang et al.
+(2020). Numbers of sections refer to Pampaloni if no other paper is named.
 
 Letters: ``T`` queries, ``n`` source tokens, ``C`` channels, ``H`` heads, ``K`` slots (mixtures of
 tokens), ``N`` columns of E and F.
