@@ -1,7 +1,7 @@
 """The stages of training: float, binary weights, binary weights and activations (section 4.1).
 
 The options say when each stage begins. The model's state dict has its stage, so a loaded model
-computes the function that was trained, with any options. In each stage, the learning rate has a
+computes the function that was trained, whatever the options. In each stage, the learning rate has a
 warm-up and then falls to 0 along a cosine.
 """
 

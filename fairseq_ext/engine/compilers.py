@@ -156,7 +156,7 @@ def _package(method: Any) -> str | None:
 
 
 def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None:
-    """Raise CheckpointError, which names a parameter of ``model``, if a number is not finite."""
+    """Raise CheckpointError, which names a weight of ``model``, if ``matrices`` are not finite."""
     arrays = (matrix.levels if isinstance(matrix, Signs) else matrix.values for matrix in matrices)
     if all(np.isfinite(array).all() for array in arrays):
         return

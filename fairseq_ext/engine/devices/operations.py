@@ -166,7 +166,7 @@ class Frame:
     # ---- the past, in the decoder ----
 
     def keep(self, name: str, values: Tensor) -> Tensor:
-        """Store a step's ``values [B, W, …]`` in ``state[name] [B, T, W, …]``; return all steps."""
+        """Store a step's ``values [B, W, …]`` in ``state[name]``; return it, ``[B, T, W, …]``."""
         past = self.state[name]
         return past.index_copy_(1, self.state["step"], values.unsqueeze(1).to(past))
 
