@@ -20,12 +20,6 @@ def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Te
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
-def literal(x: Tensor, bound: Tensor) -> Tensor:
-    """The formula of section 3.1, elementwise."""
-    clipped = torch.clamp(x / bound, -1 + EPSILON, 1 - EPSILON)
-    return (torch.floor(clipped) + 0.5) * bound
-
-
 def pairs_close(pairs: dict[str, tuple[Tensor, Tensor]], atol: float = 1e-11) -> None:
     for name, (value, expected) in pairs.items():
         torch.testing.assert_close(value, expected, rtol=1e-10, atol=atol, msg=name)
@@ -35,8 +29,7 @@ class TestBinarizer:
     @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (2, 5, 64), (1, 4096)])
     def test_is_the_papers_formula(self, shape: tuple[int, ...]) -> None:
         x = random(*shape)
-        bound = x.abs().amax(-1, keepdim=True)
-        torch.testing.assert_close(Binarizer()(x), literal(x, bound), rtol=1e-15, atol=0)
+        torch.testing.assert_close(Binarizer()(x), reference.binarized(x), rtol=1e-15, atol=0)
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_has_two_levels_in_every_precision(self, dtype: torch.dtype) -> None:
@@ -50,13 +43,15 @@ class TestBinarizer:
             assert signs.sign().equal(torch.where(scaled >= 0, 1.0, -1.0).to(dtype))
 
     @pytest.mark.parametrize("dtype", DTYPES)
-    def test_rows_of_zeros_are_finite_in_both_passes(self, dtype: torch.dtype) -> None:
-        for form in (Binarizer(), Binarizer(kind="xnor")):
+    def test_rows_of_zeros(self, dtype: torch.dtype) -> None:
+        """Section 3.1: 1 for x in [-B, B], which is {0}. A product with the level 0 has none."""
+        for form in (Binarizer(), Binarizer(mask="paper"), Binarizer(kind="xnor")):
             x = torch.zeros(2, 8, dtype=dtype, requires_grad=True)
             signs, level = form.signs(x)
-            (form(x) * 3 + signs * level).sum().backward()
-            assert x.grad.isfinite().all()
+            (form(x) * 3 + signs * level * 5).sum().backward()
+            assert x.grad.eq(0 if form.kind == "xnor" else 3).all()
             assert form(x).eq(0).all()
+            assert (signs * level).eq(0).all()
 
     @pytest.mark.parametrize("mask", ["code", "paper"])
     def test_gradient_is_the_closed_form(self, mask: str) -> None:
@@ -78,12 +73,9 @@ class TestBinarizer:
         near = mask == "paper"
         assert x.grad.tolist() == [0, near, near, 1, 1, 1, 1, near, 0]
 
-    def test_bound_of_a_tensor_and_of_rows(self) -> None:
+    def test_bound_of_a_tensor(self) -> None:
         x = random(5, 6)
         assert Binarizer()(x, (0, 1)).abs().eq(x.abs().max() / 2).all()
-        changed = x.clone()
-        changed[1:] *= 7
-        assert Binarizer()(changed)[0].equal(Binarizer()(x)[0])
 
     def test_signs_times_level_is_the_same_function(self) -> None:
         for form in (Binarizer(), Binarizer(mask="paper"), Binarizer(kind="xnor")):
@@ -94,22 +86,6 @@ class TestBinarizer:
             (form(other) * c).sum().backward()
             assert (signs * level).equal(form(other))
             torch.testing.assert_close(x.grad, other.grad, rtol=1e-15, atol=0)
-
-    @pytest.mark.parametrize("mask", ["code", "paper"])
-    def test_gradients_of_a_row_of_zeros(self, mask: str) -> None:
-        """Section 3.1: 1 for x in [-B, B], which is {0}. A product with the level 0 has none."""
-        x = torch.tensor([[0.0, 0.0], [0.5, -1.0]], requires_grad=True)
-        Binarizer(mask=mask)(x).sum().backward()
-        bound = x.detach().abs().amax(-1, keepdim=True)
-        limit = bound * (1 - EPSILON) if mask == "code" else bound
-        assert x.grad.equal((x.detach().abs() <= limit).float())
-        assert x.grad[0].eq(1).all()
-        of_x_b, x.grad = x.grad, None
-        signs, level = Binarizer(mask=mask).signs(x)
-        (signs * level).sum().backward()
-        assert x.grad[0].eq(0).all()
-        assert x.grad[1].equal(of_x_b[1])
-        assert (signs * level).equal(Binarizer(mask=mask)(x))
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
     def test_gradients_of_numbers_whose_inverse_fp16_cannot_hold(self, dtype: torch.dtype) -> None:
@@ -249,11 +225,6 @@ class TestBinaryLinear:
         assert other(x[:, order]).equal(y)
         assert y.eq(0).float().mean() > 0.05
         assert layer(x[:1]).equal(y[:1])
-
-    def test_binary_product_scales_with_its_input(self) -> None:
-        layer = BinaryLinear(33, 9, bias=False, **BOTH).double()
-        x = random(4, 33)
-        torch.testing.assert_close(layer(3.7 * x), 3.7 * layer(x), rtol=1e-14, atol=0)
 
     @pytest.mark.parametrize("inputs", [False, True])
     @pytest.mark.parametrize("kind", ["bmt", TERNARY])
