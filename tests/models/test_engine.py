@@ -5,7 +5,6 @@ import math
 import time
 from argparse import Namespace
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from fairseq.sequence_scorer import SequenceScorer
 from scipy.stats import chisquare
 from torch import Tensor
 
-from fairseq_ext.engine import shortlist
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor
 from fairseq_ext.engine.library import Hypothesis, Machine, Team, Worker, available_paths
@@ -29,13 +27,11 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support import models
 from tests.support.engine import (
     ALL,
-    END,
     LENGTHS,
     LIGHTCONV,
     SENTENCE,
     SIZE,
     STOCK,
-    WITHOUT_CACHES,
     assert_same,
     bits,
     by_fairseq,
@@ -120,16 +116,6 @@ def _distance(ours: list[list[Hypothesis]], theirs: list[list[Hypothesis] | None
         for our_hypotheses, their_hypotheses in zip(ours, theirs, strict=True)
         for our, their in zip(our_hypotheses, their_hypotheses or our_hypotheses, strict=True)
     )
-
-
-@pytest.mark.parametrize("name", WITHOUT_CACHES)
-def test_against_a_search_without_caches(name: str):
-    model, task = sharpened(name)
-    sentences = models.random_sentences([7, 2, 4], size=SIZE, seed=8)
-    ours = worker_of(model, task).translate(sentences, Rules(beam=2, max_len_b=7))
-    searched = [naive(model, sentence, beam=2, longest=7) for sentence in sentences]
-    assert searched.count(None) < 2
-    assert_same(ours, searched)
 
 
 @pytest.mark.parametrize("numbers", ["bf16", "int8"])
@@ -252,18 +238,6 @@ def test_in_torch(names: str):
     assert_same(ours, expected, attention=True)
 
 
-def test_shortlists():
-    """Each model's probabilities are shares among the listed tokens."""
-    voters, task = together(MIXED)
-    tokens = [END, *range(5, 31, 2)]
-    lists = shortlist.Shortlist(tokens, [[]] * SIZE)
-    worker = Machine(program_of(voters, task), shortlist=lists).worker()
-    ((best,),) = worker.translate([SENTENCE], Rules(beam=1, max_len_b=1))
-    shares = next_token(voters, SENTENCE, [END], tokens=tokens)[1:]  # at least one word
-    assert best.tokens[0] == tokens[1 + int(shares.argmax())]
-    assert best.scores[0] == pytest.approx(float(shares.max()), abs=1e-5)
-
-
 def test_probabilities_near_nothing():
     """A token that is e^-200 for all models has a score all the same; one of e^-9 in one, too."""
     voters, task = together("transformer+transformer")
@@ -305,8 +279,8 @@ def test_the_output_layer_of_each_model_is_verified():
 DRAWS = 20_000
 
 
-def team_of(threads: int = 2) -> Team:
-    return Team(Machine(program_of(*sharpened("transformer"))), threads)
+def team_of() -> Team:
+    return Team(Machine(program_of(*sharpened("transformer"))), 2)
 
 
 def allowed(rules: Rules, log_probabilities: Tensor, dictionary: object) -> list[int]:
@@ -390,14 +364,6 @@ def test_samples_depend_on_seed_and_sentence_only():
     assert drawn(SENTENCES, numbers, other_seed) != batch
 
 
-def test_several_callers_share_a_team():
-    rules, team = Rules(beam=3, max_len_b=20), team_of()
-    alone = bits(team.translate(SENTENCES, rules))
-    with ThreadPoolExecutor(4) as pool:
-        for translations in pool.map(lambda _: team.translate(SENTENCES, rules), range(24)):
-            assert bits(translations) == alone
-
-
 def test_an_error_waits_for_the_other_workers(monkeypatch: pytest.MonkeyPatch):
     """Else the next call would run them in a second thread."""
     team = team_of()
@@ -415,23 +381,17 @@ def test_an_error_waits_for_the_other_workers(monkeypatch: pytest.MonkeyPatch):
     assert ended
 
 
-def test_a_fork_translates_with_threads_of_its_own():
-    """And leaves memory alone that may be half written."""
+def test_a_fork_leaves_memory_alone_that_may_be_half_written():
     team = team_of()
-
-    def translations() -> list:
-        return bits(team.translate(SENTENCES, Rules(beam=2, max_len_b=10)))
+    team.translate(SENTENCES, Rules(beam=2, max_len_b=10))
 
     def spaces_after_closing() -> list[int]:
         for worker in team._workers:
             worker.__del__()
         return [worker._space for worker in team._workers]
 
-    alone, spaces = translations(), [worker._space for worker in team._workers]
+    spaces = [worker._space for worker in team._workers]
     assert all(spaces)
-    assert in_a_fork(translations) == alone
-    # As if another thread were translating:
-    assert in_a_fork(translations, team._free._lock) == alone
     assert in_a_fork(spaces_after_closing) == spaces
 
 

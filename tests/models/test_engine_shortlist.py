@@ -86,21 +86,23 @@ def test_numbers_in_a_row_are_32_bits() -> None:
     assert library.joined([])[0].dtype == library.joined([[]])[0].dtype == np.int32
 
 
-@pytest.mark.parametrize("name", engine.WITHOUT_CACHES)
-def test_against_a_search_without_caches(name: str) -> None:
-    model, task = engine.sharpened(name)
-    sentences, lists = models.random_sentences([7, 2, 4], size=engine.SIZE, seed=8), some_lists()
-    program, rules = engine.program_of(model, task), Rules(beam=2, max_len_b=7)
-    listed = Machine(program, shortlist=lists).worker().translate(sentences, rules)
+@pytest.mark.parametrize("lists", [None, some_lists()], ids=["all tokens", "listed"])
+@pytest.mark.parametrize("names", [*engine.WITHOUT_CACHES, "transformer+gru"])
+def test_against_a_search_without_caches(names: str, lists: Shortlist | None) -> None:
+    """The probabilities of each model are shares among the listed tokens."""
+    voters, task = engine.together(names)
+    sentences = models.random_sentences([7, 2, 4], size=engine.SIZE, seed=8)
+    worker = engine.worker_of(voters, task, shortlist=lists)
     searched = []
     for sentence in sentences:
-        listed_tokens = [lists.lists[token].tolist() for token in sentence]
-        tokens = sorted({engine.END, *lists.frequent.tolist(), *itertools.chain(*listed_tokens)})
-        assert len(tokens) < 35
-        searched.append(engine.naive(model, sentence, beam=2, longest=7, tokens=tokens))
+        tokens = range(engine.SIZE)
+        if lists is not None:
+            of_sentence = itertools.chain(*(lists.lists[token].tolist() for token in sentence))
+            tokens = sorted({engine.END, *lists.frequent.tolist(), *of_sentence})
+            assert len(tokens) < 35
+        searched.append(engine.naive(voters, sentence, beam=2, longest=7, tokens=tokens))
     assert searched.count(None) < 2
-    engine.assert_same(listed, searched)
-    assert engine.bits(listed) != engine.bits(Machine(program).worker().translate(sentences, rules))
+    engine.assert_same(worker.translate(sentences, Rules(beam=2, max_len_b=7)), searched)
 
 
 def make_signs(program: Program, ternary: bool) -> None:

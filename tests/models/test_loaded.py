@@ -58,9 +58,12 @@ def test_an_impossible_default_names_its_file(run: Path, tmp_path: Path):
         fairseq_ext.load(path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_model_knows_itself(loaded: dict[str, Model], kind: str):
-    model = loaded[kind]
+@pytest.fixture(params=KINDS)
+def model(request: pytest.FixtureRequest, loaded: dict[str, Model]) -> Model:
+    return loaded[request.param]
+
+
+def test_a_model_knows_itself(model: Model):
     assert (model.src, model.tgt, model.name) == ("de", "en", "transformer")
     assert "transformer, de → en" in repr(model)
     for copied in (copy.deepcopy, pickle.dumps):
@@ -104,9 +107,7 @@ def test_the_random_numbers_of_the_caller_go_on(run: Path, options: dict):
     assert drawn(translate) == drawn(lambda: None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_results(loaded: dict[str, Model], kind: str):
-    model = loaded[kind]
+def test_results(model: Model):
     translations = model.translate(LINES, nbest=2, alignments=True, max_len_b=6)
     assert [translation.source for translation in translations] == LINES
     assert [translation.line for translation in translations] == [1, 2, 3, 4, 5]
@@ -123,8 +124,7 @@ def test_results(loaded: dict[str, Model], kind: str):
     assert model.translate([]) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_without_end(loaded: dict[str, Model], kind: str):
+def test_a_stream_without_end(model: Model):
     """No more lines are read than a buffer holds."""
     read = 0
 
@@ -134,34 +134,30 @@ def test_a_stream_without_end(loaded: dict[str, Model], kind: str):
             read += 1
             yield line
 
-    stream = loaded[kind].stream(lines(), buffer=7, max_len_b=4)
+    stream = model.stream(lines(), buffer=7, max_len_b=4)
     translations = list(itertools.islice(stream, 11))
     assert read == 14
-    expected = loaded[kind].translate(LINES, max_len_b=4)
+    expected = model.translate(LINES, max_len_b=4)
     assert [translation.text for translation in translations] == [
         expected[i % 5].text for i in range(11)
     ]
 
 
-def by_fairseq(run: Path, source: str, target: str) -> float:
+def by_fairseq(source: str, target: str) -> float:
     """The sum of log-probabilities that fairseq's scorer gives a pair of tokens."""
     model, task = sharpened("transformer")
-    read = task.source_dictionary.encode_line(source, add_if_not_exist=False).long()[None]
+    read = task.source_dictionary.encode_line(source.lower(), add_if_not_exist=False).long()[None]
     tokens = task.target_dictionary.encode_line(target, add_if_not_exist=False).long()[None]
     sample = {"net_input": models.net_input(read, tokens), "target": tokens}
     ((scored,),) = SequenceScorer(task.target_dictionary).generate([model], sample)
     return float(scored["positional_scores"].sum())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_fairseqs(loaded: dict[str, Model], kind: str, run: Path):
+def test_scores_are_fairseqs(model: Model):
     sources = [line or "w1" for line in LINES]
-    expected = [
-        by_fairseq(run, source.lower(), target)
-        for source, target in zip(sources, TARGETS, strict=True)
-    ]
-    assert loaded[kind].score(sources, TARGETS) == pytest.approx(expected, abs=1e-4)
-    assert loaded[kind].score([], []) == []
+    expected = [by_fairseq(*pair) for pair in zip(sources, TARGETS, strict=True)]
+    assert model.score(sources, TARGETS) == pytest.approx(expected, abs=1e-4)
+    assert model.score([], []) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -170,21 +166,17 @@ def test_a_reference_may_be_longer_than_a_batch(run: Path, kind: str):
     how = {} if kind == "bundle" else {"engine": kind, "cpu": True}
     model = fairseq_ext.load(path, None if kind == "bundle" else run, max_tokens=8, **how)
     target = " ".join(["w1", "w3"] * 8)
-    assert model.score(["w1"], [target]) == pytest.approx([by_fairseq(run, "w1", target)], abs=1e-4)
+    assert model.score(["w1"], [target]) == pytest.approx([by_fairseq("w1", target)], abs=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_threads_share_a_model(loaded: dict[str, Model], kind: str):
-    model = loaded[kind]
+def test_threads_share_a_model(model: Model):
     options = [{"beam": beam, "max_len_b": 6} for beam in (1, 2, 3, 4)] * 3
     expected = [model.translate(LINES, **search) for search in options]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda search: model.translate(LINES, **search), options)) == expected
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_fork_waits_for_no_thread_of_its_parent(loaded: dict[str, Model], kind: str):
-    model = loaded[kind]
+def test_a_fork_waits_for_no_thread_of_its_parent(model: Model):
 
     def texts() -> list[str]:
         return [translation.text for translation in model.translate(LINES, max_len_b=6)]
@@ -208,9 +200,7 @@ def test_searches_share_a_program(run: Path):
     assert all(generator._teams is first._teams for generator in generators)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_texts_that_cannot_be(loaded: dict[str, Model], kind: str):
-    model = loaded[kind]
+def test_texts_that_cannot_be(model: Model):
     long = " ".join(["w1"] * 2000)
     with pytest.raises(DataError, match="the text, line 2: 2,001 source tokens"):
         model.translate(["w1", long])
@@ -223,9 +213,7 @@ def test_texts_that_cannot_be(loaded: dict[str, Model], kind: str):
         model.score(["w1"], [long])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_text_to_keep(loaded: dict[str, Model], kind: str):
-    model = loaded[kind]
+def test_text_to_keep(model: Model):
     options = {"keep": [r"\{\w+\}"], "markup": True, "max_len_b": 6}
     text = model.translate("w1 {name} <b>w3</b> w2", **options).text
     assert re.fullmatch(r".*\{name\}.*<b>.*</b>.*", text)
@@ -252,9 +240,7 @@ def test_constraints(run: Path, kind: str):
         fairseq_ext.load(path, constraints="sorted", **engine)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_texts_of_other_types(loaded: dict[str, Model], kind: str):
-    model = loaded[kind]
+def test_texts_of_other_types(model: Model):
     for text, type_ in ((b"w1", "bytes"), (None, "NoneType"), (5, "int")):
         with pytest.raises(ConfigError, match=f"`texts` must be a list .* of the type {type_}"):
             model.translate(text)
