@@ -5,7 +5,6 @@ import hashlib
 import json
 import logging
 import shutil
-import sys
 import threading
 from collections.abc import Collection, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,7 +21,7 @@ from fairseq_ext.model import find_model
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, EnvironmentProblem
 from tests.models.test_loaded import LINES
 from tests.support import bundles
-from tests.support.harness import contents
+from tests.support.harness import contents, ended
 from tests.support.harness import run as command
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
@@ -33,7 +32,99 @@ TOKEN = "secret"
 Files = dict[str, bytes]
 
 
-class Hub:
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: "Hub"
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def _answer(self, status: int, body: Any = b"", **headers: str) -> None:
+        if not isinstance(body, bytes):
+            body, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.close_connection |= self._is_cut()
+            self.wfile.write(body[: len(body) // 2] if self._is_cut() else body)
+
+    def _is_cut(self) -> bool:
+        return bool(self.server.cut) and urlsplit(self.path).path.endswith(f"/{self.server.cut}")
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        content = b""
+        while size := int(self.rfile.readline(), 16):
+            content += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return content
+
+    def do_POST(self) -> None:
+        body, path = self._body(), urlsplit(self.path).path
+        self.server.asked.append(f"POST {path}")
+        if path == "/api/validate-yaml":
+            self._answer(200, {"warnings": [], "errors": []})
+        elif self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            self._answer(401, b"", X_Error_Message="Unauthorized")
+        elif path == "/api/repos/create":
+            settings = json.loads(body)
+            repo = f"{settings['organization']}/{settings['name']}"
+            exists = repo in self.server.commits
+            self.server.commits.setdefault(repo, {})
+            self._answer(409 if exists else 200, {"url": f"{self.server.address}/{repo}"})
+        else:
+            self._write(path, body)
+
+    def _write(self, path: str, body: bytes) -> None:
+        repo, action, branch = path.removeprefix("/api/models/").rsplit("/", 2)
+        if action == "preupload":
+            names = [entry["path"] for entry in json.loads(body)["files"]]
+            how = {"uploadMode": "regular", "shouldIgnore": False}
+            self._answer(200, {"files": [{"path": name, **how} for name in names]})
+            return
+        lines = [json.loads(line) for line in body.splitlines()]
+        added, deleted = {}, []
+        for kind, value in ((line["key"], line["value"]) for line in lines):
+            if kind == "file":
+                added[value["path"]] = base64.b64decode(value["content"])
+            elif kind == "deletedFile":
+                deleted.append(value["path"])
+        name = self.server.commit(repo, added, branch, deleted)
+        url = f"{self.server.address}/{repo}/commit/{name}"
+        self._answer(200, {"success": True, "commitOid": name, "commitUrl": url})
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.server.asked.append(f"{self.command} {path}")
+        repo, resolve, rest = path.strip("/").partition("/resolve/")
+        if not resolve or repo not in self.server.commits:
+            self._refuse("RepoNotFound")
+            return
+        revision, _, name = rest.partition("/")
+        tree = self.server.files(repo, revision)
+        if tree is None:
+            self._refuse("RevisionNotFound")
+        elif name not in tree[1]:
+            self._refuse("EntryNotFound", tree[0])
+        else:
+            content = tree[1][name]
+            tag = f'"{hashlib.sha1(content).hexdigest()}"'
+            self._answer(200, content, X_Repo_Commit=tree[0], ETag=tag)
+
+    def _refuse(self, code: str, commit: str = "") -> None:
+        headers = {"X_Repo_Commit": commit} if commit else {}
+        self._answer(404, b"", X_Error_Code=code, **headers)
+
+
+class Hub(ThreadingHTTPServer):
     """A stand-in for the Hub with the HTTP that bundles need, without Git LFS and Xet.
 
     A commit is a complete set of files, and its name is the SHA-1 of them all. Making a repository
@@ -41,7 +132,8 @@ class Hub:
     """
 
     def __init__(self) -> None:
-        self.address = ""
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.server_address[1]}"
         self.commits: dict[str, dict[str, Files]] = {}  # by repository and name
         self.branches: dict[str, dict[str, str]] = {}  # commits, by repository and branch or tag
         self.asked: list[str] = []  # every request's method and path
@@ -67,127 +159,33 @@ class Hub:
         return None if commit is None else (name, commit)
 
 
-def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-        def _answer(self, status: int, body: Any = b"", **headers: str) -> None:
-            if not isinstance(body, bytes):
-                body, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            for name, value in headers.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.close_connection |= self._is_cut()
-                self.wfile.write(body[: len(body) // 2] if self._is_cut() else body)
-
-        def _is_cut(self) -> bool:
-            return bool(hub.cut) and urlsplit(self.path).path.endswith(f"/{hub.cut}")
-
-        def _body(self) -> bytes:
-            if self.headers.get("Transfer-Encoding") != "chunked":
-                return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            content = b""
-            while size := int(self.rfile.readline(), 16):
-                content += self.rfile.read(size)
-                self.rfile.readline()
-            self.rfile.readline()
-            return content
-
-        def do_POST(self) -> None:
-            body, path = self._body(), urlsplit(self.path).path
-            hub.asked.append(f"POST {path}")
-            if path == "/api/validate-yaml":
-                self._answer(200, {"warnings": [], "errors": []})
-            elif self.headers.get("Authorization") != f"Bearer {TOKEN}":
-                self._answer(401, b"", X_Error_Message="Unauthorized")
-            elif path == "/api/repos/create":
-                settings = json.loads(body)
-                repo = f"{settings['organization']}/{settings['name']}"
-                exists = repo in hub.commits
-                hub.commits.setdefault(repo, {})
-                self._answer(409 if exists else 200, {"url": f"{hub.address}/{repo}"})
-            else:
-                self._write(path, body)
-
-        def _write(self, path: str, body: bytes) -> None:
-            repo, action, branch = path.removeprefix("/api/models/").rsplit("/", 2)
-            if action == "preupload":
-                names = [entry["path"] for entry in json.loads(body)["files"]]
-                how = {"uploadMode": "regular", "shouldIgnore": False}
-                self._answer(200, {"files": [{"path": name, **how} for name in names]})
-                return
-            lines = [json.loads(line) for line in body.splitlines()]
-            added, deleted = {}, []
-            for kind, value in ((line["key"], line["value"]) for line in lines):
-                if kind == "file":
-                    added[value["path"]] = base64.b64decode(value["content"])
-                elif kind == "deletedFile":
-                    deleted.append(value["path"])
-            name = hub.commit(repo, added, branch, deleted)
-            url = f"{hub.address}/{repo}/commit/{name}"
-            self._answer(200, {"success": True, "commitOid": name, "commitUrl": url})
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def do_GET(self) -> None:
-            path = unquote(urlsplit(self.path).path)
-            hub.asked.append(f"{self.command} {path}")
-            repo, resolve, rest = path.strip("/").partition("/resolve/")
-            if not resolve or repo not in hub.commits:
-                self._refuse("RepoNotFound")
-                return
-            revision, _, name = rest.partition("/")
-            tree = hub.files(repo, revision)
-            if tree is None:
-                self._refuse("RevisionNotFound")
-            elif name not in tree[1]:
-                self._refuse("EntryNotFound", tree[0])
-            else:
-                content = tree[1][name]
-                tag = f'"{hashlib.sha1(content).hexdigest()}"'
-                self._answer(200, content, X_Repo_Commit=tree[0], ETag=tag)
-
-        def _refuse(self, code: str, commit: str = "") -> None:
-            headers = {"X_Repo_Commit": commit} if commit else {}
-            self._answer(404, b"", X_Error_Code=code, **headers)
-
-    return Handler
-
-
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With a program for the engine, so that translating needs no fairseq."""
     return bundles.bundled(tmp_path_factory.mktemp("hub"), "transformer")
 
 
+def use(address: str, cache: Path, patch: pytest.MonkeyPatch) -> None:
+    """Let the library look for models at an address, with another cache."""
+    patch.setattr(constants, "ENDPOINT", address)
+    patch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    url = address + "/{repo_id}/resolve/{revision}/{filename}"
+    patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url)
+
+
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A Hub that this process knows, with an empty cache."""
-    hub = Hub()
-    listener = ThreadingHTTPServer(("127.0.0.1", 0), handler(hub))
-    hub.address = f"http://127.0.0.1:{listener.server_address[1]}"
-    thread = threading.Thread(target=listener.serve_forever, daemon=True)
-    thread.start()
-    monkeypatch.setattr(constants, "ENDPOINT", hub.address)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    url = hub.address + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.chdir(tmp_path)
     find_model._fetch.cache_clear()
-    yield hub
-    find_model._fetch.cache_clear()
-    huggingface_hub.close_session()  # at the end it would log to a stream that pytest closed
-    listener.shutdown()
-    listener.server_close()
-    thread.join()
+    with Hub() as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        use(hub.address, tmp_path / "cache", monkeypatch)
+        yield hub
+        find_model._fetch.cache_clear()
+        huggingface_hub.close_session()  # at the end it would log to a stream that pytest closed
+        hub.shutdown()
 
 
 def test_there_and_back(bundled: Path, server: Hub, caplog: pytest.LogCaptureFixture):
@@ -272,35 +270,17 @@ def test_what_is_not_there(bundled: Path, server: Hub, monkeypatch: pytest.Monke
         fairseq_ext.load("other-org/name")
 
 
-UNREACHED = """
-import sys, time
-from fairseq_ext.cli import main
-time.sleep = lambda seconds: None  # before the library's next attempt
-main(sys.argv[1:])
-"""
-
-
-@pytest.mark.system
-def test_a_hub_that_cannot_be_reached_gives_one_line(tmp_path: Path):
-    variables = {"HF_ENDPOINT": "http://127.0.0.1:1", "HF_HOME": str(tmp_path)}
-    words = ("translate", "--model", REPO, "Hallo.")
-    done = command(sys.executable, "-c", UNREACHED, *words, ok=False, **variables)
-    (line,) = done.stderr.splitlines()
-    assert f"{REPO} is not here, and http://127.0.0.1:1 cannot be reached; check the na" in line
-
-
 @pytest.mark.parametrize("endpoint", ["https://hub.invalid", "http://127.0.0.1:1"])
 def test_without_a_connection_nothing_is_tried_again(tmp_path: Path, monkeypatch, endpoint: str):
     for variable in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(variable, raising=False)
         monkeypatch.delenv(variable.upper(), raising=False)
-    url = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url)
-    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    use(endpoint, tmp_path, monkeypatch)
     monkeypatch.setattr("time.sleep", None)  # the library sleeps before it tries again
-    with pytest.raises(EnvironmentProblem, match=f"{endpoint} cannot be reached"):
-        fairseq_ext.load("other-org/nothing")
+    status, _, errors = ended("translate", "--model", REPO, "Hallo.")
+    (line,) = errors.splitlines()
+    assert f"{REPO} is not here, and {endpoint} cannot be reached; check the name" in line
+    assert status == 1
 
 
 def test_what_is_never_asked_for(server: Hub, tmp_path: Path):
