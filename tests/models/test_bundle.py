@@ -185,12 +185,6 @@ def test_files_of_formats_that_are_gone_name_the_cure(copy: Path):
         fairseq_ext.load(copy / "model.safetensors")
 
 
-def test_bits_of_a_model_that_has_none(run: Path, tmp_path: Path):
-    with pytest.raises(CheckpointError, match=r"checkpoint_best\.pt has no binary weights"):
-        write.write(run / "checkpoint_best.pt", run, tmp_path / "b", numbers="bits")
-    assert not (tmp_path / "b").exists()
-
-
 def test_size_and_updates_of_what_was_rounded(run: Path, tmp_path: Path):
     state = storage.load(run / "checkpoint_best.pt")
     state["optimizer_history"][-1]["num_updates"] = 70
@@ -248,8 +242,10 @@ def test_weights_that_are_one_are_stored_once(tmp_path: Path):
     assert not config["tied"].keys() & load_file(path / "model.safetensors").keys()
 
 
-def test_nothing_is_left_of_one_that_cannot_be_written(tmp_path: Path):
+def test_nothing_is_left_of_one_that_cannot_be_written(run: Path, tmp_path: Path):
     folder = saved(tmp_path / "run", "bmt-1")
+    with pytest.raises(CheckpointError, match=r"checkpoint_best\.pt has no binary weights"):
+        write.write(run / "checkpoint_best.pt", run, tmp_path / "b", numbers="bits")
     with pytest.raises(ConfigError, match="would round weights that"):
         write.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers="int8")
     (folder / "text.json").write_text("{}")
@@ -406,16 +402,12 @@ def test_an_archive_that_is_far_larger_than_it_looks(archive, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "dict.de.txt", "text.json"])
-def test_a_flipped_bit(copy: Path, name: str):
+def test_a_flipped_bit_or_a_missing_file(copy: Path, name: str):
     content = bytearray((copy / name).read_bytes())
     content[len(content) // 2] ^= 1
     (copy / name).write_bytes(content)
     with pytest.raises(CheckpointError, match="is damaged: its checksum is wrong"):
         storage.load(copy)
-
-
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "dict.en.txt"])
-def test_a_missing_file(copy: Path, name: str):
     (copy / name).unlink()
     with pytest.raises(CheckpointError, match="does not exist"):
         storage.load(copy)
@@ -458,25 +450,37 @@ def test_a_manifest_that_cannot_be(copy: Path, change: dict):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("name", "content", "message"),
     [
-        ("config.json", b"[]"),
-        ("config.json", b"{"),
-        ("config.json", b"[" * 100_000),
-        ("config.json", b'{"cfg": {"model": {}, "task": []}, "tied": {}}'),
-        ("config.json", b'{"cfg": {"model": {}, "task": {}}, "tied": {"a": "nothing"}}'),
-        ("config.json", b'{"cfg": {"model": {"_target_": "os.system"}, "task": {}}, "tied": {}}'),
-        ("model.safetensors", b""),
-        ("model.safetensors", b"\xff" * 100),
-        ("dict.de.txt", b"\xff 1\n"),
+        ("config.json", b"[]", ""),
+        ("config.json", b"{", ""),
+        ("config.json", b"[" * 100_000, ""),
+        ("config.json", b'{"cfg": {"model": {}, "task": []}, "tied": {}}', ""),
+        ("config.json", b'{"cfg": {"model": {}, "task": {}}, "tied": {"a": "nothing"}}', ""),
+        (
+            *(
+                "config.json",
+                b'{"cfg": {"model": {"_target_": "os.system"}, "task": {}}, "tied": {}}',
+            ),
+            "has the key `_target_`, which is an instruction to import code",
+        ),
+        ("model.safetensors", b"", ""),
+        ("model.safetensors", b"\xff" * 100, ""),
+        ("program.json", b"[" * 100_000, ""),
+        ("program.json", b"{", ""),
+        ("dict.de.txt", b"\xff 1\n", ""),
+        ("dict.de.txt", b"w 1\n" * 50, "source dictionary belongs to another model"),
+        ("dict.en.txt", b"w 1\n" * 9, "target dictionary belongs to another model"),
+        ("text.json", b'{"format": 1}', "text.json cannot be used"),
     ],
 )
-def test_files_that_cannot_be(copy: Path, name: str, content: bytes):
+def test_files_that_cannot_be(copy: Path, name: str, content: bytes, message: str):
     (copy / name).write_bytes(content)
     sign_again(copy)
     engine = "fairseq" if name == "config.json" else "native"  # which does not read that file
-    with pytest.raises(FairseqExtError, match=re.escape(str(copy))):
+    with pytest.raises((CheckpointError, DataError), match=re.escape(str(copy))) as refusal:
         fairseq_ext.load(copy, engine=engine)
+    assert (message or name) in str(refusal.value)
 
 
 @pytest.mark.parametrize(

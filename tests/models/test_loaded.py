@@ -50,11 +50,17 @@ def loaded(run: Path) -> dict[str, Model]:
     }
 
 
-def test_an_impossible_default_names_its_file(run: Path, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("search", "fault"),
+    [
+        ({"lenpen": 1e9}, " has defaults for a search that is not possible: `--lenpen`"),
+        ({"beam": 2000}, "/bundle.json asks for a beam of 2,000 by default, but may ask for 100"),
+    ],
+)
+def test_an_impossible_default_names_its_file(run: Path, tmp_path: Path, search: dict, fault: str):
     path = Path(shutil.copytree(run / "bundle", tmp_path / "bundle"))
-    edit(path, "bundle.json", lambda content: content.update(search={"lenpen": 1e9}))
-    fault = f"{path} has defaults for a search that is not possible: `--lenpen`"
-    with pytest.raises(CheckpointError, match=re.escape(fault)):
+    edit(path, "bundle.json", lambda content: content.update(search=search))
+    with pytest.raises(CheckpointError, match=re.escape(f"{path}{fault}")):
         fairseq_ext.load(path)
 
 

@@ -40,27 +40,15 @@ SO_ANYWAY = {
     "share_decoder_input_output_embed": ("--share-all-embeddings",),
 }
 """Flags that ask for what a model, or a model with another flag, has anyway."""
+SIDES, DROPOUTS = ("encoder", "decoder"), ("attention", "activation", "weight", "input", "pooler")
+SIZES = {"embed_dim": "64", "ffn_embed_dim": "40", "layers": "3"}
+SIZES |= {"attention_heads": "4", "hidden_size": "24"}
 VALUES: dict[str, tuple[str, ...]] = {
+    **{f"{layer}_dropout": ("0.3",) for layer in DROPOUTS},
+    **{f"{side}_{size}": (value,) for side in SIDES for size, value in SIZES.items()},
+    **dict.fromkeys(("max_source_positions", "max_target_positions", "max_positions"), ("9",)),
     "dropout": ("0.3",),
-    "attention_dropout": ("0.3",),
-    "activation_dropout": ("0.3",),
-    "weight_dropout": ("0.3",),
-    "input_dropout": ("0.3",),
-    "pooler_dropout": ("0.3",),
-    "encoder_embed_dim": ("64",),
-    "decoder_embed_dim": ("64",),
-    "encoder_ffn_embed_dim": ("40",),
-    "decoder_ffn_embed_dim": ("40",),
-    "encoder_layers": ("3",),
-    "decoder_layers": ("3",),
-    "encoder_attention_heads": ("4",),
-    "decoder_attention_heads": ("4",),
-    "encoder_hidden_size": ("24",),
-    "decoder_hidden_size": ("24",),
     "attention_dim": ("24",),
-    "max_source_positions": ("9",),
-    "max_target_positions": ("9",),
-    "max_positions": ("9",),
     "binary_weights": ("none", "qkv", "ternary"),
     "binary_activations": ("none", "ffn"),
     "binary_weight_bound": ("tensor", "0.5"),
