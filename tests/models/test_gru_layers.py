@@ -72,6 +72,34 @@ def test_decoder_equals_the_reference(kind, order, feeding, length, source):
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
+def test_written_out_backward_against_finite_differences() -> None:
+    model = build("mlp", "bahdanau", True, embed=2, hidden=3)
+    words, state, annotations, mask = inputs(model, 3, 4, batch=2)
+
+    def function(*tensors: Tensor) -> Tensor:
+        return model(tensors[0], tensors[1], model.source(tensors[2], mask))[0]
+
+    assert torch.autograd.gradcheck(function, (words, state, annotations))
+    names = [name for name, _ in model.named_parameters()]
+
+    def of_parameters(*values: Tensor) -> Tensor:
+        parameters = dict(zip(names, values, strict=True))
+
+        class Bound(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = model
+
+            def forward(self) -> Tensor:
+                return self.model(words, state, self.model.source(annotations, mask))[0]
+
+        named = {f"model.{name}": value for name, value in parameters.items()}
+        return torch.func.functional_call(Bound(), named)
+
+    values = tuple(p.detach().clone().requires_grad_() for p in model.parameters())
+    assert torch.autograd.gradcheck(of_parameters, values)
+
+
 @pytest.mark.parametrize("scale", [1.0, 29.0, 60.0])
 def test_tanh_of_sum_is_a_tanh(scale: float) -> None:
     """Also where an exponential would leave the range of fp32, in keys or in queries."""
@@ -120,12 +148,11 @@ def test_encoder_equals_a_loop_over_each_sentence():
     encoder = recurrence.BidirectionalGRU(5, 6).double()
     for parameter in encoder.gru.parameters():
         nn.init.normal_(parameter)
-    embedded = torch.randn(5, 7, 5, dtype=torch.double, requires_grad=True)
-    mask = torch.zeros(5, 7, dtype=torch.bool)
+    embedded = torch.randn(4, 7, 5, dtype=torch.double, requires_grad=True)
+    mask = torch.zeros(4, 7, dtype=torch.bool)
     mask[0, :3] = True  # left
     mask[1, 2:] = True  # right, and longer sentences follow: lengths are unsorted
     mask[3, 0] = mask[3, 5:] = True  # both
-    mask[4] = True  # nothing but pads
     annotations, final = encoder(embedded, mask)
     parameters = dict(encoder.named_parameters())
     expected_loss = torch.zeros((), dtype=torch.double)
@@ -145,7 +172,6 @@ def test_encoder_equals_a_loop_over_each_sentence():
             torch.testing.assert_close(final[b, part], state, rtol=0, atol=1e-12)
             expected_loss = expected_loss + expected.square().sum() + state.pow(3).sum()
     assert annotations[mask].eq(0).all()
-    assert final[4].eq(0).all()
     inputs = [embedded, *encoder.parameters()]
     grad, *parameter_grads = torch.autograd.grad(
         annotations.square().sum() + final.pow(3).sum(), inputs
@@ -155,6 +181,15 @@ def test_encoder_equals_a_loop_over_each_sentence():
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-11)
     assert grad[mask].eq(0).all()
     assert grad[~mask].abs().sum(-1).gt(0).all()
+
+
+def test_encoder_survives_a_sentence_of_pads() -> None:
+    encoder = recurrence.BidirectionalGRU(3, 4)
+    mask = torch.tensor([[True, True], [False, False]])
+    annotations, final = encoder(torch.randn(2, 2, 3), mask)
+    assert annotations[0].eq(0).all()
+    assert final[0].eq(0).all()
+    assert annotations[1].abs().sum() > 0
 
 
 def test_xavier_bound_of_each_gate() -> None:

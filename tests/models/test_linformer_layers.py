@@ -88,6 +88,18 @@ def test_equals_the_reference_with_all_gradients(
 
 
 @pytest.mark.parametrize("compress_first", [False, True])
+def test_gradients_equal_finite_differences(compress_first: bool) -> None:
+    layer = attention(width=4, heads=2, slots=2, max_len=6, compress_first=compress_first)
+    query, source = (torch.randn(n, 2, 4).double().requires_grad_() for n in (2, 5))
+    pads = mask([5, 3], 5)
+    assert torch.autograd.gradcheck(lambda q, s: layer(q, s, pads), (query, source))
+    for parameter in layer.parameters():
+        assert torch.autograd.gradcheck(
+            lambda p: layer(query.detach(), source.detach(), pads), (parameter,)
+        )
+
+
+@pytest.mark.parametrize("compress_first", [False, True])
 @pytest.mark.parametrize("length", [1, 2, 9])
 def test_as_many_slots_as_tokens_is_exact_attention(compress_first: bool, length: int) -> None:
     """With K = N = n, E = F = I, against fairseq's own attention."""

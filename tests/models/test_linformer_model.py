@@ -3,6 +3,7 @@
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from fairseq_ext.linformer.model import SourceAttention, slots_of_layers
@@ -23,6 +24,11 @@ def parameters(flags: list[str], size: int = 30) -> int:
 
 def encode(model, source: Tensor) -> dict[str, list[Tensor]]:
     return model.encoder(source, src_lengths=source.ne(1).sum(1))
+
+
+def test_decoder_self_attention_is_exact() -> None:
+    model, _ = build(LINFORMER)
+    assert all(type(layer.self_attn) is MultiheadAttention for layer in model.decoder.layers)
 
 
 @pytest.mark.parametrize(

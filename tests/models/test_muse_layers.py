@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fairseq_ext.base.dropout import active_rate, draw, dropout
 from fairseq_ext.muse import attention, convolution, reference
 from fairseq_ext.muse.block import ParallelBlock
-from fairseq_ext.muse.convolution import DynamicConvolution, band, taps_to_the_left
+from fairseq_ext.muse.convolution import DynamicConvolution, band, convolve, taps_to_the_left
 from fairseq_ext.muse.model import DecoderBlock
 from fairseq_ext.muse.projections import OneDnnProduct, can_pack, unfuse
 
@@ -44,7 +44,7 @@ def tensor(*shape: int, seed: int = 1) -> Tensor:
 
 
 def equal(actual: Tensor, expected: Tensor, inputs: list[Tensor], atol: float = 1e-12) -> None:
-    """Compare values, and the gradients of a random sum of them by each of ``inputs``."""
+    """Values, and the gradient of a random sum of them to each of ``wanted``."""
     torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
     direction = tensor(*actual.shape, seed=9).detach()
     gradients = [
@@ -92,6 +92,17 @@ def test_convolution_equals_fairseqs(sizes: tuple[int, ...], length: int) -> Non
         equal(module(values), expected, [values])
 
 
+@pytest.mark.parametrize("length", [1, 5, 65])
+def test_paths_agree_and_their_gradients_are_true(length: int) -> None:
+    values, weights = tensor(2, length, 3), tensor(2, length, 4, seed=2)
+    for left in range(4):
+        by_band = torch.bmm(band(weights, left), values)
+        equal(convolution._TapLoop.apply(values, weights, left), by_band, [values, weights])
+        equal(convolve(values, weights, left), by_band, [values, weights])
+    small = tensor(2, 5, 3), tensor(2, 5, 4, seed=2)
+    assert torch.autograd.gradcheck(lambda v, w: convolution._TapLoop.apply(v, w, 1), small)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sums_of_many_taps_are_rounded_once(dtype: torch.dtype) -> None:
     """The tap loop is as exact as a matrix product, but for its gradient of each tap: two steps."""
@@ -115,6 +126,42 @@ def test_sums_of_many_taps_are_rounded_once(dtype: torch.dtype) -> None:
     pairs = zip(results(by_loop, dtype), results(by_band, dtype), exact, strict=True)
     for (loop, matrix, true), limit in zip(pairs, (1.1, 1.1, 2), strict=True):
         assert (loop - true).norm() <= limit * (matrix - true).norm()
+
+
+def test_taps_are_where_equation_6_has_them() -> None:
+    for k in range(1, 9):
+        assert taps_to_the_left(k, causal=False) == math.ceil((k + 1) / 2) - 1
+        assert taps_to_the_left(k, causal=True) == k - 1
+    values = tensor(1, 6, 2)
+    for k in (1, 3, 4):
+        for tap in range(k):
+            weights = torch.zeros(1, 6, k, dtype=torch.double)
+            weights[..., tap] = 1
+            shifted = torch.zeros_like(values)
+            steps = k - 1 - tap
+            shifted[:, steps:] = values[:, : 6 - steps]
+            assert convolve(values, weights, k - 1).equal(shifted)
+
+
+def test_kernels_are_softmaxes_whatever_the_border() -> None:
+    """Their sum is 1 before the cut, below 1 after it, and nothing is renormalized."""
+    module = dynamic((3, 5), causal=True)
+    weights = module.kernels(tensor(4, 1, DIM))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(4, 1, HEADS).double())
+    constant = torch.ones(1, 4, 3, dtype=torch.double)
+    convolved = convolve(constant, weights[:, :, 0].transpose(0, 1), module.left)[0, :, 0]
+    for t, value in enumerate(convolved):
+        torch.testing.assert_close(value, weights[t, 0, 0, -(t + 1) :].sum())
+    assert convolved[0] < 0.99
+    assert convolved[3] < 1
+
+
+def test_gate_of_one_kernel_is_one_and_of_several_starts_uniform() -> None:
+    module = DynamicConvolution(DIM, HEADS, (7,), causal=False)
+    assert module.gate is None
+    assert module.gate_values().equal(torch.ones(1))
+    module = DynamicConvolution(DIM, HEADS, (1, 3, 5), causal=False)
+    torch.testing.assert_close(module.gate_values(), torch.full((3,), 1 / 3))
 
 
 def test_kernel_dropout_scales_after_the_softmax() -> None:
@@ -166,6 +213,74 @@ def test_block_equals_the_reference(variant, decoder, length, longest_band, monk
     equal(run(block, x, source), torch.stack(expected, 1), inputs, atol=1e-11)
 
 
+def test_shared_values_make_kernels_and_queries_do_not() -> None:
+    """Kernels come from V with its bias: W_v and b_v move them, W_q, W_k do not."""
+    calls = []
+    for third in ("none", "q", "k", "v", "bias of v"):
+        block = build("gated", decoder=False)
+        block.attention.register_forward_hook(lambda m, i, o: calls.append(o.split(DIM, -1)))
+        weight, bias = (getattr(block.projections.in_proj, n).data for n in ("weight", "bias"))
+        if third in "qkv":
+            rows = {"q": 0, "k": 1, "v": 2}[third]
+            weight[rows * DIM : (rows + 1) * DIM] += 0.1
+        elif third == "bias of v":
+            bias[2 * DIM :] += 0.1
+        run(block, tensor(5, 2, DIM), None)
+    (attended, convolved), *changed = calls
+    for (other_attended, other_convolved), moves in zip(changed, "qkvb", strict=True):
+        assert not other_attended.allclose(attended)
+        assert other_convolved.equal(convolved) == (moves in "qk")
+    block = build("gated", decoder=False)
+    values = tensor(5, 2, DIM)
+    kernels = block.attention.convolution.kernels(values)
+    assert not block.attention.convolution.kernels(values + 0.1).allclose(kernels)
+
+
+def test_separate_values_are_the_convolutions_own() -> None:
+    calls = []
+    for changed in (None, 2, 3):
+        block = build("separate", decoder=False)
+        block.attention.register_forward_hook(lambda m, i, o: calls.append(o.split(DIM, -1)))
+        if changed is not None:
+            block.projections.in_proj.weight.data[changed * DIM : (changed + 1) * DIM] += 0.1
+        run(block, tensor(5, 2, DIM), None)
+    (attended, convolved), (of_v, conv_of_v), (of_u, conv_of_u) = calls
+    assert conv_of_v.equal(convolved)
+    assert not of_v.allclose(attended)
+    assert of_u.equal(attended)
+    assert not conv_of_u.allclose(convolved)
+
+
+def test_permuting_heads_permutes_nothing_else() -> None:
+    block, other = build("gated", decoder=False), build("gated", decoder=False)
+    order = torch.tensor([3, 4, 5, 0, 1, 2])  # channels of head 1, then of head 0
+    projections, shuffled = block.projections, other.projections
+    rows = torch.cat([order, order + DIM, order + 2 * DIM])
+    shuffled.in_proj.weight.data = projections.in_proj.weight[rows].detach()
+    shuffled.in_proj.bias.data = projections.in_proj.bias[rows].detach()
+    columns = torch.cat([order, order + DIM])
+    shuffled.out_proj.weight.data = projections.out_proj.weight[:, columns].detach()
+    predictor = block.attention.convolution.predictor.weight.detach()
+    by_head = predictor.view(HEADS, -1, DIM).flip(0)[..., order]
+    other.attention.convolution.predictor.weight.data = by_head.reshape(-1, DIM)
+    x = tensor(5, 2, DIM)
+    torch.testing.assert_close(run(other, x, None), run(block, x, None), rtol=0, atol=1e-12)
+
+
+def test_cross_attention_reads_the_blocks_input() -> None:
+    """The results of self-attention and convolution do not reach it."""
+    calls = []
+    for scale in (1.0, 0.0, 3.0):
+        block = build("gated", decoder=True)
+        block.cross.register_forward_hook(lambda m, i, o: calls.append(o))
+        block.projections.out_proj.weight.data *= scale
+        block.attention.convolution.predictor.weight.data *= scale
+        run(block, tensor(4, 2, DIM), tensor(3, 2, 5))
+    for contexts, weights in calls[1:]:
+        assert contexts.equal(calls[0][0])
+        assert weights.equal(calls[0][1])
+
+
 @pytest.mark.parametrize("decoder", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_fused_is_the_same_function(variant: str, decoder: bool) -> None:
@@ -206,8 +321,7 @@ def test_initialization_is_the_papers(fused: bool) -> None:
         assert 0.99 * bound < weight.abs().max() <= bound, name
         assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05), name
         assert state.pop(f"{name}.bias", torch.zeros(1)).eq(0).all(), name
-    assert state.pop("attention.convolution.gate").softmax(0).equal(torch.full((2,), 0.5))
-    assert state.keys() == {"layer_norm.weight", "layer_norm.bias"}
+    assert state.keys() == {"attention.convolution.gate", "layer_norm.weight", "layer_norm.bias"}
 
 
 @pytest.mark.parametrize("fused", [False, True])
