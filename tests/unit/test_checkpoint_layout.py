@@ -8,7 +8,6 @@ from omegaconf import OmegaConf
 
 from fairseq_ext.checkpoints import layout
 from fairseq_ext.checkpoints.layout import ties
-from tests.support.models import build
 
 OPTIONS = {"_name": "muse", "muse_kernels": "${other}"}
 
@@ -39,12 +38,6 @@ def test_a_checkpoint_without_history_is_at_no_update():
     assert layout.num_updates(layout.before_training()) == 0
     assert layout.position(layout.before_training())["epoch"] == 1
     assert layout.position({"extra_state": None}) == {}
-
-
-def test_the_stage_of_a_binary_model_has_its_name():
-    pytest.importorskip("fairseq_ext.binary")
-    model, _ = build(["--arch", "bmt_tiny"])
-    assert layout.BINARY_STAGE in model.state_dict()
 
 
 def test_what_is_tied():

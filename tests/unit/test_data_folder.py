@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import itertools
 import json
 import os
 import re
@@ -18,20 +19,10 @@ from fairseq.data import Dictionary, LanguagePairDataset, ListDataset, data_util
 from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-import fairseq_ext  # noqa: F401
-from fairseq_ext import register
 from fairseq_ext.data_folder import indexed
 from fairseq_ext.plugin.repairs import batches
 from fairseq_ext.utils.errors import DataError
-from tests.support.harness import (
-    USER_DIR,
-    digits_corpus,
-    fairseq,
-    forked,
-    refused,
-    start,
-    wait_for,
-)
+from tests.support.harness import USER_DIR, digits_corpus, fairseq, forked, refused, start, wait_for
 from tests.support.trainings import load
 
 NAME = "data-manifest.json"
@@ -171,29 +162,25 @@ def with_entry(name: str, size: object = 1, digest: object = "0" * 64) -> str:
     return json.dumps({"format": "fairseq-ext data", "version": 1, "files": {name: entry}})
 
 
-BAD = {
-    "empty": ("", "not JSON"),
-    "list": ("[]", "its `format` is not"),
-    "another": ('{"format": "x", "version": 1, "files": {}}', "its `format` is not"),
-    "later": ('{"format": "fairseq-ext data", "version": 2, "files": {}}', "its `version` is not"),
-    "no-files": ('{"format": "fairseq-ext data", "version": 1}', "or it lists no `files`"),
-    "above": (with_entry("../dict.src.txt"), "is not a file with a size"),
-    "root": (with_entry("/etc/passwd"), "is not a file with a size"),
-    "dots": (with_entry(".."), "is not a file with a size"),
-    "nothing": (with_entry(""), "is not a file with a size"),
-    "nul": (with_entry("a\0"), "is not a file with a size"),
-    "negative": (with_entry("a", -1), "is not a file with a size"),
-    "fraction": (with_entry("a", 1.5), "is not a file with a size"),
-    "short": (with_entry("a", 1, "0" * 63), "is not a file with a size"),
-    "number": (with_entry("a", 1, 5), "is not a file with a size"),
-    "line-break": (with_entry("a", 1, "0" * 64 + "\n"), "is not a file with a size"),
-    "huge": (" " * (indexed.MOST_MANIFEST_BYTES + 1), "more than 16,777,216 bytes"),
-}
+NO_FILE = "is not a file with a size"
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_a_manifest_that_is_none_is_refused(data: Path, case: str) -> None:
-    content, message = BAD[case]
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "not JSON"),
+        ("[]", "its `format` is not"),
+        ('{"format": "x", "version": 1, "files": {}}', "its `format` is not"),
+        ('{"format": "fairseq-ext data", "version": 2, "files": {}}', "its `version` is not"),
+        ('{"format": "fairseq-ext data", "version": 1}', "or it lists no `files`"),
+        *((with_entry(name), NO_FILE) for name in ("../dict.src.txt", "/etc/passwd", "..", "")),
+        (with_entry("a\0"), NO_FILE),
+        *((with_entry("a", size), NO_FILE) for size in (-1, 1.5)),
+        *((with_entry("a", 1, digest), NO_FILE) for digest in ("0" * 63, 5, "0" * 64 + "\n")),
+        (" " * (indexed.MOST_MANIFEST_BYTES + 1), "more than 16,777,216 bytes"),
+    ],
+)
+def test_a_manifest_that_is_none_is_refused(data: Path, content: str, message: str) -> None:
     (data / NAME).write_text(content, encoding="utf-8")
     fault = f"{re.escape(str(data / NAME))} is not a manifest of fairseq-preprocess.*{message}"
     with pytest.raises(DataError, match=fault):
@@ -240,10 +227,7 @@ def test_pointers_above_2_gib_are_the_sums_of_sizes(tmp_path, monkeypatch, first
 
 def test_starts_are_those_of_plain_python() -> None:
     sizes = np.random.default_rng(1).integers(0, 2**31, 1000).astype(np.int32)
-    expected, address = [], 0
-    for size in sizes.tolist():
-        expected.append(address)
-        address += 4 * size
+    expected = [0, *itertools.accumulate(4 * size for size in sizes.tolist())][:-1]
     for options in (sizes, list(sizes), sizes.tolist()):
         assert batches.starts(options, 4).tolist() == expected
     assert batches.starts([], 4).tolist() == []
@@ -271,26 +255,25 @@ def swap(pointers: np.ndarray) -> None:
     pointers[[3, 9]] = pointers[[9, 3]]
 
 
-POINTERS: dict[str, tuple[Callable[[np.ndarray], None], str]] = {
-    "swapped": (swap, "sentence 4, of"),
-    "negative": (lambda pointers: pointers.__setitem__(7, -2), "begins at byte -2 instead of"),
-    "huge": (lambda pointers: pointers.__setitem__(7, 2**62), "4,611,686,018,427,387,904"),
-    "first": (lambda pointers: pointers.__iadd__(2), "sentence 1, of"),
-    "late": (lambda pointers: pointers.__setitem__(448, 0), "sentence 449, of"),
-    "last": (lambda pointers: pointers.__setitem__(-1, 0), "sentence 500, of"),
-    "wrapped": (lambda pointers: pointers.__isub__(2**32), "begins at byte -4,294,967,296"),
-}
-
-
 @pytest.mark.parametrize("block", [64, indexed.BLOCK])
-@pytest.mark.parametrize("case", POINTERS)
+@pytest.mark.parametrize(
+    ("change", "output"),
+    [
+        (swap, "sentence 4, of"),
+        (lambda pointers: pointers.__setitem__(7, -2), "begins at byte -2 instead of"),
+        (lambda pointers: pointers.__setitem__(7, 2**62), "4,611,686,018,427,387,904"),
+        (lambda pointers: pointers.__iadd__(2), "sentence 1, of"),
+        (lambda pointers: pointers.__setitem__(448, 0), "sentence 449, of"),
+        (lambda pointers: pointers.__setitem__(-1, 0), "sentence 500, of"),
+        (lambda pointers: pointers.__isub__(2**32), "begins at byte -4,294,967,296"),
+    ],
+)
 def test_pointers_that_do_not_follow_from_the_sizes_are_refused(
-    copy_data, tmp_path, case, block, monkeypatch
+    copy_data, tmp_path, change, output, block, monkeypatch
 ):
     monkeypatch.setattr(indexed, "BLOCK", block)
     prefix = indexed_copy(copy_data, tmp_path)
     indexed.check(prefix, 14)
-    change, output = POINTERS[case]
     write_pointers(Path(f"{prefix}.idx"), change)
     fault = rf"a\.idx is damaged: (?=.*{output})sentence .* instead of"
     with pytest.raises(DataError, match=fault):
@@ -372,7 +355,6 @@ def test_generate_checks_the_files_that_it_reads(data: Path, copy_model: Path) -
 
 
 # The start of large corpora is fairseq's: the same order, the same batches
-register()
 SENTENCES = 1_001
 
 
@@ -388,27 +370,20 @@ def pairs_of(src: np.ndarray, tgt: np.ndarray | None, **options: object) -> Lang
     return LanguagePairDataset(sides[0], src, words, sides[1], tgt, words, **options)
 
 
-def ordered_by(function: object, pairs: LanguagePairDataset) -> np.ndarray:
-    with data_utils.numpy_seed(7):
-        return function(pairs)
-
-
-@pytest.mark.parametrize("longest", [(1, 1), (50, 50), (255, 255), (255, 256), (3, 65535)])
+@pytest.mark.parametrize(
+    "longest", [(1, 1), (50, 50), (255, 255), (255, 256), (3, 65_535), (65_536, 9)]
+)
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_the_order_is_fairseqs(longest, shuffle):
+    """Lengths of more than 16 bits are left to fairseq."""
     src, tgt = sizes_up_to(longest[0]), sizes_up_to(longest[1], 2)
     for pairs in (pairs_of(src, tgt, shuffle=shuffle), pairs_of(src, None, shuffle=shuffle)):
-        ours = ordered_by(LanguagePairDataset.ordered_indices, pairs)
+        with data_utils.numpy_seed(7):
+            ours = pairs.ordered_indices()
         assert ours.dtype == np.int64
-        theirs = ordered_by(inspect.unwrap(LanguagePairDataset.ordered_indices), pairs)
+        with data_utils.numpy_seed(7):
+            theirs = inspect.unwrap(LanguagePairDataset.ordered_indices)(pairs)
         np.testing.assert_array_equal(ours, theirs)
-
-
-def test_what_needs_more_than_16_bits_is_left_to_fairseq():
-    pairs = pairs_of(sizes_up_to(65_536), sizes_up_to(9, 2))
-    ours = ordered_by(LanguagePairDataset.ordered_indices, pairs)
-    theirs = ordered_by(inspect.unwrap(LanguagePairDataset.ordered_indices), pairs)
-    np.testing.assert_array_equal(ours, theirs)
 
 
 def test_sizes_are_kept_once():

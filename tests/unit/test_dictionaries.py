@@ -8,7 +8,7 @@ import torch
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext import register
-from fairseq_ext.checkpoints import dictionaries, layout
+from fairseq_ext.checkpoints import dictionaries
 from fairseq_ext.checkpoints.dictionaries import difference
 from fairseq_ext.checkpoints.layout import DICTIONARIES as KEY
 from fairseq_ext.plugin.checks import commands
@@ -75,14 +75,6 @@ def test_a_shared_dictionary_is_stored_once(tmp_path: Path) -> None:
         sizes.append(path.stat().st_size)
     assert sizes[0] < 1.2 * len("\n".join(words))
     assert sizes[1] > 1.9 * len("\n".join(words))
-
-
-def test_what_leaves_the_training_state_out_keeps_the_record() -> None:
-    """Averages leave the training state out."""
-    record = dictionaries.record(WORDS, WORDS)
-    state = {"model": {}, "extra_state": {KEY: record, "ema": {}}, "last_optimizer_state": {}}
-    remainder = layout.without_training_state(state)
-    assert remainder == {"model": {}, "extra_state": {KEY: record}}
 
 
 @pytest.mark.parametrize(
