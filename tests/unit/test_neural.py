@@ -36,46 +36,37 @@ def download_model(name):
     return os.environ["DOWNLOADED"]
 
 class Standin:
-    def __init__(self, how):
-        self.how = how
-        self.hparams = SimpleNamespace(input_segments=["mt", "src", "ref"])
-        if how == "estimates":
-            self.hparams.input_segments = ["mt", "src"]
+    def __init__(self, code):
+        self.code = code
+        inputs = ["mt", "src"] if code == "# estimates" else ["mt", "src", "ref"]
+        self.hparams = SimpleNamespace(input_segments=inputs)
     def eval(self):
         pass
     def requires_references(self):
         return False
     def predict(self, samples, batch_size, gpus, progress_bar):
         print("nor is this an answer", batch_size, gpus, progress_bar)
-        if self.how == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.how == "slow":
-            print("computing", flush=True)
-            time.sleep(600)
-        if self.how == "leaves":
-            os._exit(7)
-        if self.how == "exits":
-            sys.exit("no more")
-        if self.how == "raises":
-            raise RuntimeError("one line\\nanother")
-        scores = [
-            len(one["src"]) + len(one["mt"]) / 100 - len(one["ref"]) / 10000 for one in samples
-        ]
-        if self.how == "short":
-            scores.pop()
-        if self.how == "nan":
-            scores[1] = float("nan")
+        scores = [len(s["src"]) + len(s["mt"]) / 100 - len(s["ref"]) / 10000 for s in samples]
+        exec(self.code)
         return SimpleNamespace(scores=scores)
 
 def load_from_checkpoint(path):
-    how = open(path).read()
-    if how == "damaged":
+    code = open(path).read()
+    if code == "# damaged":
         raise OSError("cannot read it")
-    return Standin(how)
+    return Standin(code)
 """
 TORCH = "class cuda:\n    is_available = staticmethod(lambda: False)\n"
-FAULTY = ("killed", "leaves", "exits", "raises", "short", "nan", "damaged", "slow")
-MODELS = ("whole", "estimates", *FAULTY)
+# The stand-in's models are code that it runs after scoring.
+MODELS = {name: f"# {name}" for name in ("whole", "estimates", "damaged")} | {
+    "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "leaves": "os._exit(7)",
+    "exits": "sys.exit('no more')",
+    "raises": r"raise RuntimeError('one line\nanother')",
+    "short": "scores.pop()",
+    "nan": "scores[1] = float('nan')",
+    "slow": "print('computing', flush=True); time.sleep(600)",
+}
 SOURCES = ["Der Hund.", "Eine Katze schläft.", "Ja."]
 REFERENCES = ["The dog.", "A cat sleeps.", "Yes."]
 TRANSLATIONS = ["The dog.", "One cat, asleep.", "Ja"]
@@ -109,11 +100,11 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with texts and, by what each does, models."""
-    for how in MODELS:
-        checkpoint = tmp_path / how / "checkpoints" / "model.ckpt"
+    """A folder with texts and models."""
+    for name, code in MODELS.items():
+        checkpoint = tmp_path / name / "checkpoints" / "model.ckpt"
         checkpoint.parent.mkdir(parents=True)
-        checkpoint.write_text(how)
+        checkpoint.write_text(code)
     for name, lines in {"src": SOURCES, "ref": REFERENCES, "hyp": TRANSLATIONS}.items():
         write_lines(tmp_path / name, lines)
     monkeypatch.chdir(tmp_path)
@@ -121,9 +112,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def signature(how: str, references: int = 1, name: str | None = None) -> str:
-    checksum = hashlib.sha256(how.encode()).hexdigest()[:12]
-    return f"nrefs:{references}|model:{name or how}|sha256:{checksum}|version:unbabel-comet-9.8"
+def signature(model: str, references: int = 1, name: str | None = None) -> str:
+    checksum = hashlib.sha256(MODELS[model].encode()).hexdigest()[:12]
+    return f"nrefs:{references}|model:{name or model}|sha256:{checksum}|version:unbabel-comet-9.8"
 
 
 @pytest.mark.parametrize("name", ["whole", "./whole", "whole/checkpoints/model.ckpt"])
@@ -179,54 +170,44 @@ def test_no_process_is_left_when_the_command_is_ended(how, python, folder):
     assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: -how}[how]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("comet:killed", "`comet:killed` ({python}) was ended by SIGKILL; if memory was short"),
-        ("comet:leaves", "`comet:leaves` ({python}) ended with status 7, for the reason"),
-        ("comet:exits", "COMET ends with SystemExit: no more; if memory was short"),
-        ("comet:raises", "COMET ends with RuntimeError: one line\\nanother"),
-        ("comet:short", "`comet:short` gives 2 finite scores for 3 texts"),
-        ("comet:nan", "`comet:nan` gives 2 finite scores for 3 texts"),
-        ("comet:damaged", "COMET ends with OSError: cannot read it; give a model of"),
-        ("comet:Other/model", "KeyError: \"Model 'Other/model' not supported by COMET.\""),
-        ("comet:./no/where", "Model './no/where' not supported by COMET.\""),
-        ("comet:.", "No such file or directory: 'checkpoints/model.ckpt'; give a model"),
-        ("comet:", "must be comet:MODEL, but is `comet:` instead"),
-        ("bleurt:x", "must be comet:MODEL, but is `bleurt:x` instead"),
-    ],
-)
-def test_errors_are_one_line_and_nothing_is_written(arguments, message, python, folder):
-    options = ("--metric", arguments, "--metric-python", python, "--source", "src", "--json", "new")
-    words = ("score", "--ref", "ref", "--hyp", "hyp", *options)
-    leaves_no_trace(folder, message.format(python=python), *words)
+COMET = "--source src --metric comet:"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--metric", "comet:whole"], "A neural metric uses the source too. Give the source"),
-        (["--metric", "comet:whole", "--source", "one"], "`one` has 1 lines, but there are 3"),
-        (["--source", "src"], "`--source` goes with `--metric comet:MODEL`, which is missing"),
-        (["--metric-python", "x"], "`--metric-python` goes with `--metric comet:MODEL`, which is"),
+        (f"{COMET}killed", "`comet:killed` ({python}) was ended by SIGKILL; if memory was short"),
+        (f"{COMET}leaves", "`comet:leaves` ({python}) ended with status 7, for the reason"),
+        (f"{COMET}exits", "COMET ends with SystemExit: no more; if memory was short"),
+        (f"{COMET}raises", "COMET ends with RuntimeError: one line\\nanother"),
+        (f"{COMET}short", "`comet:short` gives 2 finite scores for 3 texts"),
+        (f"{COMET}nan", "`comet:nan` gives 2 finite scores for 3 texts"),
+        (f"{COMET}damaged", "COMET ends with OSError: cannot read it; give a model of"),
+        (f"{COMET}Other/model", "KeyError: \"Model 'Other/model' not supported by COMET.\""),
+        (f"{COMET}./no/where", "Model './no/where' not supported by COMET.\""),
+        (f"{COMET}.", "No such file or directory: 'checkpoints/model.ckpt'; give a model"),
+        (COMET, "must be comet:MODEL, but is `comet:` instead"),
+        ("--source src --metric bleurt:x", "must be comet:MODEL, but is `bleurt:x` instead"),
+        ("--metric comet:whole", "A neural metric uses the source too. Give the source"),
+        ("--metric comet:whole --source one", "`one` has 1 lines, but there are 3"),
+        ("--source src", "`--source` goes with `--metric comet:MODEL`, which is missing"),
+        ("--metric-python x", "`--metric-python` goes with `--metric comet:MODEL`, which is"),
         (
-            ["--metric", "comet:whole", "--source", "src", "--metric-python", "nowhere/python"],
+            f"{COMET}whole --metric-python nowhere/python",
             "`--metric-python`: `nowhere/python` is not a program that can be run",
         ),
+        (f"{COMET}whole --metric-batch-size 0", "`--metric-batch-size` must be at least 1, but is"),
         (
-            ["--metric", "comet:whole", "--source", "src", "--metric-batch-size", "0"],
-            "`--metric-batch-size` must be at least 1, but is 0",
-        ),
-        (
-            ["--metric", "comet:whole", "--metric", "comet:whole", "--source", "src"],
+            f"{COMET}whole --metric comet:whole",
             "must have different names, but COMET whole is there twice",
         ),
     ],
 )
-def test_options_that_do_not_go_together(options, message, python, folder, monkeypatch):
+def test_errors_are_one_line_and_nothing_is_written(options, message, python, folder, monkeypatch):
     monkeypatch.setenv(PYTHON, python)
     write_lines(folder / "one", ["x"])
-    assert message in error_line("score", "--ref", "ref", "--hyp", "hyp", *options)
+    words = ("score", "--ref", "ref", "--hyp", "hyp", "--json", "new", *options.split())
+    leaves_no_trace(folder, message.format(python=python), *words)
 
 
 def test_a_missing_library_is_said_with_its_cure(bare: str, folder: Path) -> None:
@@ -377,23 +358,17 @@ def test_the_test_of_means_against_samples_one_by_one() -> None:
     assert estimates["seeds"].p > 0.05
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("/no/such", "Model '/no/such' not supported by COMET"),
-        ("Some/typo", "Model 'Some/typo' not supported by COMET"),
-        ("damaged", "COMET ends with OSError: cannot read it"),
-    ],
-)
-def test_a_recipe_tries_a_metric_first(model, message, python, folder, monkeypatch):
+def test_a_recipe_tries_a_metric_first(python, folder, monkeypatch):
     monkeypatch.setenv(PYTHON, python)
     trial = (sys.executable, REPO / "recipes" / "try_metric.py")
-    line = run(*trial, f"comet:{model}", cwd=folder, ok=False).stderr.splitlines()[-1]
-    assert line.startswith("try_metric: error: ")
-    assert message in line
-    if model == "damaged":
-        done = run(*trial, "comet:whole", cwd=folder)
-        assert done.stdout == f"COMET: {signature('whole')}\n"
+    for model, message in (
+        ("/no/such", "Model '/no/such' not supported by COMET"),
+        ("damaged", "COMET ends with OSError: cannot read it"),
+    ):
+        line = run(*trial, f"comet:{model}", cwd=folder, ok=False).stderr.splitlines()[-1]
+        assert line.startswith("try_metric: error: ")
+        assert message in line
+    assert run(*trial, "comet:whole", cwd=folder).stdout == f"COMET: {signature('whole')}\n"
 
 
 def test_mbr_by_comet_takes_the_papers_argmax(python: str, folder: Path) -> None:
