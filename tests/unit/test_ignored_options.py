@@ -25,41 +25,32 @@ def test_what_is_named_is_an_option() -> None:
     assert names >= {*arguments.NOT_WITH, *sum(arguments.NOT_WITH.values(), ())}
 
 
+SCORING, IN_TASK = "with `--score-reference`", "in this task"
+BART = "--task translation_from_pretrained_bart"
+
+
 @pytest.mark.parametrize(
     ("command", "words", "ignored"),
     [
         ("generate", "--save-interval 3", {"save-interval": "here"}),
         ("generate", "--beam 4 --sampling --sampling-topk 3", {}),
         ("generate", "--sampling-topk=3", {"sampling-topk": "without `--sampling`"}),
-        (
-            "train",
-            "--fp16-init 4 --patience 2",
-            {"fp16-init": "without `--fp16` or `--memory-efficient-fp16`"},
-        ),
-        ("generate", "--iter-decode-max-iter 4", {"iter-decode-max-iter": "in this task"}),
-        ("train", "--gen-subset test", {"gen-subset": "here"}),
-        (
-            "train",
-            "--tie-adaptive-weights --eval-bleu-detok moses",
-            {
-                "tie-adaptive-weights": "without `--adaptive-softmax-cutoff`",
-                "eval-bleu-detok": "without `--eval-bleu`",
-            },
-        ),
+        ("train", "--fp16-init 4", {"fp16-init": "without `--fp16` or `--memory-efficient-fp16`"}),
+        ("generate", "--iter-decode-max-iter 4", {"iter-decode-max-iter": IN_TASK}),
+        ("train", "--gen-subset test --patience 2", {"gen-subset": "here"}),
+        ("train", "--tie-adaptive-w", {"tie-adaptive-w": "without `--adaptive-softmax-cutoff`"}),
+        ("train", "--eval-bleu-detok moses", {"eval-bleu-detok": "without `--eval-bleu`"}),
         ("train", "--disable-validation --patience 3", {"patience": "with `--disable-validation`"}),
         (
             "generate",
             "--lenpen 2 --score-reference --unnormalized",
-            dict.fromkeys(("lenpen", "unnormalized"), "with `--score-reference`"),
+            {"lenpen": SCORING, "unnormalized": SCORING},
         ),
         ("train", "--tie-adaptive-w --adaptive-softmax-cutoff 10,20", {}),
-        ("train", "--adaptive-input", {"adaptive-input": "in this task"}),
-        (
-            "train",
-            "--task translation_from_pretrained_bart --truncate-source --num-batch-buckets 4",
-            dict.fromkeys(("truncate-source", "num-batch-buckets"), "in this task"),
-        ),
-        ("train", "--task translation_lev --load-al", {"load-al": "in this task"}),
+        ("train", "--adaptive-input", {"adaptive-input": IN_TASK}),
+        ("train", f"{BART} --truncate-source", {"truncate-source": IN_TASK}),
+        ("train", f"{BART} --num-batch-buckets 4", {"num-batch-buckets": IN_TASK}),
+        ("train", "--task translation_lev --load-al", {"load-al": IN_TASK}),
         ("train", "--truncate-source --num-batch-buckets 4", {}),
         ("preprocess", "--seed 3 --fp16", {"fp16": "here"}),
         ("pytest", "--seed 3", {}),
