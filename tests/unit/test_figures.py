@@ -14,6 +14,7 @@ from fairseq_ext.muse.commands import plot_gates as gates
 from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils.errors import CheckpointError
+from tests.support.generated import write_generated
 from tests.support.harness import ended, leaves_no_trace, run, write_lines
 from tests.support.models import MUSE, SMALL, build, configuration
 from tests.unit.test_evaluation import check_picture, naive_bleu
@@ -28,16 +29,15 @@ def pieces(words: list[str], generator: random.Random) -> str:
 
 
 def generated(path: Path, seed: int, wrong: float) -> Path:
-    """Output of fairseq-generate in an order of its own; a word in ``wrong`` is another one."""
+    """Output of fairseq-generate in which ``wrong`` is the share of words that are others."""
     source, reference = random.Random(1), random.Random(2)  # the same in every system
-    generator, lines = random.Random(seed), []
-    for index, length in enumerate(LENGTHS):
+    generator, sources, translations = random.Random(seed), [], []
+    for length in LENGTHS:
         words = reference.choices(WORDS, k=length + 2)
         translated = [w if generator.random() > wrong else generator.choice(WORDS) for w in words]
-        text = pieces(source.choices(WORDS, k=length), generator)
-        lines.append([f"S-{index}\t{text}", f"H-{index}\t-1\t{pieces(translated, generator)}"])
-    generator.shuffle(lines)
-    return write_lines(path, [line for pair in lines for line in pair])
+        sources.append(pieces(source.choices(WORDS, k=length), generator))
+        translations.append([pieces(translated, generator)])
+    return write_generated(path, translations, sources)
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_a_bucket_of_one_length_has_its_number():
 
 
 def test_text_is_detokenized_for_sacrebleu(tmp_path):
-    out = write_lines(tmp_path / "g", ["S-0\ta b", "H-0\t-1\tWell , it 's so !"])
+    out = write_generated(tmp_path / "g", [["Well , it 's so !"]], ["a b"])
     reference = write_lines(tmp_path / "ref", ["Well, it's so!"])
     undoing = {"a": Postprocessor.by_language("en")}
     scores = lengths.score_by_length({"a": out}, reference, [10], undoing=undoing)
@@ -195,8 +195,7 @@ def test_text_is_detokenized_for_sacrebleu(tmp_path):
 def test_lengths_errors(options, message, tmp_path):
     write_lines(tmp_path / "ref", ["a b", "c d"])
     for name, text in (("one", "b c"), ("two", "b@@ c")):
-        lines = ["S-0\ta", "H-0\t-1\tx", f"S-1\t{text}", "H-1\t-1\ty"]
-        write_lines(tmp_path / f"{name}.out", lines)
+        write_generated(tmp_path / f"{name}.out", [["x"], ["y"]], ["a", text])
     write_lines(tmp_path / "bare.out", ["H-0\t-1\tx", "H-1\t-1\ty"])
     words = ("plot", "lengths", "--system", "one=one.out", "--tokenized-ref", "ref", "-o", "out")
     leaves_no_trace(tmp_path, message, *words, *options)

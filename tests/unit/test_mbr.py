@@ -17,6 +17,7 @@ from fairseq_ext.decoding import mbr
 from fairseq_ext.decoding.mbr import Candidates, build_utility
 from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.utils.errors import ConfigError, DataError
+from tests.support.generated import write_generated
 from tests.support.harness import command, ended, leaves_no_trace, write_lines
 
 JOINED = Postprocessor.by_language(None)
@@ -97,19 +98,9 @@ def test_subsets_are_random_nested_and_of_the_sentence_alone() -> None:
     assert max(first.values()) < 140
 
 
-def generated(path: Path, samples: dict[int, list[str]], sources: str = "source") -> Path:
-    """A file as fairseq-generate prints it, sentences in the order given."""
-    lines = []
-    for index, texts in samples.items():
-        lines.append(f"S-{index}\t{sources} {index}")
-        for text in texts:
-            lines += [f"H-{index}\t-0.5\t{text}", f"D-{index}\t-0.5\t{text}", f"P-{index}\t-0.5"]
-    return write_lines(path, ["some log line", *lines, "Generate test with beam=2"])
-
-
 def test_samples_are_sorted_joined_and_empty_ones_kept(tmp_path: Path) -> None:
-    first_file = generated(tmp_path / "1.txt", {1: ["c@@ d", ""], 0: ["a", "b"]})
-    second_file = generated(tmp_path / "2.txt", {0: ["x", ""], 1: ["y", "z"]})
+    first_file = write_generated(tmp_path / "1.txt", [["a", "b"], ["c@@ d", ""]])
+    second_file = write_generated(tmp_path / "2.txt", [["x", ""], ["y", "z"]])
     candidates = mbr.read_candidates([first_file, second_file], 4, JOINED, reads_source=True)
     expected = [(0, "source 0", ("a", "b", "x", "")), (1, "source 1", ("cd", "", "y", "z"))]
     assert [(c.index, c.source, c.texts) for c in candidates] == expected
@@ -120,10 +111,10 @@ def test_samples_are_sorted_joined_and_empty_ones_kept(tmp_path: Path) -> None:
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    good = generated(tmp_path / "good", {0: ["a", "b"], 1: ["c", "d"]})
-    uneven = generated(tmp_path / "few", {0: ["a", "b"], 1: ["c"]})
-    short = generated(tmp_path / "short", {0: ["e", "f"]})
-    other = generated(tmp_path / "other", {0: ["e", "f"], 1: ["g", "h"]}, sources="Quelle")
+    good = write_generated(tmp_path / "good", [["a", "b"], ["c", "d"]])
+    uneven = write_generated(tmp_path / "few", [["a", "b"], ["c"]])
+    short = write_generated(tmp_path / "short", [["e", "f"]])
+    other = write_generated(tmp_path / "other", [["e", "f"], ["g", "h"]], ["Eins", "Zwei"])
     for paths, count, message in (
         ([uneven], 2, "Sentence 1 has 1 candidates instead of 2"),
         ([good], 4, "Sentence 0 has 2 candidates instead of 4"),
@@ -191,8 +182,8 @@ def test_metrics_of_mbrs_see_candidates_and_source() -> None:
 @pytest.mark.usefixtures("library")
 def test_metrics_of_mbrs_read_the_source_as_text(tmp_path):
     """Unknown ones may read it, so that what is no text is refused; ``bleurt`` does not."""
-    pieces = write_lines(tmp_path / "pieces", ["S-0\tHu@@ nd", "H-0\t-1\tx", "H-0\t-1\tHund"])
-    unknown = write_lines(tmp_path / "unknown", ["S-0\t<unk>", "H-0\t-1\tx", "H-0\t-1\tHund"])
+    pieces = write_generated(tmp_path / "pieces", [["x", "Hund"]], ["Hu@@ nd"])
+    unknown = write_generated(tmp_path / "unknown", [["x", "Hund"]], ["<unk>"])
     text, best = write_lines(tmp_path / "text", ["Hund"]), tmp_path / "best"
 
     def run_mbr(path: Path, metric: str, *extra: object) -> str:
@@ -231,8 +222,8 @@ def test_without_mbrs_the_message_says_what_to_install(monkeypatch) -> None:
 
 
 def test_command_writes_text_and_expected_utilities(tmp_path: Path) -> None:
-    samples = {i: sentences(8, seed=i)[2:10] for i in (2, 0, 1)}
-    path = generated(tmp_path / "samples", samples)
+    samples = [sentences(8, seed=seed)[2:10] for seed in range(3)]
+    path = write_generated(tmp_path / "samples", samples)
     out, details = tmp_path / "best", tmp_path / "best.json"
     words = ("mbr", path, "--num-candidates", 8, "--utility", "bleu", "-o", out)
     assert "utility of the chosen one" in command(*words, "--json", details)
@@ -261,5 +252,5 @@ def test_command_writes_text_and_expected_utilities(tmp_path: Path) -> None:
     ],
 )
 def test_command_refuses_with_one_line_and_writes_nothing(flags, message, tmp_path: Path) -> None:
-    path = generated(tmp_path / "samples", {0: ["a", "b"]})
+    path = write_generated(tmp_path / "samples", [["a", "b"]])
     leaves_no_trace(tmp_path, message, "mbr", path, *flags, "-o", tmp_path / "out")

@@ -23,7 +23,8 @@ from fairseq_ext.evaluation import neural
 from fairseq_ext.evaluation.neural import PYTHON, NeuralMetric
 from fairseq_ext.evaluation.score import read_scores
 from fairseq_ext.evaluation.significance import bootstrap
-from tests.support.harness import BIN, REPO, command, error_line, leaves_no_trace, run, write_lines
+from tests.support.generated import write_generated
+from tests.support.harness import REPO, command, leaves_no_trace, run, start, write_lines
 
 LIBRARY = """
 import os, signal, sys, time
@@ -150,15 +151,10 @@ def test_another_python_is_not_told_of_this_ones_paths(bare, python, folder, mon
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_no_process_is_left_when_the_command_is_ended(how, python, folder):
     """Not even one that computes, and that alone would go on for ten minutes."""
-    scoring = [BIN / "fairseq-ext", "score", "--ref", "ref", "--hyp", "hyp", "--source", "src"]
-    with subprocess.Popen(
-        [*map(str, scoring), "--metric", "comet:slow", "--metric-python", python],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        # A shell lets what it starts in the background ignore Ctrl-C, the tests too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    with start(
+        *("fairseq-ext", "score", "--ref", "ref", "--hyp", "hyp", "--source", "src"),
+        *("--metric", "comet:slow", "--metric-python", python),
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": folder},
     ) as process:
         try:
             assert any("computing" in line for line in process.stderr)
@@ -224,20 +220,14 @@ def test_a_missing_library_is_said_with_its_cure(bare: str, folder: Path) -> Non
         NeuralMetric("comet:whole", os.fspath(folder / "src"))
 
 
-def generated(path: Path, sources: list[str], translations: list[str]) -> Path:
-    sides = zip(sources, translations, strict=True)
-    lines = [f"S-{i}\t{source}\nH-{i}\t-1\t{text}" for i, (source, text) in enumerate(sides)]
-    return write_lines(path, lines[::-1])
-
-
 PIECES = ["Der Hu@@ nd .", "Eine Kat@@ ze schläft .", "Ja ."]
-TOKENS = ["The dog .", "One c@@ at , asleep .", "Ja"]
+TOKENS = [["The dog ."], ["One c@@ at , asleep ."], ["Ja"]]
 
 
 @pytest.mark.parametrize("how", ["text.json", "--source"])
 def test_sources_become_text_as_translations_do(how, python, folder, monkeypatch):
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # with it nothing printed could get lost
-    generated(folder / "out", PIECES, TOKENS)
+    write_generated(folder / "out", TOKENS, PIECES)
     steps = {"format": 1, "src": "de", "tgt": "en", "tokenize": True, "subwords": "joined"}
     options = ["--source", "src", "--detokenize", "en"]
     if how == "text.json":
@@ -264,20 +254,19 @@ def test_sources_become_text_as_translations_do(how, python, folder, monkeypatch
 @pytest.mark.parametrize(
     ("sources", "options", "message"),
     [
-        (["x", "a <unk> b", "y"], [], "sentence 1 has words that the dictionary lacks"),
-        (["x", "y", "joined<unk>"], [], "sentence 2 has words that the dictionary lacks"),
+        (["x", "a <unk> b", "y"], [], "sentence 1 has words that the dictionary lacks (`<unk>`)"),
+        (["x", "y", "joined<unk>"], [], "sentence 2 has words that the dictionary lacks (`<unk>`)"),
         (SOURCES, ["--detokenize", "en"], "the language of its source tokens is not known"),
-        (None, [], "lacks the source of sentence 0"),
+        (None, [], "lacks the source of sentence 0 (`S-0`)"),
     ],
 )
 def test_sources_that_cannot_become_text(sources, options, message, python, folder):
-    path = generated(folder / "out", sources or SOURCES, TRANSLATIONS)
+    path = write_generated(folder / "out", [["x"]] * 3, sources or SOURCES)
     if sources is None:
-        path.write_text("".join(f"H-{i}\t-1\tx\n" for i in range(3)))
-    flags = ("--metric", "comet:whole", "--metric-python", python)
-    line = error_line("score", "--ref", "ref", "--generated", "out", *flags, *options)
-    assert message in line
-    assert line.endswith("Give the source text with `--source`.")
+        write_lines(path, [f"H-{i}\t-1\tx" for i in range(3)])
+    words = ("score", "--ref", "ref", "--generated", "out", "--metric", "comet:whole")
+    cure = "Give the source text with `--source`."
+    leaves_no_trace(folder, f"{message}. {cure}", *words, "--metric-python", python, *options)
 
 
 def test_a_set_of_sacrebleu_has_its_source(python: str, folder: Path) -> None:
@@ -372,18 +361,16 @@ def test_a_recipe_tries_a_metric_first(python, folder, monkeypatch):
 
 
 def test_mbr_by_comet_takes_the_papers_argmax(python: str, folder: Path) -> None:
-    samples = {0: ["aaaa", "bb", "bb", "c"], 1: ["d", "eee", "ff", "gg"]}
-    lines = []
-    for number, texts in samples.items():
-        lines += [f"S-{number}\t{SOURCES[number]}", *(f"H-{number}\t-1\t{text}" for text in texts)]
-    write_lines(folder / "samples", lines)
+    samples = [["aaaa", "bb", "bb", "c"], ["d", "eee", "ff", "gg"]]
+    write_generated(folder / "samples", samples, SOURCES)
     shown = command(
         *("mbr", "samples", "--num-candidates", 4, "-o", "best", "--json", "why"),
         *("--utility", "comet:whole", "--metric-python", python, "--keep-tokens"),
     )
     why = json.loads((folder / "why").read_text())
-    for decision, (number, texts) in zip(why["sentences"], samples.items(), strict=True):
-        scores = (naive([SOURCES[number]] * 4, [text] * 4, texts) for text in texts)
+    assert len(why["sentences"]) == len(samples)
+    for decision, source, texts in zip(why["sentences"], SOURCES, samples, strict=False):
+        scores = (naive([source] * 4, [text] * 4, texts) for text in texts)
         means = [*map(statistics.fmean, scores)]
         assert decision["expected_utility"] == pytest.approx(max(means), abs=1e-9)
         assert decision["text"] == texts[int(np.argmax(means))]
@@ -401,7 +388,7 @@ def test_mbr_by_comet_takes_the_papers_argmax(python: str, folder: Path) -> None
     ],
 )
 def test_mbr_refuses(utility: str, count: int, message: str, python: str, folder: Path) -> None:
-    write_lines(folder / "samples", ["S-0\tx", "H-0\t-1\ta", "H-0\t-1\tbb"])
+    write_generated(folder / "samples", [["a", "bb"]])
     flags = ("--num-candidates", count, "-o", "best", "--metric-python", python)
     leaves_no_trace(folder, message, "mbr", "samples", *flags, "--utility", utility)
 
