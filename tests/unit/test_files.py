@@ -6,12 +6,11 @@ import gzip
 import io
 import os
 import random
-import resource
 import tarfile
 import threading
 import tracemalloc
 import zipfile
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, NoReturn
@@ -30,17 +29,6 @@ from tests.hostile.pickles import Calls
 from tests.support.harness import leaves_no_trace
 from tests.support.troubled_server import member as special
 from tests.support.troubled_server import tgz
-
-
-@contextmanager
-def largest_file(size: int):
-    """Let writing beyond ``size`` bytes fail, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def write_then_fail(file: IO[str]) -> NoReturn:
@@ -83,18 +71,6 @@ class TestAtomicWrite:
         with pytest.raises(EnvironmentProblem, match=r"model\.pt: No space left .* Free some"):
             write()
         assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
-
-    def test_full_disk(self, tmp_path: Path):
-        path = tmp_path / "a"
-        path.write_text("old")
-        with (
-            largest_file(1000),
-            pytest.raises(EnvironmentProblem, match=r"/a: File too large\. Free some space"),
-            files.atomic_write(path) as file,
-        ):
-            file.write("x" * 100_000)
-        assert path.read_text() == "old"
-        assert names(tmp_path) == ["a"]
 
     def test_missing_folder(self, tmp_path: Path):
         refused("none/a: No such file", files.atomic_write(tmp_path / "none" / "a"))
@@ -144,14 +120,10 @@ class TestAtomicWrite:
         assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
 
 
-@pytest.mark.parametrize("name", ["a", "ä b", "..a", "a" * 255])
-def test_names_of_files(name: str):
-    assert files.is_name(name)
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "a\\b", "a\0", "ä" * 128, None, 1])
-def test_what_is_no_name_of_a_file(name: object):
-    assert not files.is_name(name)
+def test_names_of_files():
+    good = ["a", "ä b", "..a", "a" * 255]
+    bad = ["", ".", "..", "a/b", "/a", "a\\b", "a\0", "ä" * 128, None, 1]
+    assert [name for name in good + bad if files.is_name(name)] == good
 
 
 def test_a_cache_that_cannot_be_written_is_said_to_have_another_place(monkeypatch):
@@ -201,11 +173,6 @@ class TestStagedFolder:
         thread.join()
         assert (tmp_path / "a").read_text() == "x\n"
 
-    def test_an_error_leaves_no_trace(self, tmp_path: Path):
-        with pytest.raises(KeyError), files.staged_folder(tmp_path / "new" / "out") as stage:
-            write_then_fail((stage / "a").open("w"))
-        assert names(tmp_path) == []
-
     def test_a_signal_while_it_is_made_leaves_no_trace(self, tmp_path: Path, monkeypatch):
         mkdir = os.mkdir
 
@@ -221,10 +188,11 @@ class TestStagedFolder:
 
     def test_an_error_leaves_what_was_there(self, tmp_path: Path):
         (tmp_path / "a").write_text("old")
-        with pytest.raises(KeyError), files.staged_folder(tmp_path) as stage:
-            write_then_fail((stage / "a").open("w"))
-        assert names(tmp_path) == ["a"]
-        assert (tmp_path / "a").read_text() == "old"
+        for folder in (tmp_path, tmp_path / "new" / "out"):
+            with pytest.raises(KeyError), files.staged_folder(folder) as stage:
+                write_then_fail((stage / "a").open("w"))
+            assert names(tmp_path) == ["a"]
+            assert (tmp_path / "a").read_text() == "old"
 
     def test_below_a_file(self, tmp_path: Path):
         (tmp_path / "file").write_text("")
@@ -275,19 +243,15 @@ class TestLoadCheckpoint:
         with pytest.raises(CheckpointError, match=rf"good\.pt {message}"):
             storage.load(checkpoint)
 
-    def test_not_there_or_not_a_file(self, tmp_path: Path):
+    def test_not_a_checkpoint(self, tmp_path: Path):
         with pytest.raises(CheckpointError, match=r"none\.pt does not exist"):
             storage.load(tmp_path / "none.pt")
         with pytest.raises(CheckpointError, match="is a folder"):
             storage.load(tmp_path)
         with pytest.raises(CheckpointError, match="is not a regular file"):
             storage.load("/dev/null")
-
-    def test_zip_of_something_else(self, tmp_path: Path):
         with pytest.raises(CheckpointError, match="not a checkpoint that torch can read"):
             storage.load(make_zip(tmp_path / "a.pt", "a"))
-
-    def test_weights_alone(self, tmp_path: Path):
         torch.save({"w": torch.ones(1)}, tmp_path / "a.pt")
         with pytest.raises(CheckpointError, match="no `model` entry"):
             storage.load(tmp_path / "a.pt")
@@ -578,6 +542,8 @@ def test_no_command_writes_over_what_it_reads(case, tmp_path):
         "average --dir run --last-epochs 2 -o run/average.pt",
         "plot curves --log run=law -o law",  # which writes law.png and others
         "compare --system a=text.es --ref text.en --json new -o new",
+        "translate bin --path run.pt -o /dev/stdout --json /dev/stdout",
+        "translate bin --path run.pt -o /dev/null --json /dev/null",
     ],
 )
 @pytest.mark.usefixtures("files_of_every_kind")
@@ -595,6 +561,3 @@ def test_two_outputs_are_two_files():
     ):
         with pytest.raises(ConfigError, match=f"`--json` must be another file than{named}"):
             options.check_paths(cli.build_parser().parse_args(words.split()))
-    for path in ("/dev/stdout", "/dev/null"):
-        words = f"translate bin --path run.pt -o {path} --json {path}"
-        options.check_paths(cli.build_parser().parse_args(words.split()))
