@@ -97,33 +97,30 @@ def test_marks_and_joiners_stay_with_their_letters(language: str, text: str, tok
     assert Pipeline(language, "en", clean=True, normalize=True).words()(text) == text
 
 
-# What the scripts of mosesdecoder print, which were run on these lines.
-BY_THE_SCRIPTS = [
-    ("de", "normalize", 'Er sagte: "Das ist gut."', 'Er sagte: "Das ist gut".'),
-    ("vi", "normalize", "Anh nói „vâng.“", 'Anh nói "vâng".'),
-    ("vi", "normalize", '"vâng," anh nói', '"vâng", anh nói'),
-    ("en", "normalize", 'He said "yes".', 'He said "yes."'),
-    ("cs", "normalize", "Řekl „ano.“", 'Řekl "ano."'),
-    ("de", "tokenize", "Sie warten auf die Linie A.", "Sie warten auf die Linie A ."),
-    ("de", "tokenize", "Linie A. Sie warten.", "Linie A. Sie warten ."),
-    ("en", "tokenize", "They live in the U.S.", "They live in the U.S ."),
-    ("en", "tokenize", "Mr. Smith knows No. 5 etc.", "Mr. Smith knows No. 5 etc ."),
-    ("en", "tokenize", "Wait...", "Wait ..."),
-]
-
-
-@pytest.mark.parametrize(("language", "step", "line", "expected"), BY_THE_SCRIPTS)
+@pytest.mark.parametrize(
+    ("language", "step", "line", "expected"),
+    [
+        ("de", "normalize", 'Er sagte: "Das ist gut."', 'Er sagte: "Das ist gut".'),
+        ("vi", "normalize", "Anh nói „vâng.“", 'Anh nói "vâng".'),
+        ("vi", "normalize", '"vâng," anh nói', '"vâng", anh nói'),
+        ("en", "normalize", 'He said "yes".', 'He said "yes."'),
+        ("cs", "normalize", "Řekl „ano.“", 'Řekl "ano."'),
+        ("de", "tokenize", "Sie warten auf die Linie A.", "Sie warten auf die Linie A ."),
+        ("de", "tokenize", "Linie A. Sie warten.", "Linie A. Sie warten ."),
+        ("en", "tokenize", "They live in the U.S.", "They live in the U.S ."),
+        ("en", "tokenize", "Mr. Smith knows No. 5 etc.", "Mr. Smith knows No. 5 etc ."),
+        ("en", "tokenize", "Wait...", "Wait ..."),
+    ],
+)
 def test_where_the_library_differs_the_scripts_are_followed(language, step, line, expected):
-    if step == "normalize":
-        assert moses.normalizer(language)(line) == expected
-    else:
-        assert moses.tokenizer(language).tokenize(line) == expected
+    """They were run on these lines."""
+    steps = {"normalize": moses.normalizer, "tokenize": lambda code: moses.tokenizer(code).tokenize}
+    assert steps[step](language)(line) == expected
 
 
 @pytest.mark.parametrize("language", ["en", "de", "fr", "cs", "vi"])
 def test_every_rule_of_the_normalizer_has_its_character(language: str) -> None:
-    rules = moses.rules_of(language)
-    assert all(moses.required_text(pattern, new) for pattern, new in rules)
+    assert all(moses.required_text(*rule) for rule in moses.rules_of(language))
 
 
 @pytest.mark.parametrize(
@@ -153,10 +150,6 @@ def test_a_region_has_the_rules_of_its_language(language: str) -> None:
 LANGUAGES = sorted({sentence.language for sentence in SENTENCES})
 
 
-def texts(language: str) -> list[str]:
-    return [cleaning.plain(row.text) for row in SENTENCES if row.language == language]
-
-
 @pytest.fixture(scope="module")
 def learnt(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pipeline]:
     """Pieces of each kind, learnt from all sentences and from their tokens."""
@@ -171,10 +164,6 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pipeline]:
         kind, files = subwords.learn(name, [text], size, folder)
         pipelines[name] = Pipeline("en", "en", clean=True, subwords=kind, files=tuple(files))
     return pipelines
-
-
-def test_there_are_sixty_languages() -> None:
-    assert len(LANGUAGES) >= 60
 
 
 @pytest.mark.parametrize("name", ["bpe", "sentencepiece-unigram", "tokenizers"])
@@ -192,8 +181,10 @@ def test_text_comes_back(name: str, learnt: dict[str, Pipeline]) -> None:
 
 
 def test_a_reference_scores_100_against_itself(tmp_path):
+    assert len(LANGUAGES) >= 60
     for language in LANGUAGES:
-        reference = write_lines(tmp_path / f"ref.{language}", texts(language))
+        texts = [cleaning.plain(row.text) for row in SENTENCES if row.language == language]
+        reference = write_lines(tmp_path / f"ref.{language}", texts)
         words = ("--ref", reference, "--hyp", reference, "-l", f"en-{language}")
         printed = command("score", *words)
         assert re.search(r"BLEU.* 100\.0", printed), f"{language}: {printed}"
@@ -205,6 +196,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_files(tmp_path_factory.mktemp("bpe"))
 
 
+@pytest.fixture(scope="module")
+def bpe(files: Path) -> ByteBPE:
+    return ByteBPE(files / FILES[0], files / FILES[1])
+
+
 def odd_texts() -> list[str]:
     """Text in many scripts, contractions, digits, runs of spaces, and combining marks."""
     generator = random.Random(3)
@@ -214,27 +210,25 @@ def odd_texts() -> list[str]:
     return [*texts, "I'm  sure they'LL've 3,141 € <|endoftext|> <s> ", "a", "\u0085 "]
 
 
-def test_ids_and_text_are_those_of_fairseqs_own_encoder(files: Path) -> None:
-    ours = ByteBPE(files / FILES[0], files / FILES[1])
+def test_ids_and_text_are_those_of_fairseqs_own_encoder(bpe: ByteBPE, files: Path) -> None:
     theirs = get_encoder(str(files / FILES[0]), str(files / FILES[1]))
     texts = odd_texts()
-    encoded = ours.encode(texts)
+    encoded = bpe.encode(texts)
     assert encoded == [theirs.encode(text) for text in texts]
     for text, ids in zip(texts, encoded, strict=True):
-        assert ours.decode(map(str, ids)) == flat(text)
+        assert bpe.decode(map(str, ids)) == flat(text)
         broken = ids[: len(ids) // 2 + 1]  # may end inside a character
-        assert ours.decode(map(str, broken)) == flat(theirs.decode(broken))
+        assert bpe.decode(map(str, broken)) == flat(theirs.decode(broken))
 
 
-def test_what_a_model_may_write_becomes_one_line(files: Path) -> None:
-    bpe = ByteBPE(files / FILES[0], files / FILES[1])
+def test_what_a_model_may_write_becomes_one_line(bpe: ByteBPE) -> None:
     broken = " ".join(map(str, bpe.encode(["a\n\nb\u2028c"])[0]))
     written = f"<unk> {broken} madeupword0002 <mask> 99999"
     assert [bpe.decode(line.split()) for line in (written, "", "<unk>")] == ["a b c", "", ""]
 
 
 def vocabulary(folder: Path, *options: str) -> ByteBPE:
-    """An encoding as large as GPT-2's, with ``more`` entries."""
+    """An encoding as large as GPT-2's, and further entries."""
     train([write_lines(folder / "text", ["a b"])], 257, folder)
     ids = json.loads((folder / FILES[0]).read_text(encoding="utf-8"))
     for piece in (*(f"piece{n}" for n in range(50_257 - len(ids))), *options):
@@ -258,8 +252,7 @@ def test_gpt2_and_bart_both_give_the_papers_dictionary(tmp_path: Path, options) 
 
 
 @pytest.mark.parametrize("multiple", [1, 8, 64])
-def test_a_dictionary_is_filled_up_to_the_multiple(files: Path, multiple: int) -> None:
-    bpe = ByteBPE(files / FILES[0], files / FILES[1])
+def test_a_dictionary_is_filled_up_to_the_multiple(bpe: ByteBPE, multiple: int) -> None:
     size = len(dictionary_of(bpe.ids, multiple)) + 4
     assert size % multiple == 0
     assert 0 <= size - (len(bpe.ids) + 5) < 2 * multiple
