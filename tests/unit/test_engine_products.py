@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,15 +27,8 @@ KERNELS = sorted((REPO / "fairseq_ext" / "engine" / "native").glob("*.c"))
 EMULATED = "avx512-bf16" in library.available_paths() and "amx" not in library.available_paths()
 PATHS = (*library.available_paths(), *["amx"] * EMULATED)
 
-SIZES = [
-    (1, 1, 1),
-    (5, 33, 65),
-    (6, 128, 64),
-    (13, 7, 130),
-    (97, 18, 3),
-    (200, 130, 70),
-    (41, 128, 200),
-]
+SIZES = [(1, 1, 1), (5, 33, 65), (6, 128, 64), (13, 7, 130), (97, 18, 3), (200, 130, 70)]
+SIZES += [(41, 128, 200)]  # rows, inputs, outputs
 
 
 @functools.cache
@@ -58,31 +52,25 @@ def emulated() -> ctypes.CDLL:
 
 
 def product(
-    path: str,
-    numbers: str,
-    x: np.ndarray,
-    weight: np.ndarray,
-    bias: np.ndarray | None,
-    act: str = "linear",
-) -> np.ndarray:
-    return packed_product(path, pack(Matrix(weight), numbers), x, bias, act)
-
-
-def packed_product(
     path: str, packed: Packed, x: np.ndarray, bias: np.ndarray | None, act: str = "linear"
 ) -> np.ndarray:
     y = np.full((len(x), packed.outputs), np.nan, np.float32)
     machine = library.library() if path in library.available_paths() else emulated()
+    number, weight = library.PATHS.index(path), ctypes.byref(ctypes_structs.weight(packed))
     machine.engine_product(
-        *(
-            library.PATHS.index(path),
-            ctypes.byref(ctypes_structs.weight(packed)),
-            x.ctypes.data,
-            len(x),
-        ),
+        *(number, weight, x.ctypes.data, len(x)),
         *(None if bias is None else bias.ctypes.data, ACTIVATIONS[act], y.ctypes.data),
     )
     return y
+
+
+def operands() -> Iterator[tuple[str, np.random.Generator, np.ndarray, np.ndarray]]:
+    """For each of :data:`SIZES`, its name, a generator for the weight, the input and the bias."""
+    for rows, inputs, outputs in SIZES:
+        draw = np.random.default_rng(rows)
+        x = draw.standard_normal((rows, inputs)).astype(np.float32)
+        bias = draw.standard_normal(outputs).astype(np.float32)
+        yield f"{rows} × {inputs} → {outputs}", draw, x, bias
 
 
 def rounded(weight: np.ndarray, numbers: str) -> np.ndarray:
@@ -109,12 +97,9 @@ def test_int8_products_without_python(tmp_path: Path):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("numbers", NUMBERS)
 def test_product(path: str, numbers: str):
-    for rows, inputs, outputs in SIZES:
-        case = f"{rows} × {inputs} → {outputs}"
-        draw = np.random.default_rng(rows)
-        x = draw.standard_normal((rows, inputs)).astype(np.float32)
-        weight = draw.standard_normal((outputs, inputs)).astype(np.float32)
-        bias = draw.standard_normal(outputs).astype(np.float32)
+    for case, draw, x, bias in operands():
+        weight = draw.standard_normal((len(bias), x.shape[1])).astype(np.float32)
+        packed = pack(Matrix(weight), numbers)
         used = x.astype(np.float64)
         if numbers == "int8":  # each row in units of its largest number / 127
             unit = np.abs(x).max(1, keepdims=True) / np.float32(127)
@@ -123,8 +108,8 @@ def test_product(path: str, numbers: str):
             used = rounded(x, numbers).astype(np.float64)
         expected = used @ rounded(weight, numbers).astype(np.float64).T + bias
         close = {"rtol": 1e-4, "atol": 2e-4 if numbers != "int8" else 0.02, "err_msg": case}
-        np.testing.assert_allclose(product(path, numbers, x, weight, bias), expected, **close)
-        without = product(path, numbers, x, weight, None)
+        np.testing.assert_allclose(product(path, packed, x, bias), expected, **close)
+        without = product(path, packed, x, None)
         np.testing.assert_allclose(without + bias, expected, **close)
 
 
@@ -149,15 +134,11 @@ def signed(
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("values", SIGNS)
 def test_product_with_signs(path, numbers, values):
-    for rows, inputs, outputs in SIZES:
-        case = f"{rows} × {inputs} → {outputs}"
-        draw = np.random.default_rng(rows)
-        x = draw.standard_normal((rows, inputs)).astype(np.float32)
-        weight = signed(draw, outputs, inputs, values)
-        bias = draw.standard_normal(outputs).astype(np.float32)
-        product_of_bits = packed_product(path, pack(bits_of(weight), numbers), x, bias)
+    for case, draw, x, bias in operands():
+        weight = signed(draw, len(bias), x.shape[1], values)
+        product_of_bits = product(path, pack(bits_of(weight), numbers), x, bias)
         if numbers == "int8":  # what int8 makes of the same numbers, whose units hold them exactly
-            expected = product(path, numbers, x, weight, bias)
+            expected = product(path, pack(Matrix(weight), numbers), x, bias)
         else:
             expected = x.astype(np.float64) @ weight.T.astype(np.float64) + bias
         np.testing.assert_allclose(product_of_bits, expected, rtol=1e-4, atol=2e-4, err_msg=case)
@@ -176,16 +157,13 @@ def test_transposed_signs_are_packed_like_others(values: str):
 @pytest.mark.parametrize("how", READINGS[1:])
 def test_product_of_signs(path, numbers, values, how):
     """To the last bit what a binary layer computes, but for a mean, which torch sums otherwise."""
-    for rows, inputs, outputs in SIZES:
-        case = f"{rows} × {inputs} → {outputs}"
-        draw = np.random.default_rng(rows)
-        x = draw.standard_normal((rows, inputs)).astype(np.float32)
+    binarizer = Binarizer(bound=3.0 if how == "bound" else None)
+    if how == "mean":
+        binarizer = Binarizer("xnor")
+    for case, draw, x, bias in operands():
+        inputs, outputs = x.shape[1], len(bias)
         x[0, : inputs // 2] = 0
         weight = signed(draw, outputs, inputs, values)
-        bias = draw.standard_normal(outputs).astype(np.float32)
-        binarizer = (
-            Binarizer("xnor") if how == "mean" else Binarizer(bound=3.0 if how == "bound" else None)
-        )
         layer = BinaryLinear(inputs, outputs, inputs=True, scale=7.0, input_binarizer=binarizer)
         latent = 2 * weight  # levels are half of the largest weight
         if bits_of(weight).plus is not None:  # small ones may have no zeros
@@ -196,12 +174,10 @@ def test_product_of_signs(path, numbers, values, how):
             layer.weight.copy_(torch.from_numpy(latent))
             layer.bias.copy_(torch.from_numpy(bias))
             expected = layer(torch.from_numpy(x)).numpy()
-        product_of_bits = packed_product(
-            path, pack(bits_of(weight, Reading(how, 3.0, 7.0)), numbers), x, bias
-        )
+        packed = pack(bits_of(weight, Reading(how, 3.0, 7.0)), numbers)
         tolerance = 1e-5 if how == "mean" else 0
         close = {"rtol": tolerance, "atol": tolerance, "err_msg": case}
-        np.testing.assert_allclose(product_of_bits, expected, **close)
+        np.testing.assert_allclose(product(path, packed, x, bias), expected, **close)
 
 
 @pytest.mark.parametrize("numbers", NUMBERS)
@@ -228,9 +204,10 @@ def test_rows_do_not_meet(path: str, inputs: int):
     x = draw.standard_normal((40, inputs)).astype(np.float32)
     weight = draw.standard_normal((70, inputs)).astype(np.float32)
     for numbers in NUMBERS:
-        together = product(path, numbers, x, weight, None)
+        packed = pack(Matrix(weight), numbers)
+        together = product(path, packed, x, None)
         for row in (0, 7, 39):
-            alone = product(path, numbers, np.ascontiguousarray(x[row : row + 1]), weight, None)
+            alone = product(path, packed, np.ascontiguousarray(x[row : row + 1]), None)
             np.testing.assert_array_equal(alone[0], together[row])
 
 
@@ -247,7 +224,7 @@ def test_activation(path: str, act: str):
         "tanh": torch.tanh,
         "gelu_accurate": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
     }[act](doubles)
-    result = product(path, "fp32", x, np.ones((1, 1), np.float32), None, act)
+    result = product(path, pack(Matrix(np.ones((1, 1), np.float32)), "fp32"), x, None, act)
     np.testing.assert_allclose(result, expected, rtol=3e-6, atol=3e-6)
 
 
@@ -256,6 +233,6 @@ def test_activation(path: str, act: str):
 def test_nan_remains_nan(path: str, act: str):
     x, weight = np.ones((3, 2), np.float32), np.ones((70, 2), np.float32)
     weight[[0, 69], 1] = np.nan
-    y = product(path, "fp32", x, weight, None, act)
+    y = product(path, pack(Matrix(weight), "fp32"), x, None, act)
     assert np.isnan(y[:, [0, 69]]).all()
     assert np.isfinite(y[:, 1:69]).all()
