@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fairseq_ext.decoding import mbr
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
-from fairseq_ext.generation.generators import EpsilonSampling, penalty, truncate, with_gnmt_scores
+from fairseq_ext.generation.generators import EpsilonSampling, truncate, with_gnmt_scores
 from fairseq_ext.generation.option_checks import check_gnmt_lenpen, check_sampling
 from fairseq_ext.generation.translation_ext import TranslationExtConfig, TranslationExtTask
 from fairseq_ext.text.generated import Postprocessor
@@ -25,13 +25,6 @@ from tests.support.harness import command, fairseq
 from tests.support.models import dictionary
 
 EOS, WORDS, LONGEST, SIZE = 2, (4, 5, 6), 3, 64
-
-
-def test_penalty_is_the_papers_formula() -> None:
-    assert penalty(1, 0.6) == 1
-    assert penalty(7, 1.0) == 2
-    assert penalty(31, 0.5) == pytest.approx(math.sqrt(6))
-    assert penalty(9, 0.0) == 1
 
 
 class NoEncoder(FairseqEncoder):
@@ -117,19 +110,24 @@ def test_it_is_not_fairseqs_penalty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("alpha", "options", "message"),
+    ("check", "value", "options", "message"),
     [
-        (-0.1, {}, "must be a number from 0 to 100, but is -0.1 instead"),
-        (math.nan, {}, "must be a number from 0 to 100, but is nan instead"),
-        (math.inf, {}, "must be a number from 0 to 100, but is inf instead"),
-        (0.6, {"lenpen": 0.6}, "does not go with `--lenpen`"),
-        (0.6, {"unnormalized": True}, "does not go with `--unnormalized`"),
-        (0.6, {"score_reference": True}, "does not go with `--score-reference`"),
+        (check_gnmt_lenpen, -0.1, {}, "must be a number from 0 to 100, but is -0.1 instead"),
+        (check_gnmt_lenpen, math.nan, {}, "must be a number from 0 to 100, but is nan instead"),
+        (check_gnmt_lenpen, math.inf, {}, "must be a number from 0 to 100, but is inf instead"),
+        (check_gnmt_lenpen, 0.6, {"lenpen": 0.6}, "does not go with `--lenpen`"),
+        (check_gnmt_lenpen, 0.6, {"unnormalized": True}, "does not go with `--unnormalized`"),
+        (check_gnmt_lenpen, 0.6, {"score_reference": True}, "does not go with `--score-reference`"),
+        (check_sampling, -0.1, {}, "must be at least 0 and less than 1, but is -0.1 instead"),
+        (check_sampling, 1.0, {}, "must be at least 0 and less than 1, but is 1.0 instead"),
+        (check_sampling, 0.1, {"sampling": False}, "needs `--sampling`"),
+        (check_sampling, 0.1, {"sampling_topk": 5}, "does not go with `--sampling-topk`"),
+        (check_sampling, 0.1, {"sampling_topp": 0.9}, "does not go with `--sampling-topp`"),
     ],
 )
-def test_options_that_cannot_work(alpha: float, options: dict, message: str) -> None:
+def test_options_that_cannot_work(check, value: float, options: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_gnmt_lenpen(alpha, Namespace(**options))
+        check(value, Namespace(**{"sampling": True, **options}))
 
 
 def test_0_leaves_everything_to_fairseq() -> None:
@@ -216,38 +214,24 @@ def test_threshold_itself_is_kept_and_equal_tops_too() -> None:
     assert truncate(forced, 0.5).equal(forced)
 
 
-def epsilon_search(epsilon: float, size: int) -> EpsilonSampling:
-    return EpsilonSampling(dictionary(size), epsilon)
-
-
-def drawn(probabilities: Tensor, epsilon: float, count: int, step: int) -> tuple[Tensor, Tensor]:
-    """(scores, tokens) of ``count`` hypotheses with the same distribution of the next token."""
-    torch.manual_seed(6)
-    rows = probabilities.log().expand(1, count, -1).contiguous()
-    former = torch.full((1, count, step), -2.0)
-    scores, tokens, beams = epsilon_search(epsilon, len(probabilities)).step(
-        step, rows, former, None, None
-    )
-    expected = torch.zeros(1, count, dtype=torch.long) if step == 0 else torch.arange(count)[None]
-    assert beams.equal(expected)
-    return scores[0], tokens[0]
-
-
 @pytest.mark.parametrize("step", [0, 3])
 def test_draws_follow_the_truncated_distribution(step: int) -> None:
+    """Hypotheses of one sentence, all with the same distribution of the next token."""
     torch.manual_seed(1)
     count = 40_000
     probabilities = torch.randn(25).mul(1.3).softmax(-1)
-    scores, tokens = drawn(probabilities, EPSILON, count, step)
+    rows = probabilities.log().expand(1, count, -1).contiguous()
+    former = torch.full((1, count, step), -2.0)
+    search = EpsilonSampling(dictionary(25), EPSILON)
+    (scores,), (tokens,), (beams,) = search.step(step, rows, former, None, None)
+    assert beams.equal(torch.arange(count) if step else torch.zeros(count, dtype=torch.long))
     expected = torch.tensor(naive(probabilities.tolist(), EPSILON))
     possible = expected > 0
     assert 3 < possible.sum() < 25
     counts = torch.bincount(tokens, minlength=25)
     assert counts[~possible].sum() == 0
-    p = chisquare(
-        counts[possible].numpy(), (expected[possible] / expected.sum() * count).numpy()
-    ).pvalue
-    assert p > 0.01
+    shares = expected[possible] / expected.sum()
+    assert chisquare(counts[possible].numpy(), (shares * count).numpy()).pvalue > 0.01
     # The model's probability, as with fairseq's own sampling, added to what was there before.
     model = probabilities.log()[tokens] + (-2.0 if step else 0.0)
     assert scores.tolist() == pytest.approx(model.tolist(), abs=1e-5)
@@ -256,24 +240,10 @@ def test_draws_follow_the_truncated_distribution(step: int) -> None:
 def test_sentences_are_truncated_each_for_itself() -> None:
     rows = torch.tensor([[[0.90, 0.06, 0.04]], [[0.34, 0.33, 0.33]]]).log()
     torch.manual_seed(2)
-    _, tokens, _ = epsilon_search(0.1, 5).step(0, rows.expand(2, 500, 3).contiguous(), None)
+    search = EpsilonSampling(dictionary(5), 0.1)
+    _, tokens, _ = search.step(0, rows.expand(2, 500, 3).contiguous(), None)
     assert set(tokens[0].tolist()) == {0}
     assert set(tokens[1].tolist()) == {0, 1, 2}
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "options", "message"),
-    [
-        (-0.1, {}, "must be at least 0 and less than 1, but is -0.1 instead"),
-        (1.0, {}, "must be at least 0 and less than 1, but is 1.0 instead"),
-        (0.1, {"sampling": False}, "needs `--sampling`"),
-        (0.1, {"sampling_topk": 5}, "does not go with `--sampling-topk`"),
-        (0.1, {"sampling_topp": 0.9}, "does not go with `--sampling-topp`"),
-    ],
-)
-def test_sampling_options_that_cannot_work(epsilon: float, options: dict, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check_sampling(epsilon, Namespace(**{"sampling": True, **options}))
 
 
 @pytest.fixture(scope="module")
