@@ -14,7 +14,7 @@ import pytest
 from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from smoke import train
-from wmt14_csv import dictionary_of
+from wmt14_csv import CSV_NAMES, dictionary_of
 
 from fairseq_ext.decoding.search import Candidate, Counts, Search
 from fairseq_ext.decoding.stream import TextCodec, translations
@@ -26,7 +26,7 @@ from fairseq_ext.utils.errors import DataError
 from tests.support.harness import REPO, command, run, write_lines
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
 from tests.support.troubled_server import serving
-from tests.unit.test_wmt14_csv import COMMAND, flat, write_files
+from tests.unit.test_wmt14_csv import COMMAND, cells, flat, write_csv
 
 LETTERS = [*"  aZß1２.,.'\"`’‘„“”«»\u00a0%:;!?()[]-–—…´ºº¿&<>|\r\t@nccm٣٠$"]
 WORDS = ["..", "...", "Mr.", "No. 5", "z.B.", "''", "´´", "d'", "'s"]
@@ -193,7 +193,13 @@ def test_a_reference_scores_100_against_itself(tmp_path):
 # GPT-2's encoding as fairseq writes it, its dictionary; downloads and folders that are whole
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_files(tmp_path_factory.mktemp("bpe"))
+    """A byte-level encoding, and the text that it was learnt from, also as CSV."""
+    folder, table = tmp_path_factory.mktemp("bpe"), [cells(number) for number in range(203)]
+    for name in CSV_NAMES.values():
+        write_csv(folder / name, table)
+    text = write_lines(folder / "text", [flat(cell) for row in table for cell in row])
+    train([text], 400, folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
