@@ -79,10 +79,7 @@ class BeamSearchEncoder:
     by_row = "src_lengths"
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Return the encoder's output for the rows ``new_order`` ``[R']`` that beam search keeps.
-
-        Entries with an item for each sentence lose the items of sentences that keep no row.
-        """
+        """Return the encoder's output for the rows ``new_order`` ``[R']`` of beam search."""
         rows, count = encoder_out[self.by_row][0], encoder_out["encoder_out"][0].size(1)
         reordered = {**encoder_out, self.by_row: [rows.index_select(0, new_order)]}
         if count == 1:

@@ -36,7 +36,7 @@ NUMBERS = re.compile(r"[0-9]+(,[0-9]+)*|[0-9]+-[0-9]+")
 
 
 def refuse(cfg: Any) -> None:
-    """Raise :class:`ConfigError` with the first message that a function below yields, if any."""
+    """Raise :class:`ConfigError` with the first fault of the options of a training, if any."""
     checks = (_numbers, _precision, _packages, _sharding, _criterion, _bleu, _metric, _model, _data)
     for faults in checks:
         for fault in faults(cfg):

@@ -1,7 +1,7 @@
 """Repair fairseq's search, alignments, mBART's task, validation BLEU, and shards of a test set.
 
-`fairseq-generate --num-shards N --shard-id I` makes the batches of an unsharded run and translates
-every N-th of them, so the scores are exactly those of an unsharded run.
+`fairseq-generate --num-shards N --shard-id I` makes the batches of an unsharded run, and translates
+every N-th of them. So the scores are equal.
 """
 
 import contextlib

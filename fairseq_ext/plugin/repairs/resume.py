@@ -266,7 +266,7 @@ def save_whole(original: Callable, obj: Any, filename: str, async_write: bool = 
 
 
 def write(state: dict[str, Any] | io.BytesIO, file: IO[bytes]) -> None:
-    """Write a checkpoint, or the bytes of one that is written asynchronously, to an open file."""
+    """Write a checkpoint, or its bytes if it is written asynchronously, to an open file."""
     if isinstance(state, io.BytesIO):
         file.write(state.getbuffer())
     else:
