@@ -138,7 +138,7 @@ def paired(
 
 
 def quartiles(values: list[float]) -> tuple[float, float, float]:
-    """Return the lower quartile, the median and the upper quartile; all three of a single value."""
+    """Return lower quartile, median and upper quartile; a single value is returned three times."""
     low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
     return low, middle, high
 

@@ -331,10 +331,7 @@ def random_lengths(sentences: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def generation(options: Namespace) -> Cells:
-    """Time beam-5 generation at each number n of source tokens, for ``--words`` target words.
-
-    The models are fairseq's Transformer and the first Linformer of ``--k``.
-    """
+    """Time beam-5 generation by fairseq's Transformer and a Linformer at each source length n."""
     options = Namespace(**{**vars(options), "k": options.k[:1]})
     cells = Cells(f"Beam-5 generation of {options.words} words over n, {options.dtype}")
     longest = max(options.lengths)

@@ -221,10 +221,9 @@ class Constant(nn.Module):
 def attentions(
     size: Size, slots: list[int], n: int, device: str, dtype: torch.dtype
 ) -> dict[str, nn.Module]:
-    """Build attentions for ``n`` tokens, by name.
+    """Build a Linformer attention for each projected length in ``slots``, and fused attention.
 
-    There is a Linformer attention for each projected length in ``slots``, such as ``k=32``, and
-    torch's fused attention, ``sdpa``.
+    They are for ``n`` tokens, and named ``k=32`` … and ``sdpa``.
     """
     torch.manual_seed(1)
     modules: dict[str, nn.Module] = {

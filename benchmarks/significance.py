@@ -85,10 +85,10 @@ def half_widths(
 ) -> np.ndarray:
     """Compute :meth:`Variances.half_width` of the confidence interval of ``E`` experiments.
 
-    The result and the variances are ``[E]``: ``by_sentences`` is the bootstrap's variance of the
-    difference of the systems, ``noise`` the bootstrap's variance of a run's score, and ``seeds``,
-    with ``freedom`` degrees of freedom, the variance between runs of a system. ``weight`` is
-    1 / runs, summed over the systems.
+    The result and three variances are ``[E]``: ``by_sentences``, the bootstrap's variance of the
+    systems' difference; ``noise``, the bootstrap's variance of a run's score; and ``seeds``, the
+    variance between runs of a system. This last variance has ``freedom`` degrees of freedom.
+    ``weight`` is 1 / runs, summed over the systems.
     """
     normal, student = NormalDist().inv_cdf(1 - LEVEL / 2), student_quantile(freedom)
     shared = np.maximum(0, by_sentences - weight * noise)

@@ -61,10 +61,7 @@ def ratio(row: dict | None) -> str:
 
 
 def rows_of_systems(figures: list[dict]) -> list[list[str]]:
-    """Return the table of a report of engine_peers.py: a heading, then a row for each system.
-
-    Latencies are those of batches of 1 sentence, if there are any.
-    """
+    """Return a table of engine_peers.py's figures; latencies are for batches of 1 sentence."""
     sizes = list(dict.fromkeys(row["batch"] for row in figures))
     batches = ", ".join(map(str, sizes))
     header = ["", "ms for a sentence: median, 99th percentile"]

@@ -1,8 +1,7 @@
 """Measure the memory of a process and all its descendants from outside.
 
 A thread reads their memory from /proc while they run. The figure that Linux reports at the end of a
-process (``ru_maxrss``) would be too large, because it is never less than the memory of the parent,
-which here has torch in memory.
+process (``ru_maxrss``) would be too large: it is at least that of the parent, which has torch here.
 """
 
 from __future__ import annotations
