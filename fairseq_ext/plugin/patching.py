@@ -85,7 +85,7 @@ class Patch:
 
     @property
     def kind(self) -> str:
-        """``repair``, ``security``, ``feature`` or ``check``, by the folder of its functions."""
+        """The folder of its functions in the singular: ``repair``, ``security``, ``feature`` …"""
         return self.layers[0].wrapper.__module__.split(".")[2].removesuffix("s")
 
 

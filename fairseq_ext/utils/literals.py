@@ -29,8 +29,8 @@ def literal(text: str) -> Any:
     """Evaluate an expression of literals, such as ``[(512, 3)] * 4``, as ``eval`` does.
 
     Raises:
-        LiteralError: the text has anything else (a name, a call, an index …), or the text or its
-            value is too large or too deeply nested.
+        LiteralError: the text has a name, a call, an index or the like, or the text or its value
+            is too large or too deeply nested.
         TypeError: ``text`` is not a string (``eval`` raises the same).
     """
     if not isinstance(text, str):

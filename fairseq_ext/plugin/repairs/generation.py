@@ -48,7 +48,7 @@ def count_from_the_first(
 def limit_to_vocabulary(
     original: Callable, self: Any, tgt_dict: Any, sampling_topk: int = -1, sampling_topp: float = -1
 ) -> None:
-    """Lower ``--sampling-topk`` to the number of symbols in the target dictionary.
+    """Limit ``--sampling-topk`` to the number of symbols in the target dictionary.
 
     Problem: A --sampling-topk above the number of target symbols ends in torch's error about a
     selected index.
