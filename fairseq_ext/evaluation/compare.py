@@ -30,7 +30,7 @@ from fairseq_ext.evaluation.significance import SENTENCES, TRAININGS, Estimate
 from fairseq_ext.evaluation.tables import TOKENS, Translations, read_table
 from fairseq_ext.evaluation.training_log import read_training
 from fairseq_ext.text.bleu_tokenizers import USUAL
-from fairseq_ext.text.generated import Postprocessor, require_text
+from fairseq_ext.text.generated import Postprocessor, check_reference, require_text
 from fairseq_ext.text.reading import read_text
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
@@ -366,6 +366,7 @@ def _read(
     for name, lines in zip(names, texts, strict=True):
         check_counts(lines, references, name, reference)
         require_text(lines, name, references)
+        check_reference(references, reference, lines, name)
     language = undo.pipeline.tgt if tokens is not None and undo.pipeline.tokenize else None
     return texts, Translations(tokens is not None, language, tokens or texts), sources
 

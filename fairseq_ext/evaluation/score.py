@@ -18,7 +18,7 @@ from fairseq_ext.evaluation import outputs, tables
 from fairseq_ext.evaluation.neural import NeuralMetric
 from fairseq_ext.text import bleu_tokenizers, checks
 from fairseq_ext.text.bleu_tokenizers import USUAL
-from fairseq_ext.text.generated import Postprocessor, require_text
+from fairseq_ext.text.generated import Postprocessor, check_reference, require_text
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem, wrong_value
 from fairseq_ext.utils.json_files import read_json
 from fairseq_ext.utils.parsing import nearest
@@ -184,6 +184,7 @@ def score_files(
     """
     texts, references = _paired(hypothesis, reference)
     require_text(texts, hypothesis, references)
+    check_reference(references, reference, texts, hypothesis)
     sources = read_sources(source, len(references)) if measures.get("neural") else []
     tokens, token_references = None, None
     if tokenized_reference and tokenized_hypothesis:
@@ -224,6 +225,7 @@ def score_generated(
     tokens = undoing.words(outputs.best_hypotheses(sentences))
     texts = undoing.text(tokens)
     require_text(texts, "the translations")
+    check_reference(references, reference, texts, "the translation")
     sources: Sequence[str] = ()
     if measures.get("neural") and source is not None:
         sources = read_sources(source, len(references))

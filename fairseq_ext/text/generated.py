@@ -18,6 +18,7 @@ from fairseq_ext.utils.errors import DataError, printable
 
 _NOTE = re.compile(rb"^Text of (\S+) as in (.+) \(SHA-256 ([0-9a-f]{64})\)\r?$", re.MULTILINE)
 _PIECE = re.compile("[^ ]@@ ")
+_FULL_STOPS = 10  # lines that end in one, needed to tell tokens from text
 
 
 class Postprocessor:
@@ -112,6 +113,36 @@ def require_text(
             f"{FILE} of its run, and the files that it names, beside it, or generate again with "
             "`--remove-bpe sentencepiece`."
         )
+
+
+def check_reference(
+    references: Sequence[str], reference: str | Path, lines: Sequence[str], name: str | Path
+) -> None:
+    """Check that the references are text if the translations ``lines`` are.
+
+    Print a warning if only one of the two files, ``reference`` and ``name``, seems to be tokenized.
+    Raise :class:`DataError` if only the references are pieces of subword-nmt.
+    """
+    if 10 * _marked(references) > len(references) and not _marked(lines):
+        raise DataError(
+            f"`{reference}` holds pieces of subword-nmt (`to@@ day`), not text; give the reference "
+            "as it was before it was tokenized and split."
+        )
+    tokens = {_are_tokens(references): reference, _are_tokens(lines): name}
+    if tokens.keys() == {True, False}:
+        message = (
+            f"warning: {tokens[True]} seems to be tokenized, but {tokens[False]} does not; BLEU is "
+            "right only if both are plain text"
+        )
+        print(printable(message), file=sys.stderr)
+
+
+def _are_tokens(lines: Iterable[str]) -> bool | None:
+    """Guess whether lines are tokens, from the spaces before full stops; None if there are few."""
+    ends = [line for line in lines if line.endswith(".")]
+    if len(ends) < _FULL_STOPS:
+        return None
+    return 2 * sum(line.endswith(" .") for line in ends) > len(ends)
 
 
 def _marked(lines: Iterable[str]) -> int:

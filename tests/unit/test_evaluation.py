@@ -173,6 +173,21 @@ def test_translations_in_pieces_are_refused_where_the_reference_is_text(tmp_path
     assert score.score_files(write_lines(tmp_path / "ref", ["x"] * 22), mostly_text)
 
 
+def test_a_reference_in_pieces_is_refused_and_one_in_tokens_causes_a_warning(tmp_path, capsys):
+    text = write_lines(tmp_path / "text", ["A cat sat, today."] * 10)
+    tokens = write_lines(tmp_path / "tokens", ["A cat sat , today ."] * 10)
+    pieces = write_lines(tmp_path / "pieces", ["A cat sat , to@@ day ."] * 10)
+    with pytest.raises(DataError, match=r"pieces` holds pieces of subword-nmt"):
+        score.score_files(pieces, text)
+    score.score_files(text, text)
+    score.score_files(tokens, tokens)
+    assert not capsys.readouterr().err
+    for reference, translation in ((tokens, text), (text, tokens)):
+        score.score_files(reference, translation)
+        message = f"warning: {tokens} seems to be tokenized, but {text} does not"
+        assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "translations", [TRANSLATIONS, REFERENCES, ["x", "y"], ["The cat sat x y z", "A dog, x y z"]]
 )
