@@ -29,9 +29,9 @@ class Request:
     system: Sequence[str] = option(
         help="name of a system and its output of fairseq-generate, or several outputs, one for "
         "each seed; add its checkpoint (for size and updates) and its training log (for parameters "
-        "and speed) if you have them; repeat for each system. NAME=text:FILE reads detokenized "
-        "text, such as another program's; NAME=table:FILE reads one column of a table of "
-        "translations (OUT.tsv.gz of --output), and table:FILE all columns",
+        "and speed) if you have them; repeat for each system. NAME=text:FILE[,FILE...] reads "
+        "detokenized text, such as another program's; NAME=table:FILE reads one column of a table "
+        "of translations (OUT.tsv.gz of --output), and table:FILE all columns",
         action="append",
         metavar="NAME=GENERATED[,GENERATED...][,checkpoint=FILE][,log=FILE]",
     )
