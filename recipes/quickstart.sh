@@ -169,7 +169,7 @@ main() {
     stage draw draw
     [[ -n "$data" ]] || stage compare compare_with_shipped
     dry && exit
-    python "$REPO/recipes/report.py" --dir . --src "$src" --tgt "$tgt" \
+    python "$REPO/recipes/report.py" --dir . --text "${data:-pairs}" --src "$src" --tgt "$tgt" \
         --title "$src → $tgt, $arch, beam 5, $(wc -l <"text/test.$tgt") unseen sentences"
     if [[ -z "$data" ]]; then
         printf '\nThis model, and the one that comes with the package:\n'

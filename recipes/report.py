@@ -57,12 +57,15 @@ def samples(
     return [triples[i * len(triples) // count] for i in range(count)]
 
 
-def report_run(folder: Path, decoded: Path, src: str, tgt: str, title: str, count: int = 10) -> str:
+def report_run(
+    folder: Path, decoded: Path, text: Path, src: str, tgt: str, title: str, count: int = 10
+) -> str:
     """Write ``results.json`` and ``results.md`` to ``decoded``; return samples and table as text.
 
-    ``folder`` is a recipe's output folder, with ``text``, ``checkpoints/train.log`` and the stage
-    times. ``decoded`` has ``hyp.TGT``, ``scores.json`` and, if perplexity was measured,
-    ``perplexity.json``. ``title`` is the table's heading, and ``count`` the number of samples.
+    ``folder`` is a recipe's output folder, with ``checkpoints/train.log`` and the stage times.
+    ``decoded`` has ``hyp.TGT``, ``scores.json`` and, if perplexity was measured,
+    ``perplexity.json``. ``text`` has the test set that ``count`` samples show, and ``title`` is the
+    table's heading.
     """
     scores = [
         score
@@ -73,7 +76,7 @@ def report_run(folder: Path, decoded: Path, src: str, tgt: str, title: str, coun
     log = (folder / "checkpoints" / "train.log").read_text(encoding="utf-8")
     training, seconds = read_training(log), stage_seconds(folder)
     rows = summary(scores, training, seconds)
-    examples = samples(folder / "text", decoded, src, tgt, count)
+    examples = samples(text, decoded, src, tgt, count)
     figures = {"title": title, "scores": scores, **asdict(training), "stages": seconds}
     write(decoded / "results.json", json.dumps(figures, ensure_ascii=False, indent=2))
     translations = markdown(
@@ -102,10 +105,11 @@ def main() -> None:
     parser.add_argument("--title", required=True, help="the table's heading")
     parser.add_argument("--samples", type=int, default=10, help="number of translations to show")
     parser.add_argument("--decoded", default=".", help="subfolder with hyp.TGT and scores.json")
+    parser.add_argument("--text", default="text", help="subfolder with the test set to show")
     args = parser.parse_args()
     try:
-        decoded = args.dir / args.decoded
-        print(report_run(args.dir, decoded, args.src, args.tgt, args.title, args.samples))
+        decoded, text = args.dir / args.decoded, args.dir / args.text
+        print(report_run(args.dir, decoded, text, args.src, args.tgt, args.title, args.samples))
     except (OSError, ValueError, EnvironmentProblem) as error:
         sys.exit(f"report: error: {error}")
 
