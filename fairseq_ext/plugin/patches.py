@@ -45,7 +45,10 @@ MODULES = (
     "checks.divergence",
     "checks.hydra",
 )
-FIRST = "no string is evaluated"  # before other patches import modules of fairseq, which it changes
+FIRST = (
+    "warnings of a normal run",  # before the next patch imports fairseq, which warns
+    "no string is evaluated",  # before other patches import modules of fairseq, which it changes
+)
 LAST = (
     "log file",  # outside `processes of a training`, whose warning belongs in the file, too
     "interruption",  # outside all others: its message comes after they have cleaned up
@@ -57,8 +60,8 @@ LAST = (
 def _table() -> tuple[Patch, ...]:
     modules = (importlib.import_module(f"fairseq_ext.plugin.{name}") for name in MODULES)
     rows = {patch.name: patch for module in modules for patch in patching.patches_of(module)}
-    first, last = rows.pop(FIRST), [rows.pop(name) for name in LAST]
-    return first, *rows.values(), *last
+    first, last = ([rows.pop(name) for name in names] for names in (FIRST, LAST))
+    return *first, *rows.values(), *last
 
 
 PATCHES = _table()

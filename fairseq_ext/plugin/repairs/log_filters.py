@@ -27,6 +27,8 @@ HARMLESS = (
     # Old names in torch.amp that still work.
     "`torch.cuda.amp.autocast(args...)` is deprecated",
     "`torch.cuda.amp.GradScaler(args...)` is deprecated",
+    # torch 2.14 and later warn of it, but still compile fairseq's functions.
+    "`torch.jit.script` is deprecated",
     # A renamed option of DistributedDataParallel; it does not matter for fairseq's models.
     "`broadcast_buffers` is deprecated",
     # The decoder's causal mask has floats, its padding mask booleans; torch converts them.
