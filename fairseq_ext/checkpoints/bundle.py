@@ -136,7 +136,8 @@ def _checked(folder: Path) -> Path:
     """
     entries = [*folder.iterdir()]
     if len(entries) != 1 or not (entries[0] / MANIFEST).is_file():
-        raise CheckpointError(f"it has no folder with {MANIFEST}, so it is not a bundle.")
+        listing = ", ".join(sorted(entry.name for entry in entries))[:200] or "nothing"
+        raise CheckpointError(f"a bundle is one folder with {MANIFEST}, but it has {listing}.")
     read(entries[0]).check()
     return entries[0]
 
