@@ -2,8 +2,10 @@
 
 import bz2
 import contextlib
+import functools
 import gzip
 import hashlib
+import io
 import itertools
 import json
 import lzma
@@ -21,7 +23,6 @@ from fairseq_ext.corpora import SPLITS, pair_texts, split_pairs
 from fairseq_ext.corpora.command_lines import SIDES, PairOptions
 from fairseq_ext.corpora.near_duplicates import normalized
 from fairseq_ext.corpora.pair_texts import Text
-from fairseq_ext.corpora.split_pairs import SplitJob
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.reading import cells, lines, table_rows
 from fairseq_ext.utils import locks
@@ -49,31 +50,24 @@ def spanish_english(folder: Path) -> Path:
     return write_lines(folder / "pairs.tsv", [f"{en}\t{es}\tCC-BY" for es, en in corpus()])
 
 
-def job_of(pairs: Pairs, folder: Path, size: int = 97, ranges: int = 50, **how: object) -> SplitJob:
-    """Run all stages of a job in parts of ``size`` pairs and in ``ranges`` ranges."""
-    source, target = ([pair[side] for pair in pairs] for side in (0, 1))
-    files = (write_lines(folder / "source", source), write_lines(folder / "target", target))
+def split(
+    pairs: Pairs, folder: Path, size: int = 97, ranges: int = 50, **how: object
+) -> tuple[dict[str, Pairs], dict]:
+    """Split pairs in parts of ``size`` and in ``ranges`` ranges; return the splits and counts."""
+    (folder / "job").mkdir(parents=True)
+    names = (folder / "source", folder / "target")
+    files = tuple(write_lines(path, [pair[i] for pair in pairs]) for i, path in enumerate(names))
     options = PairOptions("es", "en", folder / "out", part_lines=size, workers=1, **how)
-    (folder / "job").mkdir()
     job = split_pairs.prepare(options, (Text("pairs", files),), folder / "job", ranges)
     split_pairs.work(job)
-    return job
-
-
-def written(job: SplitJob, folder: Path) -> tuple[dict[str, Pairs], dict]:
-    """Write a job's splits and read the pairs of each; also return its counts."""
-    names = [[folder / f"{split}.{side}" for side in (0, 1)] for split in SPLITS]
-    with contextlib.ExitStack() as stack:
-        files = [[stack.enter_context(x.open("w", encoding="utf-8")) for x in y] for y in names]
-        report = job.write(dict(zip(SPLITS, files, strict=True)))
-    assert all(not x.stat().st_size or x.read_bytes().endswith(b"\n") for y in names for x in y)
-    texts = [zip(*map(read_lines, paths), strict=True) for paths in names]
-    return {name: [*pairs] for name, pairs in zip(SPLITS, texts, strict=True)}, report
-
-
-def split(pairs: Pairs, folder: Path, **how: object) -> tuple[dict[str, Pairs], dict]:
-    folder.mkdir(exist_ok=True)
-    return written(job_of(pairs, folder, **how), folder)
+    outputs = {name: (io.StringIO(), io.StringIO()) for name in SPLITS}
+    report = job.write(outputs)
+    splits = {}
+    for name, sides in outputs.items():
+        *sentences, rest = zip(*(side.getvalue().split("\n") for side in sides), strict=True)
+        assert rest == ("", "")  # each line ends
+        splits[name] = sentences
+    return splits, report
 
 
 def naive_cleaned(pairs: Pairs, max_words: int) -> tuple[Pairs, Counter[str]]:
@@ -212,11 +206,6 @@ def test_groups_of_near_duplicates_stay_on_one_side(size, ranges, tmp_path):
     assert second_split == splits
 
 
-def test_too_few_groups_is_an_error(tmp_path):
-    with pytest.raises(DataError, match=r"near-duplicates among 150 pairs"):
-        split(near_duplicates_of(random.Random(3)), tmp_path, key="groups", valid=75, test=75)
-
-
 def test_the_same_sentence_is_one_whatever_case_and_punctuation():
     assert normalized("«Don't  GO!»") == normalized("don t go") == "don t go"
     assert normalized("¿Sí?") != normalized("si")
@@ -224,16 +213,19 @@ def test_the_same_sentence_is_one_whatever_case_and_punctuation():
     assert normalized("?!") == "?!"
 
 
-def test_more_held_out_sentences_than_there_are_is_an_error(tmp_path):
-    with pytest.raises(
-        ValueError, match="more than 300 distinct target sentences, but there are 300"
-    ):
-        split(corpus(), tmp_path, valid=150, test=150, key="target")
-
-
-def test_nothing_left_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match=r"no pairs are left of 2 read; nothing to write\. Check"):
-        split([("", "a"), ("b", "")], tmp_path)
+@pytest.mark.parametrize(
+    ("pairs", "held_out", "message"),
+    [
+        (near_duplicates_of(random.Random(3)), ("groups", 75), "near-duplicates among 150 pairs"),
+        (corpus(), ("target", 150), "more than 300 distinct target sentences, but there are 300"),
+        ([("", "a"), ("b", "")], ("auto", 9), r"no pairs are left of 2 read; nothing to write\. "),
+    ],
+    ids=["groups", "sentences", "pairs"],
+)
+def test_too_few_pairs_are_an_error(tmp_path, pairs, held_out, message):
+    key, count = held_out
+    with pytest.raises(ValueError, match=message):
+        split(pairs, tmp_path, key=key, valid=count, test=count)
 
 
 def packed(folder: Path, form: str, content: bytes) -> Path:
@@ -267,37 +259,33 @@ def test_aligned_files(tmp_path):
 
 
 def test_unreadable_input_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"absent\.tsv` does not exist"):
-        list(lines(tmp_path / "absent.tsv"))
-    with pytest.raises(ValueError, match=r"line 2: not UTF-8, byte 0xff at offset 2"):
-        list(lines(packed(tmp_path, "tsv", b"fine\nno\xff\n")))
-    with pytest.raises(ValueError, match=r"line 2: 1 column\(s\).* needs 2\.$"):
+    def refused(path: Path, message: str, *member: str) -> None:
+        with pytest.raises(DataError, match=message):
+            list(lines(path, *member))
+
+    refused(tmp_path / "absent.tsv", r"absent\.tsv` does not exist")
+    refused(packed(tmp_path, "tsv", b"a\nno\xff\n"), "line 2: not UTF-8, byte 0xff at offset 2")
+    with pytest.raises(DataError, match=r"line 2: 1 column\(s\).* needs 2\.$"):
         pairs_of(tmp_path, packed(tmp_path, "tsv", b"a\tb\nc d\n"))
     for form in ("csv", "gz", "zip"):
-        path = packed(tmp_path, form, b"a,b\rc,d\r")
-        with pytest.raises(ValueError, match=r"without a line feed; convert it: tr '\\r'"):
-            pairs_of(tmp_path, path)
-    with pytest.raises(ValueError, match=r"no member `x`; it has .*spa-eng/spa\.txt"):
-        list(lines(packed(tmp_path, "zip", b"a\n"), "x"))
+        with pytest.raises(DataError, match=r"without a line feed; convert it: tr '\\r'"):
+            pairs_of(tmp_path, packed(tmp_path, form, b"a,b\rc,d\r"))
     for form in ("gz", "bz2", "xz"):
         path = packed(tmp_path, form, bytes(random.Random(1).randbytes(5000).hex(), "ascii"))
-        path.write_bytes(path.read_bytes()[:-900])
-        with pytest.raises(ValueError, match="is damaged"):
-            list(lines(path))
-        path.write_bytes(b"not compressed at all")
-        with pytest.raises(ValueError, match="is damaged"):
-            list(lines(path))
-    with zipfile.ZipFile(tmp_path / "f.zip", "a") as archive:
-        archive.writestr("second.txt", "a")
-    with pytest.raises(ValueError, match=r"--member: .*second\.txt"):
-        list(lines(tmp_path / "f.zip"))
-    with zipfile.ZipFile(tmp_path / "f.zip", "a") as archive:
-        archive.writestr("[Content_Types].xml", "a")
-    with pytest.raises(ValueError, match="is a document or spreadsheet; save it as text or CSV"):
-        list(lines(tmp_path / "f.zip"))
-    (tmp_path / "f.zip").write_bytes(b"PK no zip")
-    with pytest.raises(ValueError, match="is damaged"):
-        list(lines(tmp_path / "f.zip"))
+        for damaged in (path.read_bytes()[:-900], b"not compressed at all"):
+            path.write_bytes(damaged)
+            refused(path, "is damaged")
+    path = packed(tmp_path, "zip", b"a\n")
+    refused(path, r"no member `x`; it has .*spa-eng/spa\.txt", "x")
+    for name, message in (
+        ("second.txt", r"--member: .*second\.txt"),
+        ("[Content_Types].xml", "is a document or spreadsheet; save it as text or CSV"),
+    ):
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr(name, "a")
+        refused(path, message)
+    path.write_bytes(b"PK no zip")
+    refused(path, "is damaged")
 
 
 JAPANESE = [f"これは文です{number}。" for number in range(30)]
@@ -315,9 +303,9 @@ def corpus_pairs(*arguments: object, ok: bool = True) -> str:
     return output + errors
 
 
-def pairs_command(*arguments: object, ok: bool = True) -> str:
-    sizes = ("--src-lang", "ja", "--tgt-lang", "en", "--valid", 3, "--test", 3)
-    return corpus_pairs(*arguments, *sizes, ok=ok)
+FROM_JAPANESE = ("--src-lang", "ja", "--tgt-lang", "en", "--valid", 3, "--test", 3)
+pairs_command = functools.partial(corpus_pairs, *FROM_JAPANESE)
+command = functools.partial(corpus_pairs, *LANGS)
 
 
 @pytest.mark.parametrize("name", ["pairs.csv", "pairs.csv.gz"])
@@ -497,8 +485,7 @@ def test_another_encoding_is_named_with_its_cure(tmp_path, encoding, text, named
         list(lines(tmp_path / "text"))
 
 
-def command(*arguments: object, ok: bool = True) -> str:
-    return corpus_pairs(*LANGS, *arguments, ok=ok)
+ALIGNED = "--source pairs --target pairs"
 
 
 def test_command_splits_a_tab_separated_file(tmp_path):
@@ -519,8 +506,8 @@ def test_command_splits_a_tab_separated_file(tmp_path):
     for name, size in (("valid", 20), ("test", 30)):
         assert len(text[f"{name}.en"]) == len(text[f"{name}.es"]) == size
     assert not set(text["train.en"]) & set(text["test.en"] + text["valid.en"])
-    corpus_pairs = {(es, f"{en[:-1].lower()} {en[-1]}") for es, en in corpus()}
-    assert set(zip(text["train.es"], text["train.en"], strict=True)) <= corpus_pairs
+    tokenized = {(es, f"{en[:-1].lower()} {en[-1]}") for es, en in corpus()}
+    assert set(zip(text["train.es"], text["train.en"], strict=True)) <= tokenized
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["report"]["splits"]["test"] == 30
     large_sizes = ("--valid", 150, "--test", 30, "--overwrite")
@@ -538,21 +525,16 @@ def test_command_splits_a_tab_separated_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "option"),
+    ("inputs", "option"),
     [
-        *(("--corpora", "--columns 2,1"), ("--corpora", "--member x")),
-        *(("--source", "--columns 2,1"), ("--source", "--member x"), ("pairs", "--member x")),
+        *(("--corpora list.json", "--columns 2,1"), ("--corpora list.json", "--member x")),
+        *((ALIGNED, "--columns 2,1"), (ALIGNED, "--member x"), ("pairs", "--member x")),
     ],
 )
-def test_command_refuses_options_of_another_kind_of_input(tmp_path, kind, option):
+def test_command_refuses_options_of_another_kind_of_input(tmp_path, inputs, option):
     (tmp_path / "list.json").write_text('[{"name": "a", "pairs": "pairs", "licence": "CC0"}]')
     (tmp_path / "pairs").write_text("a\tb\n")
-    arguments = {
-        "pairs": ["pairs"],
-        "--corpora": ["--corpora", "list.json"],
-        "--source": ["--source", "pairs", "--target", "pairs"],
-    }[kind]
-    words = ("corpus", "pairs", *LANGS, *arguments, *option.split(), "--out", "out")
+    words = ("corpus", "pairs", *LANGS, *inputs.split(), *option.split(), "--out", "out")
     leaves_no_trace(tmp_path, f"`{option.split()[0]}` goes with ", *words)
 
 
