@@ -11,6 +11,7 @@ import json
 import lzma
 import random
 import re
+import shlex
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -424,14 +425,6 @@ def test_a_header_and_an_id_column_are_remarked_on(tmp_path):
     assert "column 1 of" in output
     assert "column 2 of" in output
     assert "is in quotation marks, which become part of the text; remove them with --csv" in output
-    output = pairs_command(table, "--header", "--columns", "ja,de", "--out", "x", ok=False)
-    assert "must have one column `de`; it has id, ja, en." in output
-    output = pairs_command(table, "--columns", "ja,en", "--out", "x", ok=False)
-    assert "`--columns` has names, which `--header` reads; give `--header`, too." in output
-    output = pairs_command(write_lines(tmp_path / "a.xlsx", ["PK"]), "--out", "x", ok=False)
-    assert "is a spreadsheet; save it as CSV" in output
-    twice = ("--source", table, "--target", table, "--out", "x")
-    assert "are the same file" in pairs_command(*twice, ok=False)
 
 
 def test_a_corpus_that_was_made_otherwise_is_not_overwritten(tmp_path):
@@ -485,9 +478,6 @@ def test_another_encoding_is_named_with_its_cure(tmp_path, encoding, text, named
         list(lines(tmp_path / "text"))
 
 
-ALIGNED = "--source pairs --target pairs"
-
-
 def test_command_splits_a_tab_separated_file(tmp_path):
     out = tmp_path / "out"
     options = ("--valid", 20, "--test", 30, "--columns", "2,1", "--lowercase", "--tokenize")
@@ -525,17 +515,35 @@ def test_command_splits_a_tab_separated_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "option"),
+    ("words", "message"),
     [
-        *(("--corpora list.json", "--columns 2,1"), ("--corpora list.json", "--member x")),
-        *((ALIGNED, "--columns 2,1"), (ALIGNED, "--member x"), ("pairs", "--member x")),
+        ("--corpora list.json --columns 2,1", "`--columns` goes with "),
+        ("--corpora list.json --member x", "`--member` goes with "),
+        ("--source a --target b --columns 2,1", "`--columns` goes with "),
+        ("--source a --target b --member x", "`--member` goes with "),
+        ("table --member x", "`--member` goes with "),
+        ("--source a --target a", "are the same file"),
+        ("--source a --as valid", "both --source and --target"),
+        *(
+            (f"--source a --target b --as test {option} {value}", f"`{option}` does not go with ")
+            for option, value in (("--valid", 2), ("--test", 0), ("--key", "source"), ("--salt", 2))
+        ),
+        ("--source a --target b --as test --no-strict", "with `--as`, which does not split."),
+        *(
+            (f"a --src-lang '{x}'", "`--src` must be a language, s")
+            for x in ("a/b", "", "../en", "e n")
+        ),
+        ("table --header --columns ja,de", "must have one column `de`; it has ja, en."),
+        ("table --columns ja,en", "`--columns` has names, which `--header` reads; give `--header`"),
+        ("a.xlsx", "is a spreadsheet; save it as CSV"),
     ],
 )
-def test_command_refuses_options_of_another_kind_of_input(tmp_path, inputs, option):
-    (tmp_path / "list.json").write_text('[{"name": "a", "pairs": "pairs", "licence": "CC0"}]')
-    (tmp_path / "pairs").write_text("a\tb\n")
-    words = ("corpus", "pairs", *LANGS, *inputs.split(), *option.split(), "--out", "out")
-    leaves_no_trace(tmp_path, f"`{option.split()[0]}` goes with ", *words)
+def test_command_lines_that_are_refused(tmp_path, words, message):
+    (tmp_path / "list.json").write_text('[{"name": "a", "pairs": "table", "licence": "CC0"}]')
+    for name, text in (("a", "a ."), ("b", "b ."), ("table", "ja\ten\nb\tc"), ("a.xlsx", "PK")):
+        write_lines(tmp_path / name, [text])
+    arguments = ("corpus", "pairs", *LANGS, *shlex.split(words), "--out", "out")
+    leaves_no_trace(tmp_path, message, *arguments)
 
 
 def test_command_takes_aligned_files_as_one_split(tmp_path):
@@ -545,20 +553,6 @@ def test_command_takes_aligned_files_as_one_split(tmp_path):
     assert (tmp_path / "valid.es").read_bytes() == source.read_bytes()
     assert (tmp_path / "valid.en").read_bytes() == target.read_bytes()
     assert not (tmp_path / "train.en").exists()
-    output = command("--source", source, "--as", "valid", "--out", tmp_path, ok=False)
-    assert "both --source and --target" in output
-    words = ("corpus", "pairs", *LANGS, "--source", source, "--target", target, "--as", "test")
-    for option in ("--valid 2", "--test 0", "--key source", "--no-strict", "--salt x"):
-        message = f"`{option.split()[0]}` does not go with `--as`, which does not split."
-        leaves_no_trace(tmp_path, message, *words, *option.split(), "--out", tmp_path / "out")
-
-
-@pytest.mark.parametrize("language", ["a/b", "", "../en", "e n"])
-def test_a_language_is_the_ending_of_a_name(tmp_path, language):
-    source = write_lines(tmp_path / "s", ["a ."])
-    words = ("corpus", "pairs", "--source", source, "--target", source, "--out", tmp_path / "out")
-    message = "`--src` must be a language, such as en or pt-BR, but is"
-    leaves_no_trace(tmp_path, message, *words, "--src-lang", language, "--tgt-lang", "en")
 
 
 def test_splits_of_one_folder_are_made_alike(tmp_path):
