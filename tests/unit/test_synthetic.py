@@ -22,8 +22,7 @@ def corpus(tmp_path: Path) -> Path:
     for split, count in SPLITS.items():
         lines = [f"Number {n + 10}, {split}!" for n in range(count)]
         for side in ("en", "de"):
-            encode = steps.encoder(side)
-            write_lines(tmp_path / "bpe" / f"{split}.{side}", [encode(line) for line in lines])
+            write_lines(tmp_path / "bpe" / f"{split}.{side}", [*map(steps.encoder(side), lines)])
     steps.save(tmp_path / "bpe")
     return tmp_path / "bpe"
 
@@ -38,6 +37,13 @@ def script(*arguments: object) -> str:
 
 def refusal(*arguments: object) -> str:
     return error_line(*words(*arguments))
+
+
+def texts(folder: Path, *pairs: tuple[str, str]) -> tuple[object, ...]:
+    """Write pairs to two files; return the options that name them and the output."""
+    source = write_lines(folder / "source", [first for first, _ in pairs])
+    target = write_lines(folder / "target", [second for _, second in pairs])
+    return ("--source", source, "--target", target, "--out", folder / "mixed")
 
 
 def test_one_side_as_text(corpus: Path, tmp_path: Path) -> None:
@@ -70,12 +76,9 @@ def test_mixed(corpus: Path, tmp_path: Path, workers: int) -> None:
         ("a b c d e f g h i j k", "a b c d e f g h i j"),
         ("the last", "der letzte"),
     ]
-    source = write_lines(tmp_path / "source", [first for first, _ in pairs])
-    target = write_lines(tmp_path / "target", [second for _, second in pairs])
-    texts = ("--source", source, "--target", target, "--workers", workers)
-    limits = ("--longest", 10, "--ratio", 3)
-    words = ("mix", corpus, *texts, *limits, "--tag", "<BT>", "--copies", 2)
-    output = script(*words, "--out", tmp_path / "mixed")
+    limits = ("--longest", 10, "--ratio", 3, "--workers", workers)
+    options = (*limits, "--tag", "<BT>", "--copies", 2)
+    output = script("mix", corpus, *texts(tmp_path, *pairs), *options)
     assert output.startswith("2 of 6 synthetic pairs kept; ")
     mixed = tmp_path / "mixed"
     for side, lines in (
@@ -99,48 +102,39 @@ def test_mixed(corpus: Path, tmp_path: Path, workers: int) -> None:
 
 
 def test_alone(corpus: Path, tmp_path: Path) -> None:
-    text = write_lines(tmp_path / "text", ["1", "2 3"])
-    other = write_lines(tmp_path / "other", ["4", "5 6"])
-    texts = ("--source", text, "--target", other, "--copies", 0, "--out", tmp_path / "mixed")
-    assert script("mix", corpus, *texts) == "2 of 2 synthetic pairs kept\n"
-    assert read_lines(tmp_path / "mixed" / "train.en") == ["1", "2 3"]
-    (tmp_path / "mixed" / "train.en").unlink()
-    longer = write_lines(tmp_path / "longer", ["4 5", "6 7 8"])
-    output = refusal("mix", corpus, "--source", text, "--target", longer, *texts[4:], "--ratio", 1)
-    assert "no pair is left to train on" in output
+    words = (*texts(tmp_path, ("1", "4 5"), ("2 3", "6 7 8")), "--copies", 0)
+    assert "no pair is left to train on" in refusal("mix", corpus, *words, "--ratio", 1)
     assert not (tmp_path / "mixed" / "train.en").exists()
+    assert script("mix", corpus, *words) == "2 of 2 synthetic pairs kept\n"
+    assert read_lines(tmp_path / "mixed" / "train.en") == ["1", "2 3"]
     for side in ("en", "de"):
         (corpus / f"test.{side}").unlink()
-    assert script("mix", corpus, *texts) == "2 of 2 synthetic pairs kept\n"
+    assert script("mix", corpus, *words) == "2 of 2 synthetic pairs kept\n"
 
 
 def test_a_last_line_without_its_end(corpus: Path, tmp_path: Path) -> None:
     train = corpus / "train.en"
     lines_before = read_lines(train)
     train.write_bytes(train.read_bytes().removesuffix(b"\n"))
-    source, target = write_lines(tmp_path / "a", ["1"]), write_lines(tmp_path / "b", ["2"])
-    out = ("--source", source, "--target", target, "--copies", 2, "--out", tmp_path / "mixed")
-    script("mix", corpus, *out)
+    words = (*texts(tmp_path, ("1", "2")), "--copies", 2)
+    script("mix", corpus, *words)
     assert read_lines(tmp_path / "mixed" / "train.en") == [*lines_before, *lines_before, "1"]
     write_lines(train, lines_before[:-1])
-    assert "train.en has 3 lines but" in refusal("mix", corpus, *out)
+    assert "train.en has 3 lines but" in refusal("mix", corpus, *words)
 
 
 def test_refused(corpus: Path, tmp_path: Path) -> None:
-    two = write_lines(tmp_path / "two", ["1", "2"])
-    short = write_lines(tmp_path / "one", ["1"])
-    out = ("--out", tmp_path / "mixed")
-    assert "two has 2 lines but" in refusal("mix", corpus, "--source", two, "--target", short, *out)
-    sources = ("--source", two, "--target", two)
-    assert "`--tag` must be one word" in refusal("mix", corpus, *sources, "--tag", "a b", *out)
-    assert "is a symbol of fairseq's" in refusal("mix", corpus, *sources, "--tag", "</s>", *out)
+    words, train = texts(tmp_path, ("1", "1"), ("2", "2")), corpus / "train.de"
     over = "would be overwritten by the output; choose another output."
-    assert over in refusal("mix", corpus, *sources, "--out", corpus)
-    train = corpus / "train.de"
+    assert over in refusal("mix", corpus, *words, "--out", corpus)
     assert over in refusal("monolingual", corpus, "--language", "de", "--out", train)
     assert len(read_lines(train)) == SPLITS["train"]
+    assert "`--tag` must be one word" in refusal("mix", corpus, *words, "--tag", "a b")
+    assert "is a symbol of fairseq's" in refusal("mix", corpus, *words, "--tag", "</s>")
+    write_lines(tmp_path / "target", ["1"])
+    assert "source has 2 lines but" in refusal("mix", corpus, *words)
     (corpus / "text.json").unlink()
-    assert "has no text.json for en and de" in refusal("mix", corpus, *sources, *out)
+    assert "has no text.json for en and de" in refusal("mix", corpus, *words)
     assert not (tmp_path / "mixed").exists()
 
 
@@ -204,7 +198,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "test.de", SENTENCES)
     command = ("fairseq-ext", "corpus", "noise", "test.de", "-o", "noisy.de", "--kind")
-    shown = run(*command, "typos", "--share", "0.3", cwd=tmp_path).stdout
+    shown = run(*command, "typos", "--share", "0.3").stdout
     noisy = read_lines(tmp_path / "noisy.de")
     assert noisy == list(add_noise(SENTENCES, "typos", 0.3))
     assert f"{sum(a != b for a, b in zip(noisy, SENTENCES, strict=True))} of 502 lines" in shown
