@@ -5,7 +5,7 @@ import gzip
 import io
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -62,8 +62,12 @@ msgstr ""
 )
 
 
-def pairs(segments: Iterator[Segment]) -> list[tuple[str, str]]:
+def pairs(segments: Iterable[Segment]) -> list[tuple[str, str]]:
     return [(segment.source, segment.target) for segment in segments]
+
+
+def read(reader: Reader, *files: Path, src: str = "en", tgt: str = "de") -> list[Segment]:
+    return list(reader(files, src, tgt))
 
 
 def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
@@ -85,8 +89,8 @@ def compiled(messages: dict[str, str]) -> bytes:
 
 
 def test_a_catalogue_gives_messages_plurals_and_faults(tmp_path: Path) -> None:
-    segments = list(catalogues.po((write(tmp_path / "de.po", CATALOGUE),), "en", "de"))
-    assert pairs(iter(segments)) == [
+    segments = read(catalogues.po, write(tmp_path / "de.po", CATALOGUE))
+    assert pairs(segments) == [
         ('&Open "%s"', "„%s“ ö&ffnen"),
         ("Two lines\n", "Zwei Zeilen\n"),
         ("A guess", "Geraten"),
@@ -100,7 +104,7 @@ def test_a_catalogue_gives_messages_plurals_and_faults(tmp_path: Path) -> None:
 def test_a_catalogue_is_read_in_the_charset_of_its_header(tmp_path: Path) -> None:
     text = CATALOGUE.replace("UTF-8", "ISO-8859-1").replace("„%s“", "'%s'")
     path = write(tmp_path / "de.po", text, "iso-8859-1")
-    assert next(catalogues.po((path,), "en", "de")).target == "'%s' ö&ffnen"
+    assert read(catalogues.po, path)[0].target == "'%s' ö&ffnen"
 
 
 def test_a_compiled_catalogue_is_what_python_reads(tmp_path: Path) -> None:
@@ -113,7 +117,7 @@ def test_a_compiled_catalogue_is_what_python_reads(tmp_path: Path) -> None:
     path = tmp_path / "de.mo"
     path.write_bytes(content)
     expected = [("%d file", "%d Datei"), ("%d files", "%d Dateien"), ("Open", "Öffnen")]
-    assert pairs(catalogues.mo((path,), "en", "de")) == expected
+    assert pairs(read(catalogues.mo, path)) == expected
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ def test_a_catalogue_in_another_language_is_left_out(tmp_path: Path, line: str, 
     po = "".join(f'"{part}\\n"\n' for part in header.splitlines())
     write(tmp_path / "a.po", f'msgid ""\nmsgstr ""\n{po}\n#, fuzzy\nmsgid "Yes"\nmsgstr "?"\n')
     for reader, path, other in ((catalogues.mo, "a.mo", ""), (catalogues.po, "a.po", "fuzzy")):
-        (segment,) = reader((tmp_path / path,), "en", "de")
+        (segment,) = read(reader, tmp_path / path)
         assert segment.fault == (fault or other)
 
 
@@ -165,52 +169,46 @@ TMX = """<?xml version="1.0"?>
 </body></tmx>"""
 
 
+EMPTY_XLIFF = """<xliff version="2.0" srcLang="en" trgLang="de"><file id="f"><unit id="1">
+<ignorable><source> </source></ignorable></unit></file></xliff>"""
+
+
 def test_a_memory_gives_units_that_have_both_languages(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tmx", TMX)
     expected = [("Press <bpt/>OK<ept/>.", "Drücken Sie <bpt/>OK<ept/>.")]
-    assert pairs(xml_files.tmx((path,), "en", "de")) == expected
+    assert pairs(read(xml_files.tmx, path)) == expected
     path = write(tmp_path / "b.tmx", TMX.replace('"1.0"', '"1.0" encoding="utf-16"'), "utf-16")
-    assert pairs(xml_files.tmx((path,), "en", "de")) == expected
+    assert pairs(read(xml_files.tmx, path)) == expected
     (tmp_path / "c.TMX.gz").write_bytes(gzip.compress(TMX.encode()))
     ((name, path),) = translation_files.files([tmp_path / "c.TMX.gz"], None)
-    assert (name, pairs(xml_files.tmx((path,), "en", "de"))) == ("tmx", expected)
-    with pytest.raises(
-        FairseqExtError, match="has no pairs of en and fr; its languages are: en-US"
-    ):
-        list(xml_files.tmx((path,), "en", "fr"))
+    assert (name, pairs(read(xml_files.tmx, path))) == ("tmx", expected)
+    message = "has no pairs of en and fr; its languages are: en-US"
+    with pytest.raises(FairseqExtError, match=message):
+        read(xml_files.tmx, path, tgt="fr")
 
 
-def test_both_versions_of_xliff(tmp_path: Path) -> None:
-    first = write(
-        tmp_path / "a.xlf",
-        '<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file original="a.c" '
-        'source-language="en" target-language="de-DE"><body><trans-unit id="1"><source>Save <g '
-        'id="1">it</g></source><target><g id="1">Es</g> sichern</target></trans-unit><trans-unit '
-        'id="2"><source>New</source><target state="needs-translation">New</target></trans-unit>'
-        "</body></file></xliff>",
-    )
-    segments = list(xml_files.xliff((first,), "en", "de"))
-    assert segments[0] == Segment("Save <g>it</g>", "<g>Es</g> sichern", "a.c")
-    assert segments[1].fault == "not translated"
-    second = write(
-        tmp_path / "b.xliff",
-        '<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0" srcLang="en" '
-        'trgLang="de"><file id="f"><group id="g"><unit id="1"><segment><source>Yes</source>'
-        "<target>Ja</target></segment><segment><source>No</source></segment></unit></group></file></xliff>",
-    )
-    segments = list(xml_files.xliff((second,), "en", "de"))
-    assert segments[0] == Segment("Yes", "Ja", "f")
-    assert segments[1].fault == "not translated"
+XLIFF_1 = """<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
+<file original="f" source-language="en" target-language="de-DE"><body>
+<trans-unit id="1"><source>Save <g id="1">it</g></source><target><g id="1">Es</g> sichern</target>
+</trans-unit><trans-unit id="2"><source>New</source><target state="needs-translation">New</target>
+</trans-unit></body></file></xliff>"""
+XLIFF_2 = """<xliff version="2.0" xmlns="urn:oasis:names:tc:xliff:document:2.0" srcLang="en"
+trgLang="de"><file id="f"><group id="g"><unit id="1"><segment><source>Save <g>it</g></source>
+<target><g>Es</g> sichern</target></segment><segment><source>New</source></segment></unit></group>
+</file></xliff>"""
+
+
+@pytest.mark.parametrize("content", [XLIFF_1, XLIFF_2])
+def test_both_versions_of_xliff(tmp_path: Path, content: str) -> None:
+    first, second = read(xml_files.xliff, write(tmp_path / "a.xlf", content))
+    assert first == Segment("Save <g>it</g>", "<g>Es</g> sichern", "f")
+    assert second.fault == "not translated"
 
 
 @pytest.mark.parametrize(
     ("reader", "content"),
     [
-        (
-            xml_files.xliff,
-            '<xliff version="2.0" srcLang="en" trgLang="de"><file id="f"><unit id="1"><ignorable>'
-            "<source> </source></ignorable></unit></file></xliff>",
-        ),
+        (xml_files.xliff, EMPTY_XLIFF),
         (xml_files.xliff, '<xliff><file source-language="en"><body/></file></xliff>'),
         (xml_files.tmx, "<tmx><header/><body/></tmx>"),
     ],
@@ -218,20 +216,21 @@ def test_both_versions_of_xliff(tmp_path: Path) -> None:
 def test_a_file_without_segments_is_called_so(tmp_path: Path, reader: Reader, content: str) -> None:
     path = write(tmp_path / "a.xml", content)
     with pytest.raises(FairseqExtError, match=r"`.*a.xml` has no segments to read; export it"):
-        list(reader((path,), "en", "de"))
+        read(reader, path)
 
 
 def test_the_language_of_a_text_in_xliff_goes_before_that_of_its_file(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "a.xlf",
-        '<xliff><file original="a.c" source-language="en" target-language="fr"><trans-unit id="1">'
-        '<source>Yes</source><target>Oui</target></trans-unit><trans-unit id="2"><source>No'
-        '</source><target xml:lang="de-AT">Nein</target></trans-unit><trans-unit id="3"><source '
-        'xml:lang="it">Si</source><target xml:lang="de">Ja</target></trans-unit></file></xliff>',
-    )
-    assert pairs(xml_files.xliff((path,), "en", "fr")) == [("Yes", "Oui")]
-    assert pairs(xml_files.xliff((path,), "en", "de")) == [("No", "Nein")]
-    assert pairs(xml_files.xliff((path,), "it", "de")) == [("Si", "Ja")]
+    units = [
+        "<source>Yes</source><target>Oui</target>",
+        '<source>No</source><target xml:lang="de-AT">Nein</target>',
+        '<source xml:lang="it">Si</source><target xml:lang="de">Ja</target>',
+    ]
+    body = "".join(f"<trans-unit>{unit}</trans-unit>" for unit in units)
+    file = f'<file source-language="en" target-language="fr">{body}</file>'
+    path = write(tmp_path / "a.xlf", f"<xliff>{file}</xliff>")
+    assert pairs(read(xml_files.xliff, path, tgt="fr")) == [("Yes", "Oui")]
+    assert pairs(read(xml_files.xliff, path)) == [("No", "Nein")]
+    assert pairs(read(xml_files.xliff, path, src="it")) == [("Si", "Ja")]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +270,7 @@ def test_xliff_says_what_not_to_translate(tmp_path, around, inner, fault) -> Non
         f"<file id='f'><unit {around}><segment {inner}>{text}</segment></unit></file>",
     ):
         path = write(tmp_path / "a.xlf", f'<xliff srcLang="en" trgLang="de">{body}</xliff>')
-        assert list(xml_files.xliff((path,), "en", "de")) == [Segment("Yes", "Ja", "f", fault)]
+        assert read(xml_files.xliff, path) == [Segment("Yes", "Ja", "f", fault)]
 
 
 SGM = '<{0}set srclang="any">\n<doc docid="{1}">\n<seg id="1">{2}</seg>\n</doc>\n</{0}set>\n'
@@ -280,40 +279,38 @@ SGM = '<{0}set srclang="any">\n<doc docid="{1}">\n<seg id="1">{2}</seg>\n</doc>\
 def test_test_sets_of_wmt(tmp_path: Path) -> None:
     source = write(tmp_path / "n-src.en.sgm", SGM.format("src", "bbc", "Tea &amp; milk"))
     target = write(tmp_path / "n-ref.de.sgm", SGM.format("ref", "bbc", "Tee & Milch"))
-    assert list(two_files.sgm((source, target), "en", "de")) == [
-        Segment("Tea & milk", "Tee & Milch", "bbc")
-    ]
+    assert read(two_files.sgm, source, target) == [Segment("Tea & milk", "Tee & Milch", "bbc")]
     write(target, SGM.format("ref", "cnn", "Tee"))
     with pytest.raises(FairseqExtError, match=r"bbc, segment 1 where .* has cnn, segment 1"):
-        list(two_files.sgm((source, target), "en", "de"))
+        read(two_files.sgm, source, target)
     write(target, "".join(SGM.format("ref", "bbc", text) for text in ("Tee", "Grog", "Tee")))
     further = Segment("", "", "bbc", "a further reference")
-    segments = list(two_files.sgm((source, target), "en", "de"))
+    segments = read(two_files.sgm, source, target)
     assert segments == [further, further, Segment("Tea & milk", "Tee", "bbc")]
-    nameless = "<doc><seg id='1'>A</seg></doc>\n<doc><seg id='1'>B</seg></doc>\n"
-    write(source, nameless)
-    assert pairs(two_files.sgm((source, source), "en", "de")) == [("A", "A"), ("B", "B")]
+    write(source, "<doc><seg id='1'>A</seg></doc>\n<doc><seg id='1'>B</seg></doc>\n")  # nameless
+    assert pairs(read(two_files.sgm, source, source)) == [("A", "A"), ("B", "B")]
     spread = "<DOC docid='a'><seg id='1'>A</seg></DOC><DOC docid='b'><seg id='1'>B</seg>\n<seg\n"
     spread += "id='2'>\r\nC\r&lt;\n\nD\n</seg><!-- <seg id='0'>\n\n<doc docid='z'> -->"
     spread += "<seg id='9'/></DOC><DOC docid='c'><seg id='1'>E</seg></DOC>"
     write(source, spread)
     expected = [("a", "A"), ("b", "B"), ("b", "C\r<  D"), ("b", ""), ("c", "E")]
-    segments = two_files.sgm((source, source), "en", "de")
+    segments = read(two_files.sgm, source, source)
     assert [(segment.document, segment.target) for segment in segments] == expected
-    document = write(
-        tmp_path / "n.xml",
-        '<dataset id="n"><doc id="d" origlang="en"><src lang="en"><p><seg id="1">Hi</seg></p></src>'
-        '<ref lang="de" translator="A"><p><seg id="1">Hallo</seg></p></ref>'
-        '<ref lang="de" translator="B"><p><seg id="1">Na</seg></p></ref></doc></dataset>',
-    )
-    assert list(xml_files.wmt_xml((document,), "en", "de")) == [Segment("Hi", "Hallo", "d")]
+
+
+def test_newer_test_sets_of_wmt(tmp_path: Path) -> None:
+    """They have a first and a second translator, and segments numbered in each paragraph."""
     sides = "".join(
         f'<{tag}><p><seg id="1">{word} 1</seg></p><p><seg id="1">{word} 2</seg></p></{tag[:3]}>'
-        for tag, word in (('src lang="en"', "Line"), ('ref lang="de"', "Zeile"))
-    )  # numbered within each paragraph
-    write(document, f'<dataset><doc id="d">{sides}</doc></dataset>')
-    expected = [("Line 1", "Zeile 1"), ("Line 2", "Zeile 2")]
-    assert pairs(xml_files.wmt_xml((document,), "en", "de")) == expected
+        for tag, word in (
+            ('src lang="en"', "Line"),
+            ('ref lang="de" translator="A"', "Zeile"),
+            ('ref lang="de" translator="B"', "Linie"),
+        )
+    )
+    document = write(tmp_path / "n.xml", f'<dataset><doc id="d">{sides}</doc></dataset>')
+    lines = [Segment(f"Line {number}", f"Zeile {number}", "d") for number in (1, 2)]
+    assert read(xml_files.wmt_xml, document) == lines
 
 
 @pytest.mark.parametrize(
@@ -329,7 +326,7 @@ def test_test_sets_of_wmt(tmp_path: Path) -> None:
 def test_segments_of_sgm_that_do_not_end(tmp_path: Path, content: str, message: str) -> None:
     path = write(tmp_path / "a.sgm", content)
     with pytest.raises(FairseqExtError, match=message):
-        list(two_files.sgm((path, path), "en", "de"))
+        read(two_files.sgm, path, path)
 
 
 def test_help_pages_are_joined_by_page_and_id(tmp_path: Path) -> None:
@@ -337,8 +334,7 @@ def test_help_pages_are_joined_by_page_and_id(tmp_path: Path) -> None:
     for name, text in (("en", page), ("de", '<h1 id="a">Eins <em>A</em></h1><p id="c">3</p>')):
         (tmp_path / name / "x").mkdir(parents=True)
         write(tmp_path / name / "x" / "1.html", text)
-    folders = (tmp_path / "en", tmp_path / "de")
-    segments = list(two_files.help_pages(folders, "en", "de"))
+    segments = read(two_files.help_pages, tmp_path / "en", tmp_path / "de")
     assert segments[0] == Segment("One <em>A</em><br/>", "Eins <em>A</em>", "x/1.html")
     faults = ["no paragraph with its id in the translation", "two paragraphs have its id"]
     assert [segment.fault for segment in segments[1:]] == faults
@@ -366,6 +362,7 @@ def test_help_pages_are_joined_by_page_and_id(tmp_path: Path) -> None:
                 ("1 < 2 and 3 > 2", "1 < 2 und 3 > 2"),
                 ("%s of %d", "%2$d von %1$s"),
                 ("100% sure", "100% sicher"),
+                ("the file_name is %(my_name)s", "file_name: %(my_name)s"),
             )
         ),
         ({}, "E&xit", "B&eenden", ("Exit", "Beenden")),
@@ -374,7 +371,6 @@ def test_help_pages_are_joined_by_page_and_id(tmp_path: Path) -> None:
         ({}, "<section>a</section><title>b</title>", "<para>A</para>B", ("a b", "A B")),
         ({}, "&About AT&T", "Ü&ber AT&T", ("About AT&T", "Über AT&T")),
         ({}, "x&lt;y: &Open", "x&lt;y: Ö&ffnen", ("x&lt;y: Open", "x&lt;y: Öffnen")),
-        ({}, "the file_name is %(my_name)s", "file_name: %(my_name)s", None),
         ({}, "a <emph>b</emph>", "<emph>B</emph> A", ("a b", "B A")),
         ({}, "a<br>b<BR/>c", "<p>A</p><p class='x'>B</p><h1>C</h1>", ("a b c", "A B C")),
         ({}, "<ul><li>a</li><li>b <i>c</i></li></ul>", "<td>A</td><td>B</td>", ("a b c", "A B")),
@@ -394,33 +390,27 @@ def test_marks_have_rules(rules: dict, source: str, target: str, result: object)
     texts, reason = Rules(**rules).apply(source, target)
     if isinstance(result, str):
         assert reason == result
-    elif result is not None:
-        assert (texts, reason) == (result, "")
     else:
-        assert "%(my_name)s" in texts[0]
+        assert (texts, reason) == (result, "")
 
 
 def test_the_command_writes_pairs_and_a_record(tmp_path: Path) -> None:
-    folder = tmp_path / "catalogues"
+    folder, out = tmp_path / "catalogues", tmp_path / "pairs.tsv"
     folder.mkdir()
-    write(folder / "a.po", CATALOGUE)
-    write(folder / "b.po", CATALOGUE)
-    out = tmp_path / "pairs.tsv"
-    printed = command(
-        *("corpus", "translations", folder, "--src", "en", "--tgt", "de"),
-        *("--licence", "CC0-1.0", "--domain", "manual", "-o", out),
-    )
+    for name in ("a.po", "b.po"):
+        write(folder / name, CATALOGUE)
+    options = ("--src", "en", "--tgt", "de", "--licence", "CC0-1.0", "--domain", "manual")
+    printed = command("corpus", "translations", folder, *options, "-o", out)
     assert "12 read, 4 written" in printed
     assert out.read_text(encoding="utf-8").splitlines()[0] == 'Open "%s"\t„%s“ öffnen\ta.po'
     record = json.loads((tmp_path / "pairs.tsv.json").read_text(encoding="utf-8"))
     assert (record["licence"], record["domain"]) == ("CC0-1.0", "manual")
-    assert record["counts"] == {
-        **{"read": 12, "written": 4, "left out: fuzzy": 2, "left out: an empty side": 2},
-        "left out: repeated": 4,
-    }
+    left_out = {"left out: fuzzy": 2, "left out: an empty side": 2, "left out: repeated": 4}
+    assert record["counts"] == {"read": 12, "written": 4, **left_out}
 
 
 WRONG_PLURALS = f'{HEADER}msgid "a"\nmsgid_plural "b"\nmsgstr[0] "c"\n'
+GAP_IN_PLURALS = b'msgid "a"\nmsgid_plural "b"\nmsgstr[0] "c"\nmsgstr[2] "d"\n'
 LAUGHS = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 20}">' for n in range(1, 9))
 BOMB = f'<!DOCTYPE x [<!ENTITY a0 "haha">{LAUGHS}]><tmx><tu>&a8;</tu></tmx>'
 OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "/etc/passwd">]><tmx><tu>&a;</tu></tmx>'
@@ -442,10 +432,7 @@ OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "/etc/passwd">]><tmx><tu>&a;</tu></tmx
         ("a.po", b'msgid "a"\n\nmsgid "b"\nmsgstr "c"\n', "line 3: a second `msgid`"),
         ("a.po", b'msgstr "b"\n', "an entry without `msgid`"),
         ("a.po", WRONG_PLURALS.encode(), "plural forms [0], but the header says nplurals=2"),
-        (
-            *("a.po", b'msgid "a"\nmsgid_plural "b"\nmsgstr[0] "c"\nmsgstr[2] "d"\n'),
-            "plural forms [0, 2], but none may be left out; repair it",
-        ),
+        ("a.po", GAP_IN_PLURALS, "plural forms [0, 2], but none may be left out; repair it"),
         ("a.po", WRONG_PLURALS.replace("=2;", f"={10**12};").encode(), "plural forms"),
         ("a.po", b'msgid "a"\nmsgstr "%s"\n' % (b"x" * 200_000), "line 1: 200,000 characters"),
         ("a.mo", b"no catalogue at all, but long enough", "damaged or not a .mo file"),
