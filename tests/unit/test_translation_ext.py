@@ -15,7 +15,7 @@ from fairseq_ext.generation.translation_ext import TranslationExtConfig, Transla
 from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import binarize, digits_corpus, fairseq, refused
 from tests.support.models import configuration
-from tests.support.trainings import same_state, training_state
+from tests.support.trainings import TRAINING, same_state, training_state
 
 BOS, PAD, EOS = 0, 1, 2
 LINES, LIMIT = 523, 6  # an odd size: no multiple of any batch size here
@@ -118,16 +118,14 @@ def test_without_options_it_is_the_stock_task(data: Path) -> None:
 def test_buckets_keep_working(data: Path) -> None:
     flags = (*CUT, "--source-bos", "--num-batch-buckets", 2, "--max-tokens", 60)
     _, dataset = loaded(data, "train", *flags)
-    assert set(map(len, (dataset[i]["source"] for i in range(len(dataset))))) == set(
-        dataset.src.buckets
-    )
-    assert dataset.src.buckets.max() == LIMIT
+    lengths = {len(dataset[index]["source"]) for index in range(len(dataset))}
+    assert lengths == set(dataset.src.buckets)
+    assert max(lengths) == LIMIT
 
 
 ADDED: dict[str, tuple[object, ...]] = {
     "truncate_target": LIMITS[2:],
-    "source_bos": (),
-    "random_batches": (),
+    **dict.fromkeys(("source_bos", "random_batches"), ()),
     **dict.fromkeys(("source_prefix", "source_suffix", "target_prefix", "target_suffix"), ("7",)),
     "epsilon_sampling": (0.05,),
     "gnmt_lenpen": (0.9,),
@@ -155,24 +153,17 @@ def batch_and_translations(data: Path, sampling: bool, *flags: object) -> list[o
     generator = task.build_generator([model], search)
     sample = dataset.collater([dataset[index] for index in range(4)])
     beams = task.inference_step(generator, [model], sample)
-    found = [[(hypothesis["tokens"], hypothesis["score"]) for hypothesis in beam] for beam in beams]
-    return [epochs(task, 1, max_tokens=60)[0][0], found]
+    scored = [
+        [(hypothesis["tokens"], hypothesis["score"]) for hypothesis in beam] for beam in beams
+    ]
+    return [batches_of(task, max_tokens=60)[0], scored]
 
 
-def epochs(task: TranslationExtTask, count: int, *, seed: int = 1, **options) -> list[list]:
-    """The batches of some epochs, as fairseq's trainer asks for them."""
-    batches = []
-    for epoch in range(1, count + 1):
-        iterator = task.get_batch_iterator(
-            task.dataset("train"),
-            seed=seed,
-            epoch=epoch,
-            required_batch_size_multiple=8,  # fairseq's default
-            ignore_invalid_inputs=True,
-            **options,
-        )
-        batches.append(list(iterator.next_epoch_itr()))
-    return batches
+def batches_of(task: TranslationExtTask, epoch: int = 1, seed: int = 1, **options) -> list[dict]:
+    """The training batches of an epoch, as fairseq's trainer asks for them."""
+    how = {"required_batch_size_multiple": 8, "ignore_invalid_inputs": True, **options}
+    dataset = task.dataset("train")
+    return list(task.get_batch_iterator(dataset, seed=seed, epoch=epoch, **how).next_epoch_itr())
 
 
 def ids(batches: list[dict]) -> list[list[int]]:
@@ -186,41 +177,44 @@ def sentences(batches: list[dict]) -> list[int]:
 @pytest.mark.parametrize("size", [88, 90, 7])
 def test_random_batches_have_the_size_asked_for(data: Path, size: int) -> None:
     task, _ = loaded(data, "train", "--random-batches")
-    for batches in epochs(task, 2, max_sentences=size):
+    for epoch in (1, 2):
+        batches = batches_of(task, epoch, max_sentences=size)
         sizes = sorted((len(batch["id"]) for batch in batches), reverse=True)
         assert sizes == [size] * (LINES // size) + [LINES % size]
         assert sentences(batches) == list(range(LINES))
 
 
 def test_random_batches_are_trimmed_and_not_sorted_by_length(data: Path) -> None:
-    task, dataset = loaded(data, "train", "--random-batches")
-    batches = epochs(task, 1, max_sentences=8)[0]
-    spans = []
-    for batch in batches:
-        sizes = dataset.src_sizes[batch["id"].numpy()]
-        assert batch["net_input"]["src_tokens"].size(1) == sizes.max()
-        assert batch["target"].size(1) == dataset.tgt_sizes[batch["id"].numpy()].max()
-        spans.append(sizes.max() - sizes.min())
+    mean_spans = []
+    for flags in (("--random-batches",), ()):
+        task, dataset = loaded(data, "train", *flags)
+        spans = []
+        for batch in batches_of(task, max_sentences=8):
+            sizes = dataset.src_sizes[batch["id"].numpy()]
+            assert batch["net_input"]["src_tokens"].size(1) == sizes.max()
+            assert batch["target"].size(1) == dataset.tgt_sizes[batch["id"].numpy()].max()
+            spans.append(sizes.max() - sizes.min())
+        mean_spans.append(np.mean(spans))
     # 8 uniform lengths of 1 to 9 span some 6; sorted ones hardly anything
-    assert np.mean(spans) > 5
-    task, dataset = loaded(data, "train")
-    sizes = [dataset.src_sizes[b["id"].numpy()] for b in epochs(task, 1, max_sentences=8)[0]]
-    assert np.mean([s.max() - s.min() for s in sizes]) < 1
+    assert mean_spans[0] > 5
+    assert mean_spans[1] < 1
 
 
 def test_random_batches_differ_by_epoch_and_follow_the_seed(data: Path) -> None:
-    task, _ = loaded(data, "train", "--random-batches")
-    first, second = map(ids, epochs(task, 2, max_sentences=8))
-    together = {frozenset(batch) for batch in first} & {frozenset(batch) for batch in second}
-    assert not together  # other batches, not the same ones in another order
-    reloaded, _ = loaded(data, "train", "--random-batches")
-    assert [ids(epoch) for epoch in epochs(reloaded, 2, max_sentences=8)] == [first, second]
-    assert ids(epochs(reloaded, 1, seed=2, max_sentences=8)[0]) != first
+    def drawn(seed: int = 1) -> list[list[list[int]]]:
+        task, _ = loaded(data, "train", "--random-batches")
+        return [ids(batches_of(task, epoch, seed, max_sentences=8)) for epoch in (1, 2)]
+
+    first, second = drawn()
+    # other batches, not the same ones in another order
+    assert not set(map(frozenset, first)) & set(map(frozenset, second))
+    assert drawn() == [first, second]
+    assert drawn(seed=2)[0] != first
 
 
 def test_random_batches_under_a_limit_of_tokens(data: Path) -> None:
     task, dataset = loaded(data, "train", "--random-batches")
-    batches = epochs(task, 1, max_tokens=100)[0]
+    batches = batches_of(task, max_tokens=100)
     assert sentences(batches) == list(range(LINES))
     for batch in batches:
         longest = max(dataset.num_tokens(index) for index in batch["id"].tolist())
@@ -232,7 +226,7 @@ def test_random_batches_of_what_the_limit_leaves(data: Path) -> None:
     task, dataset = loaded(data, "train", "--random-batches")
     sizes = [*zip(dataset.src_sizes, dataset.tgt_sizes, strict=True)]
     within_limit = [i for i in range(LINES) if sizes[i][0] <= 5 and sizes[i][1] <= 6]
-    batches = epochs(task, 1, max_sentences=40, max_positions=(5, 6))[0]
+    batches = batches_of(task, max_sentences=40, max_positions=(5, 6))
     assert sentences(batches) == within_limit
     assert sorted(map(len, ids(batches)), reverse=True)[:-1] == [40] * (len(within_limit) // 40)
 
@@ -267,13 +261,11 @@ def test_refuses_what_cannot_work(data: Path, flags: tuple, message: str) -> Non
     task_with(data, "--load-alignments", "--random-batches")  # this can
 
 
-TRAINING = (
-    *("--arch", "gru_tiny", "--optimizer", "adam", "--lr", 0.01, "--batch-size", 44, "--cpu"),
-    *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", 0.1, "--dropout", 0.1),
-    *("--no-progress-bar", "--num-workers", 0, "--log-interval", 1),
-)
 OPTIONS = (*TASK, *CUT, "--source-bos", "--random-batches")
-RUN = (*TRAINING, "--max-update", 28, "--save-interval-updates", 9)  # 12 updates per epoch
+RUN = (
+    *(*TRAINING, "--arch", "gru_tiny", "--dropout", 0.1, "--batch-size", 44),
+    *("--max-update", 28, "--save-interval-updates", 9),  # 12 updates per epoch
+)
 
 
 @pytest.fixture(scope="module")
