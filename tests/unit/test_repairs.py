@@ -47,7 +47,7 @@ from fairseq_ext.plugin import patches, patching
 from fairseq_ext.plugin.patching import Layer, Patch
 from fairseq_ext.plugin.repairs import models, resume
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
-from tests.support.models import BMT, MUSE, SMALL, build, sample_of
+from tests.support.models import BMT, MUSE, SMALL, build, dictionary, net_input, sample_of
 
 
 @pytest.fixture(autouse=True)
@@ -120,12 +120,11 @@ def attention_to_the_source(decoding: bool) -> torch.Tensor:
     model, task = build(flags)
     options = Namespace(beam=2, max_len_b=9, print_alignment="hard", engine="fairseq")
     sample = sample_of([[5, 8, 6, 2]])
-    found = task.build_generator([model], options).generate([model], sample)[0][0]
+    best = task.build_generator([model], options).generate([model], sample)[0][0]
     if decoding:
-        return found["attention"]
-    previous = torch.cat([torch.tensor([2]), found["tokens"][:-1]]).unsqueeze(0)
-    trained = model(**{**sample["net_input"], "prev_output_tokens": previous})[1]["attn"][0][0]
-    return trained.transpose(0, 1)
+        return best["attention"]
+    words = net_input(sample["net_input"]["src_tokens"], best["tokens"].unsqueeze(0))
+    return model(**words)[1]["attn"][0][0].transpose(0, 1)
 
 
 def test_alignments_are_those_of_the_trained_layer(without: Callable[[str], None]) -> None:
@@ -191,8 +190,8 @@ def test_scores_of_an_ensemble_with_and_without_attention(without: Callable[[str
     attentive, task = build(flags)
     ensemble = [attentive, build([*flags, "--no-cross-attention"])[0]]
     scorer = SequenceScorer(task.target_dictionary)
-    sample = {**sample_of([[5, 8, 6, 2]]), "target": torch.tensor([[7, 9, 2]])}
-    sample["net_input"]["prev_output_tokens"] = torch.tensor([[2, 7, 9]])
+    source, target = torch.tensor([[5, 8, 6, 2]]), torch.tensor([[7, 9, 2]])
+    sample = {"net_input": net_input(source, target), "target": target}
 
     def scores(voters: list) -> torch.Tensor:
         return scorer.generate(voters, sample)[0][0]["positional_scores"]
@@ -231,14 +230,6 @@ def test_workers_see_the_data_of_each_epoch(without: Callable[[str], None]) -> N
     assert sentences_of_two_epochs() == [1, 1, 1, 1]
 
 
-class Weights:
-    """An optimizer of half precision, as far as its weights are concerned."""
-
-    def __init__(self, weights: torch.Tensor) -> None:
-        self.fp16_params, self.scaler = [weights.bfloat16()], None
-        self.fp32_params = [torch.nn.Parameter(self.fp16_params[0].float())]
-
-
 @pytest.mark.parametrize("kind", [FP16Optimizer, MemoryEfficientFP16Optimizer])
 def test_bf16_needs_no_loss_scale(kind: type, without: Callable[[str], None]) -> None:
     updates = OptimizationConfig(update_freq=[1, 2])
@@ -256,9 +247,10 @@ def test_bf16_needs_no_loss_scale(kind: type, without: Callable[[str], None]) ->
 
 def test_weights_that_were_changed_in_a_checkpoint_stay() -> None:
     exact = torch.tensor([1.0001, 2.0])
-    restore = models.restore_half_precision.wrapper(lambda *words: None)
-    for saved, expected in ((exact, exact), (exact + 1, exact.bfloat16().float())):
-        restore(optimizer := Weights(exact), {"fp32_params": [saved]})
+    restore, half = models.restore_half_precision.wrapper(lambda *words: None), exact.bfloat16()
+    for saved, expected in ((exact, exact), (exact + 1, half.float())):
+        weights = {"fp16_params": [half], "fp32_params": [torch.nn.Parameter(half.float())]}
+        restore(optimizer := SimpleNamespace(scaler=None, **weights), {"fp32_params": [saved]})
         assert torch.equal(optimizer.fp32_params[0].data, expected)
 
 
@@ -293,21 +285,14 @@ def batches_after(total: int, done: int, size: int, skip: bool) -> list[int]:
 
 
 def test_noise_follows_from_sentence_and_epoch(without: Callable[[str], None]) -> None:
-    words = Dictionary()
-    for number in range(20):
-        words.add_symbol(str(number))
+    words = dictionary(24)
     sentence = torch.tensor([*range(words.nspecial, len(words)), words.eos()])
     noise = {"mask": 0.3, "mask_random": 0.1, "insert": 0.1, "rotate": 0.5, "permute_sentences": 0}
-    how = {"bpe": None, "replace_length": 1, "mask_length": "span-poisson", "poisson_lambda": 3}
+    noise |= {"replace_length": 1, "mask_length": "span-poisson", "poisson_lambda": 3}
+    how = {"bpe": None, "shuffle": False, "seed": 1, **noise}
     sentences = ListDataset([sentence] * 2, np.full(2, len(sentence)))
     sentences = PrependTokenDataset(sentences, words.bos())
-    dataset = DenoisingDataset(
-        *(sentences, sentences.sizes, words, words.unk(), None),
-        shuffle=False,
-        seed=1,
-        **noise,
-        **how,
-    )
+    dataset = DenoisingDataset(sentences, sentences.sizes, words, words.unk(), None, **how)
 
     def draw(index: int, epoch: int) -> list[int]:
         dataset.set_epoch(epoch)
@@ -319,9 +304,8 @@ def test_noise_follows_from_sentence_and_epoch(without: Callable[[str], None]) -
     assert draw(0, 1) == first
     assert torch.get_rng_state().equal(state)
     joined = SortDataset(ConcatDataset([dataset]), [np.arange(2)])  # as for several languages
-    assert (
-        EpochBatchIterator(joined, list, [[0], [1]], num_workers=0, buffer_size=9).buffer_size == 0
-    )
+    epochs = EpochBatchIterator(joined, list, [[0], [1]], num_workers=0, buffer_size=9)
+    assert epochs.buffer_size == 0
     without("batches of each epoch")
     assert len({tuple(draw(0, 1)) for _ in range(9)}) > 1
 
