@@ -371,16 +371,6 @@ def generated(trained: Path) -> Path:
 
 
 @pytest.mark.system
-def test_every_folder_on_the_way_knows_how_the_text_was_made(trained: Path):
-    words, *pieces = (pipeline.load(trained / name) for name in ("text", "bpe", "bin", "run"))
-    assert words == Pipeline("en", "de", tokenize=True)
-    for steps in pieces:
-        assert dataclasses.replace(steps, subwords="none", files=()) == words
-        assert steps.subwords == "subword-nmt"
-        assert steps.files[0].read_text() == (trained / "bpe" / "codes").read_text()
-
-
-@pytest.mark.system
 def test_translate_needs_no_flag(trained: Path, generated: Path, tmp_path: Path):
     """Raw source lines become the binarized test set's pieces, and its translations."""
     details, out = tmp_path / "details.json", tmp_path / "out"
