@@ -1,6 +1,7 @@
 """Products of training by oneDNN: what they compute, where, and when they are used."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,18 +19,13 @@ LARGE = (400, 131, 170)  # M, K, N
 assert LARGE[0] * LARGE[1] * LARGE[2] > LEAST
 
 
-def strided(rows: int, columns: int, layout: str) -> Tensor:
-    """A matrix of random numbers with these strides."""
-    if layout == "transposed":
-        return torch.randn(columns, rows).t()
-    if layout == "columns":
-        return torch.randn(rows, columns + 7)[:, 3:-4]
-    if layout == "every second":
-        return torch.randn(2 * rows, columns)[::2]
-    return torch.randn(rows, columns)
-
-
-LAYOUTS = ("plain", "transposed", "columns", "every second")
+LAYOUTS: dict[str, Callable[[int, int], Tensor]] = {
+    "plain": torch.randn,
+    "transposed": lambda rows, columns: torch.randn(columns, rows).t(),
+    "columns": lambda rows, columns: torch.randn(rows, columns + 7)[:, 3:-4],
+    "every second": lambda rows, columns: torch.randn(2 * rows, columns)[::2],
+}
+"""Matrices of random numbers with other strides."""
 
 
 @pytest.fixture
@@ -48,16 +44,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("of_a", LAYOUTS)
 @pytest.mark.parametrize("of_b", LAYOUTS)
 def test_any_strides(of_a: str, of_b: str, calls: list) -> None:
-    a, b = strided(*LARGE[:2], of_a), strided(*LARGE[1:], of_b)
-    bias, sums = torch.randn(LARGE[2]), strided(LARGE[0], LARGE[2], of_a)
+    a, b = LAYOUTS[of_a](*LARGE[:2]), LAYOUTS[of_b](*LARGE[1:])
+    bias, sums = torch.randn(LARGE[2]), LAYOUTS[of_a](LARGE[0], LARGE[2])
     expected = a.double() @ b.double()
-    wanted_sums = sums.double() + expected
+    expected_sums = sums.double() + expected
     with by_onednn():
         result = torch.mm(a, b), torch.addmm(bias, a, b)
         assert sums.addmm_(a, b) is sums
     torch.testing.assert_close(result[0].double(), expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(result[1].double(), expected + bias, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(sums.double(), wanted_sums, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(sums.double(), expected_sums, rtol=1e-4, atol=1e-4)
     assert calls == [LARGE, LARGE, LARGE]
 
 
@@ -65,8 +61,8 @@ def test_any_strides(of_a: str, of_b: str, calls: list) -> None:
 @pytest.mark.parametrize("of_b", LAYOUTS)
 def test_products_in_bf16(of_a: str, of_b: str) -> None:
     """Factors and product are rounded to bf16; sums, also with a bias, are in fp32."""
-    a, b = strided(*LARGE[:2], of_a), strided(*LARGE[1:], of_b)
-    bias, sums = torch.randn(LARGE[2]), strided(LARGE[0], LARGE[2], of_a)
+    a, b = LAYOUTS[of_a](*LARGE[:2]), LAYOUTS[of_b](*LARGE[1:])
+    bias, sums = torch.randn(LARGE[2]), LAYOUTS[of_a](LARGE[0], LARGE[2])
     exact = a.bfloat16().double() @ b.bfloat16().double()
     before = sums.clone()
     with by_onednn(bf16=True):
