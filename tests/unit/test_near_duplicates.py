@@ -91,21 +91,14 @@ def corpus(size: int) -> list[tuple[str, str]]:
     ]
 
 
-def test_the_order_of_ranges_does_not_change_the_groups() -> None:
-    pairs = corpus(2000)
-    groups = np.arange(len(pairs))
-    for side in (1, 0):
-        hashes = hash_words(pair[side] for pair in pairs)
-        for number in (2, 0, 3, 1):
-            near_duplicates.join_groups(groups, near_duplicates.links(hashes, number, 4))
-    assert np.array_equal(groups, group_pairs(pairs))
-
-
-def test_few_skeletons_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    hashes = hash_words(source for source, _ in corpus(500))
-    total = sum(len(values) for values, _ in near_duplicates.skeletons(hashes))
+def test_ranges_bound_the_memory_and_change_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = corpus(500)
+    groups = group_pairs(pairs)
     monkeypatch.setattr(near_duplicates, "RANGE_SKELETONS", 1000)
+    hashes = hash_words(source for source, _ in pairs)
+    total = sum(len(values) for values, _ in near_duplicates.skeletons(hashes))
     assert near_duplicates.range_count(hashes.lengths) == -(-total // 1000)
+    assert np.array_equal(group_pairs(pairs), groups)
 
 
 def test_whole_groups_are_drawn_to_the_exact_size() -> None:
