@@ -220,19 +220,16 @@ def save_checkpoint(path: Path, flags: list[str], model: torch.nn.Module) -> Pat
 def test_gates_are_the_models(flags, tmp_path):
     model, _ = build([*MUSE, *flags])
     random_gates = torch.Generator().manual_seed(1)
-    truth = {}
-    for side in ("encoder", "decoder"):
-        truth[side] = []
-        for layer in getattr(model, side).layers:
-            convolution = layer.attention.convolution
-            if convolution.gate is not None:
-                convolution.gate.data.normal_(generator=random_gates)
-            values = convolution.gate_values().tolist()
-            truth[side].append(dict(zip(convolution.kernel_sizes, values, strict=True)))
+    sides = {"encoder": model.encoder, "decoder": model.decoder}
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        if layer.attention.convolution.gate is not None:
+            layer.attention.convolution.gate.data.normal_(generator=random_gates)
     gate_values = gates.read_gates(save_checkpoint(tmp_path / "a.pt", [*MUSE, *flags], model))
-    for side, layers in truth.items():
-        for ours, theirs in zip(gate_values[side], layers, strict=True):
-            assert ours == pytest.approx(theirs, abs=1e-6)
+    for name, side in sides.items():
+        for shares, layer in zip(gate_values[name], side.layers, strict=True):
+            convolution = layer.attention.convolution
+            assert [*shares] == [*convolution.kernel_sizes]
+            assert [*shares.values()] == pytest.approx(convolution.gate_values().tolist(), abs=1e-6)
 
 
 def test_equal_kernel_sizes_count_together():

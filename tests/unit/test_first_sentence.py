@@ -17,28 +17,17 @@ from tests.support.harness import run
 HEAVY = {"torch", "fairseq", "scipy", "matplotlib", "pandas", "sacrebleu", "hydra", "omegaconf"}
 HEAVY |= {"joblib", "tqdm", "requests", "huggingface_hub", "filelock", "numpy.ma"}
 HEAVY |= {"http.client", "ssl", "decimal"}
-COMMAND = """
-import sys
-from fairseq_ext.cli import main
-try:
-    main(["translate", "--model", "tatoeba-es-en", "¿Dónde está la biblioteca?"])
-finally:
-    print(*sorted(sys.modules), file=sys.stderr)
-"""
-LOAD = """
-import sys
-import fairseq_ext
-print(fairseq_ext.load("tatoeba-es-en").translate("¿Dónde está la biblioteca?").text)
-print(*sorted(sys.modules), file=sys.stderr)
-"""
+SENTENCE = "¿Dónde está la biblioteca?"
+COMMAND = ("-m", "fairseq_ext", "translate", "--model", "tatoeba-es-en", SENTENCE)
+LOAD = f"import fairseq_ext; print(fairseq_ext.load('tatoeba-es-en').translate('{SENTENCE}').text)"
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("code", [COMMAND, LOAD], ids=["command", "load"])
-def test_it_imports_no_large_library(code: str, tmp_path: Path):
-    done = run(sys.executable, "-c", code, cwd=tmp_path)
+@pytest.mark.parametrize("words", [COMMAND, ("-c", LOAD)], ids=["command", "load"])
+def test_it_imports_no_large_library(words: tuple[str, ...], tmp_path: Path):
+    done = run(sys.executable, "-X", "importtime", *words, cwd=tmp_path)
     assert done.stdout == "Where is the library?\n"
-    modules = set(done.stderr.splitlines()[-1].split())
+    modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert {"fairseq_ext.text.moses", "numpy", "safetensors"} <= modules
     assert modules & HEAVY == set()
 
