@@ -1,10 +1,12 @@
 """A model is used with the dictionaries it was trained with: the first differing line is named."""
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from fairseq import hub_utils
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext import register
@@ -13,7 +15,7 @@ from fairseq_ext.checkpoints.dictionaries import difference
 from fairseq_ext.checkpoints.layout import DICTIONARIES as KEY
 from fairseq_ext.plugin.checks import commands
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
-from tests.support.harness import binarize, fairseq, python, refused, run, write_lines
+from tests.support.harness import binarize, command, fairseq, leaves_no_trace, refused, write_lines
 from tests.support.trainings import load
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "c"]
@@ -85,12 +87,6 @@ def test_a_record_that_is_none_is_refused(record: object) -> None:
         dictionaries.recorded({"extra_state": {KEY: record}}, "a.pt")
 
 
-HUB = """
-import sys, fairseq_ext
-fairseq_ext.register()
-from fairseq.hub_utils import from_pretrained
-from_pretrained(*sys.argv[1:])
-"""
 NO_COPIES = "--no-epoch-checkpoints"
 TINY = ("--arch", "gru_tiny", "--optimizer", "adam", "--batch-size", 50, "--cpu", NO_COPIES)
 
@@ -125,10 +121,10 @@ def test_commands_that_translate_refuse_another_order(other_data, copy_model, me
         options = ("--task", "translation", "--batch-size", 50) if name == "validate" else ()
         command = (name, other_data, "--path", copy_model, "--cpu", *options)
         refused(fairseq(*command, ok=False, stdin="1 2\n"), f"{copy_model} {message}")
-    hub = ("-c", HUB, copy_model.parent, copy_model.name, other_data)
-    refused(python(*hub, ok=False), f"{copy_model} {message}")
-    translate = ("fairseq-ext", "translate", other_data, "--path", copy_model, "--cpu")
-    refused(run(*translate, ok=False, stdin="1 2\n"), f"{copy_model} {message}")
+    with pytest.raises(CheckpointError, match=re.escape(f"{copy_model} {message}")):
+        hub_utils.from_pretrained(str(copy_model.parent), copy_model.name, str(other_data))
+    words = ("translate", other_data, "--path", copy_model, "--cpu")
+    leaves_no_trace(tmp_path, f"{copy_model} {message}", *words, stdin=b"1 2\n")
 
 
 @pytest.mark.system
@@ -186,27 +182,24 @@ def test_a_checkpoint_without_a_record_loads_with_one_warning(copy_data, copy_mo
 def test_averages_keep_the_record_and_mix_no_dictionaries(copy_model: Path, tmp_path: Path) -> None:
     state = load(copy_model)
     out = tmp_path / "average.pt"
-    run("fairseq-ext", "average", "--inputs", copy_model, copy_model, "-o", out)
+    command("average", "--inputs", copy_model, copy_model, "-o", out)
     assert load(out)["extra_state"][KEY] == state["extra_state"][KEY]
     words = state["extra_state"][KEY]["target"].split("\n")
     words[5:7] = words[6:4:-1]
     state["extra_state"][KEY]["target"] = "\n".join(words)
     torch.save(state, tmp_path / "other.pt")
-    inputs = ("--inputs", copy_model, tmp_path / "other.pt")
-    refused(
-        run("fairseq-ext", "average", *inputs, "-o", tmp_path / "no.pt", ok=False),
-        *(f"`{tmp_path / 'other.pt'}` was trained with another target dictionary", "line 2 is"),
-    )
-    assert not (tmp_path / "no.pt").exists()
+    fault = f"`other.pt` was trained with another target dictionary than `{copy_model}`: line 2 is"
+    words = ("average", "--inputs", copy_model, "other.pt", "-o", "no.pt")
+    leaves_no_trace(tmp_path, fault, *words)
 
 
 @pytest.mark.system
 def test_bundling_and_exporting_keep_the_record(copy_data, copy_model, other_data, tmp_path):
     bundle, out = tmp_path / "bundle", tmp_path / "out.pt"
-    words = ("fairseq-ext", "bundle", copy_model, "--numbers", "fp32", "-o", bundle, "--data")
-    refused(run(*words, other_data, ok=False), copy_model, "line 3 is")
-    run(*words, copy_data)
+    words = ("bundle", copy_model, "--numbers", "fp32", "-o", bundle, "--data")
+    leaves_no_trace(tmp_path, "line 3 is", *words, other_data)
+    command(*words, copy_data)
     refused(fairseq("generate", other_data, "--path", bundle, "--cpu", ok=False), "line 3 is")
-    run("fairseq-ext", "export", bundle, "-o", out)
+    command("export", bundle, "-o", out)
     assert load(out)["extra_state"][KEY] == load(copy_model)["extra_state"][KEY]
     refused(fairseq("generate", other_data, "--path", out, "--cpu", ok=False), "line 3 is")

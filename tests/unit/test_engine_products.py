@@ -214,7 +214,7 @@ def test_rows_do_not_meet(path: str, inputs: int):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("act", ACTIVATIONS)
 def test_activation(path: str, act: str):
-    """Against torch's, on inputs from -20 to 20 that an identity hands on."""
+    """Against torch's, on inputs from -20 to 20; NaN stays NaN, and in its own outputs."""
     x = np.linspace(-20, 20, 801, dtype=np.float32).reshape(-1, 1)
     doubles = torch.from_numpy(x).double()
     expected = {
@@ -224,15 +224,8 @@ def test_activation(path: str, act: str):
         "tanh": torch.tanh,
         "gelu_accurate": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
     }[act](doubles)
-    result = product(path, pack(Matrix(np.ones((1, 1), np.float32)), "fp32"), x, None, act)
-    np.testing.assert_allclose(result, expected, rtol=3e-6, atol=3e-6)
-
-
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("act", ACTIVATIONS)
-def test_nan_remains_nan(path: str, act: str):
-    x, weight = np.ones((3, 2), np.float32), np.ones((70, 2), np.float32)
-    weight[[0, 69], 1] = np.nan
-    y = product(path, pack(Matrix(weight), "fp32"), x, None, act)
-    assert np.isnan(y[:, [0, 69]]).all()
-    assert np.isfinite(y[:, 1:69]).all()
+    weight = np.ones((70, 1), np.float32)
+    weight[[0, 69]] = np.nan
+    result = product(path, pack(Matrix(weight), "fp32"), x, None, act)
+    np.testing.assert_allclose(result[:, 1:69], expected.expand(-1, 68), rtol=3e-6, atol=3e-6)
+    assert np.isnan(result[:, [0, 69]]).all()
