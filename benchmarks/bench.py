@@ -388,8 +388,9 @@ def parser_with(description: str | None, **defaults: Any) -> argparse.ArgumentPa
 
     Args:
         description: the script's docstring.
-        defaults: map from each option's name to its default. An option with a list takes several
-            values. If it is None, :func:`filled` sets the default of the chosen question.
+        defaults: map from each option's name to its default. If the default is a list, the option
+            takes several values. If the default is None, :func:`filled` replaces it by the chosen
+            question's default.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawTextHelpFormatter
@@ -408,7 +409,8 @@ def _flag(name: str) -> str:
 def filled(options: Namespace, defaults: dict[str, Any], question: str) -> Namespace:
     """Return a copy of the options in which each None is replaced by the question's default.
 
-    If the user chose all questions, the path ``json`` gets the question's name: x_memory.json.
+    If the user chose all questions, the path ``json`` gets the question's name: x.json becomes
+    x_memory.json.
     """
     overrides = {name: value for name, value in vars(options).items() if value is not None}
     path = options.json

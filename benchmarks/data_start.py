@@ -114,7 +114,7 @@ def row(
 
     ``rounds`` and ``base_rounds`` are results of :func:`measure`, for this corpus and for the very
     small corpus of ``--base`` pairs. For keys with ``own``, the medians of the very small corpus
-    are subtracted from those of this corpus.
+    are subtracted from those of this corpus, also before a ratio is computed.
     """
     figures: dict[str, Any] = {"pairs": pairs}
     for name in rounds[PLUGIN]:

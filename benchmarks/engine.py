@@ -148,7 +148,7 @@ def ctranslate2_systems(
 
 
 def batches(task: TranslationTask, size: int) -> list[list[list[int]]]:
-    """Return batches of ``size`` sentences of the test set, sorted by length."""
+    """Return batches of ``size`` sentences, drawn evenly from the test set and sorted by length."""
     dataset = task.dataset("test")
     count = min(SENTENCES.get(size, 4 * size), len(dataset))
     step = len(dataset) / count
@@ -226,7 +226,10 @@ def compare_bleu(
     systems: dict[str, Callable[[list[list[int]]], Any]],
     cells: Cells,
 ) -> None:
-    """Note the engine's BLEU on the complete test set in ``cells``, with and without shortlist."""
+    """Note the engine's BLEU on the complete test set in ``cells``.
+
+    There is a note for each number format, with the shortlist and without it.
+    """
     dataset, dictionary = task.dataset("test"), task.target_dictionary
     pairs = sorted(dataset, key=lambda pair: len(pair["source"]))
     references = [dictionary.string(pair["target"], "@@ ") for pair in pairs]

@@ -50,7 +50,7 @@ def build(options: Namespace, folder: Path) -> dict[str, engine.Translate]:
 
 
 def pairs_of(options: Namespace) -> list[tuple[str, str]]:
-    """List the pairs (Linformer, peer) to compare: of translation times, then of decoding times."""
+    """List the pairs (Linformer, peer) to compare, first in translation, then in decoding."""
     pairs = []
     for part in ("", DECODING):
         for name in (f"k={k}" for k in options.k):

@@ -127,7 +127,7 @@ def measure(command: list[str]) -> Use:
 
 
 def rounds(commands: dict[str, list[str]], count: int) -> dict[str, list[Use]]:
-    """Run all commands in turn, ``count`` times after a warm-up; return their uses by name."""
+    """Run all commands in turn, ``count`` times after a warm-up; return what each used, by name."""
     uses: dict[str, list[Use]] = {name: [] for name in commands}
     for number in range(count + 1):
         names = list(commands) if number % 2 else list(commands)[::-1]

@@ -57,7 +57,8 @@ def build(size: Size, device: str) -> dict[str, Side]:
 def recurrence(side: Side, sample: dict, stock: bool):
     """Return a function that runs the decoder without its output layer, forward and backward.
 
-    ``stock`` must be true for fairseq's ``lstm`` and false for GRU attention.
+    The function also computes the gradient of the encoder's output. ``stock`` must be true for
+    fairseq's ``lstm`` and false for GRU attention.
     """
     model, inputs = side.model.train(), sample["net_input"]
     with torch.no_grad():

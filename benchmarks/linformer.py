@@ -251,7 +251,10 @@ BEAM = 5
 
 
 def build_sides(options: Namespace, positions: int, dropout: float = 0.0) -> dict[str, Side]:
-    """Build all models by name, for ``positions`` tokens; they share all weights but E and F."""
+    """Build all models by name, for up to ``positions`` tokens.
+
+    The models share all weights but the Linformers' E and F.
+    """
     size = Size.of(options)
     where = {"device": options.device, "dtype": DTYPES[options.dtype]}
     flags = {f"k={k}": linformer(k, positions) for k in options.k} | {STOCK: transformer()}
@@ -325,13 +328,19 @@ def training_steps(options: Namespace, cells: Cells) -> None:
 
 
 def random_lengths(sentences: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Draw correlated lengths of sources and targets, ``[sentences]`` each, as in the paper."""
+    """Draw correlated lengths of sources and targets in tokens, ``[sentences]`` each.
+
+    Their means are the paper's.
+    """
     means, sigmas = (MEAN_SOURCE, MEAN_TARGET), (SIGMA, SIGMA)
     return pair_lengths(sentences, means, sigmas, CORRELATION, longest=LONGEST, seed=seed)
 
 
 def generation(options: Namespace) -> Cells:
-    """Time beam-5 generation by fairseq's Transformer and a Linformer at each source length n."""
+    """Time beam-5 generation by fairseq's Transformer and a Linformer at each source length n.
+
+    Translations have ``--words`` words. The Linformer is the first of ``--k``.
+    """
     options = Namespace(**{**vars(options), "k": options.k[:1]})
     cells = Cells(f"Beam-5 generation of {options.words} words over n, {options.dtype}")
     longest = max(options.lengths)

@@ -167,7 +167,10 @@ BASE = Size(384, 768, 4, 12, 12)  # the paper's MUSE-base
 
 
 def muse(*, kernels: bool, fused: bool = False) -> list[str]:
-    """Return fairseq-train's flags, except sizes, for MUSE, or MUSE-simple if not ``kernels``."""
+    """Return fairseq-train's flags, except sizes, for MUSE, or MUSE-simple if not ``kernels``.
+
+    ``fused`` adds ``--muse-fused``.
+    """
     flags = ["--arch", "muse" if kernels else "muse_simple_base"]
     return [*flags, *["--muse-fused"] * fused]
 
@@ -193,9 +196,9 @@ def translators(size: Size, *, device: str, dtype: torch.dtype = torch.float32) 
 
 
 def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
-    """Return a function that translates the next batch of ``samples``, with forced lengths.
+    """Return a function that translates the next batch of ``samples``.
 
-    Each translation has ``words`` words.
+    Each translation is forced to have ``words`` words.
     """
     side.model.prepare_for_inference_(side.cfg)
     settings = GenerationConfig(beam=BEAM, max_len_a=0, max_len_b=words, min_len=words)
@@ -206,7 +209,10 @@ def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
 
 
 def source_batches(options: Namespace, sentences: int) -> list[dict]:
-    """Return a batch for each round; it has ``sentences`` random sentences of similar length."""
+    """Return a batch for each round, of ``sentences`` random sentences of similar length.
+
+    The batches are in random order of length.
+    """
     count = options.repeats
     means = (options.source_words + 1.0, options.words + 1.0)
     pool = pair_lengths(
@@ -311,7 +317,10 @@ def learners(options: Namespace) -> dict[str, Side]:
 
 
 def pair_batches(options: Namespace) -> list[dict]:
-    """Return a random batch of at most ``--tokens`` tokens for each round, as in Multi30k."""
+    """Return a batch for each round, of random pairs with Multi30k's lengths.
+
+    A batch has pairs of similar length, and at most ``--tokens`` tokens.
+    """
     source, target = pair_lengths(
         options.sentences, MEANS, SIGMAS, CORRELATION, longest=LONGEST, seed=1
     )

@@ -83,12 +83,13 @@ def simulate(
 def half_widths(
     by_sentences: np.ndarray, noise: np.ndarray, seeds: np.ndarray, weight: float, freedom: int
 ) -> np.ndarray:
-    """Compute :meth:`Variances.half_width` of the confidence interval of ``E`` experiments.
+    """Compute half the width of the confidence interval of each of ``E`` experiments.
 
-    The result and three variances are ``[E]``: ``by_sentences``, the bootstrap's variance of the
-    systems' difference; ``noise``, the bootstrap's variance of a run's score; and ``seeds``, the
-    variance between runs of a system. This last variance has ``freedom`` degrees of freedom.
-    ``weight`` is 1 / runs, summed over the systems.
+    This is :meth:`Variances.half_width` for many experiments at once. The result and three
+    variances are ``[E]``: ``by_sentences``, the bootstrap's variance of the systems' difference;
+    ``noise``, the bootstrap's variance of a run's score; and ``seeds``, the variance between runs
+    of a system. This last variance has ``freedom`` degrees of freedom. ``weight`` is 1 / runs,
+    summed over the systems.
     """
     normal, student = NormalDist().inv_cdf(1 - LEVEL / 2), student_quantile(freedom)
     shared = np.maximum(0, by_sentences - weight * noise)

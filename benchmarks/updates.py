@@ -194,7 +194,10 @@ def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
 
 
 def write_corpus(folder: Path, vocabulary: int) -> str:
-    """Binarize a corpus of random words, for a dictionary of ``vocabulary`` entries."""
+    """Binarize a corpus of random words; return the folder of the data.
+
+    ``vocabulary`` is the number of entries of the dictionary.
+    """
     folder.mkdir(exist_ok=True)
     words = [f"w{number}" for number in range(vocabulary - 4)]  # fairseq adds four
     draw = random.Random(1)
