@@ -67,7 +67,10 @@ def locate(data: Path, name: str) -> Location:
 
 
 def rows(path: Path, columns: tuple[str, str], member: str | None = None) -> Iterator[SentencePair]:
-    """Yield the two named columns of every row, in the order of the file, with single spaces."""
+    """Yield the two named columns of every row, in the order of the file, with single spaces.
+
+    ``member`` is the name of the file in a ``.zip``.
+    """
     table = table_rows(path, member)
     heading = [name.strip() for name in next(table, (1, []))[1]]
     for name in columns:

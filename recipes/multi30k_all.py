@@ -78,7 +78,10 @@ def training_row(name: str, models: Path, patience: int) -> Row:
 
 
 def scores(folder: Path, data: Path, test: str, tgt: str) -> list[Row]:
-    """Score the training in ``folder`` on a test set of the recipe's output folder ``data``."""
+    """Score the training in ``folder`` on the test set ``test``: BLEU, chrF, and BLEU on tokens.
+
+    ``data`` is the recipe's output folder.
+    """
     results = score_generated(
         folder / test / "generated.txt",
         data / "reference" / f"{test}.{tgt}",

@@ -61,7 +61,8 @@ def read_model(name: str, folder: Path) -> Model:
 def finished(folder: Path, figure: str) -> dict[str, Path]:
     """Return ``{model: folder}`` for the finished models of a figure, in the order of its table.
 
-    Raise DataError if no model but the float one is finished.
+    ``figure`` is ``scale``, ``output`` or ``table1``. Raise DataError if no model but the float one
+    is finished.
     """
     prefix = "" if figure == "table1" else f"{figure}-"
     folders = {
