@@ -20,7 +20,10 @@ def option(default: Any, help: str) -> Any:
 
 @dataclass
 class TranslationModelConfig(FairseqDataclass):
-    """The options of fairseq's models that all our translation architectures have."""
+    """The options of fairseq's models that all our translation architectures have.
+
+    fairseq's commands refuse a model option that the architecture's configuration does not declare.
+    """
 
     dropout: float = option(0.1, "dropout probability")
     encoder_embed_dim: int = option(256, "encoder embedding dimension")

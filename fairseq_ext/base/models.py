@@ -156,7 +156,10 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def build_model(cls, cfg: TransformerModelConfig, task: FairseqTask) -> TransformerModelBase:
-        """Build the model for a task's dictionaries; raise ConfigError if options do not fit."""
+        """Build the model for a task's dictionaries.
+
+        Raise ConfigError if options exclude each other.
+        """
         options: Any = configuration.with_defaults(cfg, cls.Config, task)
         if options.share_all_embeddings:
             require_shareable(options, task.source_dictionary, task.target_dictionary)

@@ -72,8 +72,8 @@ def keep_sentences(values: Tensor, axis: int, sentences: Tensor) -> Tensor:
 class BeamSearchEncoder:
     """A base for encoders of fairseq whose output the hypotheses of a sentence share.
 
-    Only the output's entry named ``by_row`` has an item for each row (hypothesis) of beam search.
-    All other entries have an item for each sentence.
+    The class attribute ``by_row`` names the only entry of the output that has an item for each row
+    (hypothesis) of beam search. All other entries have an item for each sentence.
     """
 
     by_row = "src_lengths"

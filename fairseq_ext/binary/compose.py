@@ -34,7 +34,8 @@ LAYER_NAMES = {
 def layer_options(cfg: Any, selection: switches.Switches, product: str) -> dict[str, Any]:
     """Return the arguments of :class:`BinaryLinear` for layers that compute ``product``.
 
-    ``cfg`` has the options of binarization. ``product`` is a matrix product, such as ``qkv``.
+    ``cfg`` has the options of binarization, ``selection`` the products to binarize. ``product`` is
+    a matrix product of the model, such as ``qkv``.
 
     Raises:
         ConfigError: a bound is neither a number above 0 nor a word such as ``channel``; or, with

@@ -137,7 +137,8 @@ class BinaryLinear(nn.Linear):
     def set_stage(self, stage: int) -> None:
         """Enter a stage of training: 0 (float), 1 (binary weights) or 2 (binary inputs, too).
 
-        Weights stay float if the layer's ``weights`` is False, inputs if its ``inputs`` is False.
+        In a layer with ``weights=False``, weights always stay float; with ``inputs=False``, inputs
+        do.
         """
         self.stage = stage
         if self.frozen_level is None:
@@ -222,8 +223,9 @@ class FeedForwardOutput(nn.Module):
         linear: the layer with ``W_2`` and ``b_2``.
         dropout: dropout for the normalized ``h``.
         norms: whether to apply both norms; False applies neither.
-        dropout_first: whether dropout precedes binarization, as in the paper's code. A dropped
-            number then becomes ``+B/2`` (``B`` is the bound of :class:`BinaryLinear`), otherwise 0.
+        dropout_first: whether dropout precedes binarization, as in the paper's code. If so, a
+            dropped number becomes ``+B/2`` (``B`` is the bound of :class:`BinaryLinear`); if not,
+            it counts as 0.
     """
 
     def __init__(

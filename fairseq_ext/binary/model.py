@@ -130,7 +130,10 @@ class BmtModel(models.TranslationTransformer):
 
     @classmethod
     def complete(cls, model: "BmtModel", cfg: BmtConfig) -> None:
-        """Replace attentions and feed-forward networks, add the stages, set ε of layer norms."""
+        """Replace attentions and feed-forward networks by binary ones; add the stages of training.
+
+        Also set ε of all layer norms.
+        """
         if not cfg.bmt_scale > 0:
             raise wrong_value("--bmt-scale", "above 0", cfg.bmt_scale)
         layers = Layers(cfg)

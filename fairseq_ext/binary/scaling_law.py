@@ -65,8 +65,9 @@ _TOLERANCE = 1e-6  # for the rank of the scaled Jacobian, and for estimates at a
 class Law:
     """A scaling law with its constants: ``alpha (N̄e / Ne)^p_e (N̄d / Nd)^p_d + L_inf``.
 
-    ``Ne`` and ``Nd`` are the numbers of parameters of encoder and decoder, ``base`` has those of
-    the baseline. ``alpha`` is the part of its loss that larger models reduce, ``L_inf`` the rest.
+    ``Ne`` and ``Nd`` are the numbers of parameters of encoder and decoder. ``base`` has those of
+    the baseline, ``N̄e`` and ``N̄d``. ``alpha`` is the part of the baseline's loss that larger
+    models reduce, ``L_inf`` the rest.
     """
 
     alpha: float

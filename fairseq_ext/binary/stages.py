@@ -32,8 +32,9 @@ NAMES = ("float", "binary weights", "binary weights and activations")
 def parse_stage_updates(text: str, fewest: int = 1) -> list[int]:
     """Parse ``--stage-updates`` into the number of updates in each stage; [] if ``text`` is empty.
 
-    Otherwise it must have one to three numbers from 0 on, not all 0, and at least ``fewest`` (2 for
-    binary weights, 3 for binary activations). Raise ConfigError if it has not.
+    Otherwise ``text`` must list one to three numbers of updates, which may be 0, but not all 0.
+    ``fewest`` is the least allowed number of stages: 2 for binary weights, 3 for binary
+    activations. Raise ConfigError if ``text`` breaks these rules.
     """
     try:
         values = [int(value) for value in text.split(",")] if text else []
@@ -68,12 +69,12 @@ class Stage(nn.Module):
     """A module that keeps all layers of a model in the same stage of training.
 
     fairseq calls ``set_num_updates`` before each batch, and before it loads the state of a
-    checkpoint. The stage in this state then replaces the stage of the updates, and training never
-    goes back to an earlier stage. So a loaded model computes what the saved model computed, even at
-    the boundary of two stages, with ``--reset-optimizer``, and in fine-tuning.
+    checkpoint. The stage in this state then replaces the stage computed from the updates, and
+    training never goes back to an earlier stage. So a loaded model computes what the saved model
+    computed, even at the boundary of two stages, with ``--reset-optimizer``, and in fine-tuning.
 
-    ``layers`` are the binary layers, ``stages`` the result of :func:`parse_stage_updates`. If it is
-    empty, everything is binary from the start.
+    ``layers`` are the binary layers, ``stages`` the result of :func:`parse_stage_updates`. If
+    ``stages`` is empty, everything is binary from the start.
     """
 
     def __init__(self, layers: Iterable[nn.Module], stages: list[int]) -> None:

@@ -217,7 +217,11 @@ def unchanged(path: str | Path) -> Iterator[Bundle]:
 
 
 def require_kind(path: Path) -> None:
-    """Raise ConfigError if a new bundle's path has an unknown ending, such as ``.tar``."""
+    """Raise ConfigError if a new bundle's path has an unknown ending, such as ``.tar``.
+
+    A path without an ending stands for a folder. So do ``m.2`` and ``m.v2``, which end in a
+    version.
+    """
     if not suffix(path) and re.fullmatch(r"\.(?!v?\d+$)\w+", path.suffix):  # m.v2 is a folder
         raise ConfigError(
             f"`--output {path}`: an archive's name must end in {' or '.join(SUFFIXES)}. A folder's "

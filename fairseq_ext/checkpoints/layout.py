@@ -145,7 +145,7 @@ def ties(state: Mapping[str, Any]) -> dict[str, str]:
     """Map the name of each tied tensor to the name of the first tensor that it is tied to.
 
     Tensors are tied if they have the same address, type, shape and strides. The first tensor of a
-    group has no entry. Nor have empty tensors, whose address is always 0.
+    group has no entry. Empty tensors, whose address is always 0, have none either.
     """
     first: dict[tuple[Any, ...], str] = {}
     tied: dict[str, str] = {}

@@ -8,8 +8,9 @@ replace those in the checkpoints. Nothing in the published folder is run, and no
 into it.
 
 Multilingual models have one of three tasks of fairseq. :func:`prepare` replaces these tasks by
-``translation_ext``, so that all other code needs to know only this task. Its options tell the model
-the languages, for example from English to German or Romanian:
+``translation_ext``, so that all other code needs to know only this task. Options of
+``translation_ext`` tell the model the languages. For each task that is replaced, here are these
+options, from English to German or Romanian:
 
 ==================================  ================================================================
 ``translation_multi_simple_epoch``  ``--source-prefix __en__``, ``--target-prefix __de__``; both are

@@ -26,7 +26,11 @@ SPARE_PARAMETERS = 10_000_000  # parameters allowed beyond eight times the file'
 
 
 def require_registered(path: str | Path, args: Any) -> None:
-    """Refuse an old checkpoint if its ``args`` (None in new ones) name a class fairseq lacks."""
+    """Raise CheckpointError if an old checkpoint's ``args`` name something unknown to fairseq.
+
+    This may be an architecture, a task, a criterion or the like. In new checkpoints ``args`` is
+    None, and nothing is refused.
+    """
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY

@@ -433,8 +433,9 @@ def allow_classes() -> None:
 def require_plain(value: Any, file_bytes: int) -> None:
     """Raise CheckpointError if a value is not plain data, contains itself, or is far too large.
 
-    torch's ``weights_only=True`` accepts small files whose content fills the memory: lists that
-    contain each other 2^40 times, or a tensor that repeats one number 10^12 times.
+    torch's ``weights_only=True`` accepts small files whose content fills the memory. Forty lists,
+    each of which contains the next one twice, have 2^40 entries. A tensor that stores one number
+    can claim to have 10^12.
     """
     entries, claimed = 0, 0
     todo: list[tuple[Any, int]] = [(value, 0)]
@@ -531,10 +532,10 @@ def _has_harmless_reference(text: str, settings: Any, sections: dict[int, dict[s
 
 
 def require_numbers(state: Mapping[str, Any]) -> None:
-    """Raise CheckpointError if a value that fairseq uses as a number, unchecked, is no number.
+    """Raise CheckpointError if values that fairseq uses as numbers are not numbers.
 
-    Such values are the position in the data, and the optimizer's learning rate, betas, epsilon
-    and weight decay.
+    These are the position in the data, and the optimizer's learning rate, betas, epsilon and weight
+    decay. fairseq itself does not check them.
     """
     position = layout.position(state)
     for name in ("epoch", "iterations_in_epoch"):

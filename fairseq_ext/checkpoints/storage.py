@@ -1,6 +1,6 @@
 """Read checkpoint files safely and only once, and save them atomically.
 
-A command needs the options of a checkpoint before fairseq loads its weights, and afterwards.
+A command needs the options of a checkpoint before fairseq loads its weights, and again afterwards.
 :func:`peek` reads options and weights, and keeps the weights in memory until :func:`load` takes
 them. The options stay in memory. A file that has changed is read again. Nothing here imports
 fairseq.
