@@ -8,9 +8,9 @@ imports more than argparse and the like.
 ``MODULES`` names the modules that several subcommands share. In such a module, the function
 ``add_NAME`` adds the subcommand NAME.
 
-An architecture keeps its own subcommands in its folder ``commands``. Its own ``__init__.py`` lists
-them in ``COMMANDS``, which has the form of ``GROUPS``, and its pictures for ``plot`` in
-``PICTURES``.
+An architecture keeps its own subcommands in its folder ``commands``. The architecture's
+``__init__.py`` lists them in ``COMMANDS``, which has the form of ``GROUPS``, and its pictures for
+``plot`` in ``PICTURES``.
 """
 
 import argparse
@@ -59,7 +59,10 @@ def all_commands() -> list[Command]:
 
 
 def add_all(parser: Parser, only: str | None = None) -> None:
-    """Add all subcommands, or ``only`` the named one, to a parser, by group in its ``--help``."""
+    """Add all subcommands to a parser, and list them by group in its ``--help``.
+
+    If ``only`` is the name of a subcommand, add this subcommand alone.
+    """
     commands = all_commands()
     commands = [command for command in commands if command.name == only] or commands
     subparsers = parser.add_subparsers(

@@ -89,7 +89,7 @@ def _source(
     """Build a source for the language pair ``pair``, such as ``de-en``.
 
     ``pattern`` is the name of both files; {language} becomes ``de`` or ``en``, and {side} becomes
-    ``src`` or ``ref``.
+    ``src`` or ``ref``. ``archive`` and ``form`` are fields of :class:`Source`.
     """
     src, tgt = pair.split("-")
     files = (pattern.format(side="src", language=src), pattern.format(side="ref", language=tgt))
@@ -103,7 +103,10 @@ def _newstest(year: int, pair: str) -> Source:
 
 
 def _newstest2014(code: str, pair: str) -> Source:
-    """Return the complete test set of WMT 2014; its file names have ``code`` for the languages."""
+    """Return the complete test set of WMT 2014.
+
+    ``code`` is the language pair in the names of its files, such as ``deen`` for ``en-de``.
+    """
     pattern = f"test-full/newstest2014-{code}-{{side}}.{{language}}.sgm"
     return _source("newstest2014", pattern, pair, f"{STATMT}/wmt14/test-full.tgz", "segments")
 
@@ -136,7 +139,10 @@ LOWERCASED_FIRST = {
 
 
 def _multi30k(pattern: str) -> Corpus:
-    """Return Multi30k; the address ``pattern`` has NAME for the split, and {language}."""
+    """Return Multi30k, English to German.
+
+    ``pattern`` is the address of a file, with NAME (the split) and {language} to fill in.
+    """
 
     def source(name: str) -> Source:
         return _source(name, pattern.replace("NAME", name), "en-de")

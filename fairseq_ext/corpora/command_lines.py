@@ -1,4 +1,7 @@
-"""Commands that make corpora, and their options. A module is imported when its command runs."""
+"""Commands that make corpora: their options, and the modules that do the work.
+
+A module is imported only when its command runs.
+"""
 
 import argparse
 import importlib

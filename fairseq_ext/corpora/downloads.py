@@ -167,7 +167,10 @@ def _give_up(url: str, part: Part, error: Exception) -> None:
 
 
 def _attempt(url: str, part: Part) -> None:
-    """Append the bytes that ``part`` still lacks; begin anew if the server sends all of them."""
+    """Append the bytes that ``part`` still lacks; begin anew if the server sends all of them.
+
+    Raise an OSError or HTTPException if the request fails or breaks off.
+    """
     request = urllib.request.Request(url, headers={"User-Agent": "fairseq-ext"})
     start, version = part.size, part.version or ""
     if start and version:

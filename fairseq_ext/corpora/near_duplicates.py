@@ -144,7 +144,11 @@ def mixed(values: np.ndarray) -> np.ndarray:
 
 
 def range_count(lengths: np.ndarray) -> int:
-    """Return the number of ranges for the skeletons of sentences of ``lengths`` ``[N]`` words."""
+    """Return the number of ranges into which the fingerprints are divided.
+
+    A range has at most about :data:`RANGE_SKELETONS` fingerprints. ``lengths`` ``[N]`` has the
+    number of words of each sentence.
+    """
     sizes, counts = np.unique(lengths, return_counts=True)
     skeleton_counts = [left_out_places(size).shape[1] for size in sizes.tolist()]
     return max(1, -(-int(counts @ np.array(skeleton_counts, np.int64)) // RANGE_SKELETONS))

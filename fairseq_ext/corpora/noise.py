@@ -45,7 +45,10 @@ def _with_typing_errors(sentence: str, share: float, draw: random.Random) -> str
 
 
 def _mistype(word: str, draw: random.Random) -> str:
-    """Swap two neighbouring letters of a word, or leave out, double or replace a letter."""
+    """Swap two neighbouring letters of a word, or leave out, double or replace a letter.
+
+    Equal letters are neither swapped nor replaced by each other, so the word always changes.
+    """
     places = [i for i, char in enumerate(word) if char.isalpha()]
     place = draw.choice(places)
     before, letter, after = word[:place], word[place], word[place + 1 :]

@@ -42,7 +42,10 @@ def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipelin
 
 
 def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> None:
-    """Copy each split's files into ``out``, with ``tokenize`` as tokens; write ``text.json``."""
+    """Copy the source and target file of each split into ``out``, and write ``text.json`` there.
+
+    ``tokenize`` turns the copied text into Moses tokens. After an error, no file is written.
+    """
     text_pipeline = chosen_pipeline(folder, src, tgt, tokenize)
     names = [f"{split}.{side}" for split in SPLITS for side in (src, tgt)]
     files.keep_inputs([folder / name for name in names], [out / name for name in names])

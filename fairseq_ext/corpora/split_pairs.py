@@ -198,7 +198,10 @@ class SplitJob:
         return int(target < source)
 
     def hold(self, name: str) -> None:
-        """Choose key sentences for test and valid, and their pairs; refuse too small a corpus."""
+        """Choose key sentences for test and valid, and one pair for each.
+
+        Refuse a corpus with too few distinct key sentences.
+        """
         options, key = self.options, self.key
         held_count = options.valid + options.test
         best = np.empty(0, HELD)
@@ -225,7 +228,10 @@ class SplitJob:
         self._finish(name, best, report)
 
     def hold_groups(self, name: str) -> None:
-        """Draw groups of near-duplicates for test and valid; refuse a corpus with too few pairs."""
+        """Draw groups of near-duplicates for test and valid; refuse a corpus with too few pairs.
+
+        Repeated pairs are left out.
+        """
         options = self.options
         kept = [self.load(name)["kept"] for name in self.clean_names]
         first = [~self._repeated(number, count) for number, count in enumerate(kept)]
@@ -373,7 +379,7 @@ def prepare(
     """Unpack texts into an existing folder, cut them into parts, and return the job to split them.
 
     If several workers share the folder, each file is unpacked by only one of them. The job compares
-    fingerprints in ranges of about ``range_size``.
+    fingerprints in ranges of about ``range_size`` fingerprints each.
     """
     packed = {
         pair_texts.unpacked_name(number, place): (text, place)
@@ -504,7 +510,10 @@ def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
 
 
 def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str]) -> None:
-    """Warn if the first of the rows ``top`` looks like a header, or a column not like sentences."""
+    """Warn if a text's first line looks like a header, or a column does not look like sentences.
+
+    ``top`` has the first rows of the text, each as a list of cells.
+    """
     columns = [[row[number - 1] for row in top if len(row) >= number] for number in text.columns]
     firsts = [plain(column[0]).lower() for column in columns if column]
     is_header = bool({*firsts} & {*HEADER_WORDS, *map(str.lower, languages)})

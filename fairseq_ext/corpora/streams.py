@@ -65,7 +65,10 @@ def _text(line: bytes) -> str | None:
 
 
 def _tagged(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the lines of an IWSLT training file, without tags and the lines about each talk."""
+    """Yield the lines of an IWSLT training file, without each talk's address, number and keywords.
+
+    Titles and descriptions of talks stay, without their tags.
+    """
     for line in lines:
         if not any(tag in line for tag in ABOUT_THE_TALK):
             yield SPOKEN_TOO.sub(b"", line)

@@ -61,8 +61,8 @@ def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
 
     Complete groups of near-duplicates (:mod:`~fairseq_ext.corpora.near_duplicates`) are held out,
     so no training sentence is a near-duplicate of a held-out sentence. ``sizes`` has the numbers of
-    held-out pairs for ``valid`` and ``test``; more than there are is refused. The other held-out
-    pairs are in no split.
+    pairs for ``valid`` and ``test``. A size is refused if fewer pairs are held out for its split.
+    The other held-out pairs are in no split.
     """
     pairs = read_pairs()
     held_out = json.loads(HELD_OUT.read_text(encoding="utf-8"))

@@ -161,9 +161,10 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
 
 def read_header(index: Path) -> tuple[int, str] | None:
-    """Return the number of sentences and the tokens' numpy type, or None if not ``mmap``.
+    """Return the number of sentences and the tokens' numpy type.
 
-    Raise :class:`DataError` if the file is damaged, or is no index.
+    Return None if the layout is not ``mmap``. Raise :class:`DataError` if the file is damaged, or
+    is no index.
     """
     layout = np.dtype(HEADER)
     with index.open("rb") as file:

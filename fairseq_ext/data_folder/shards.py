@@ -51,7 +51,10 @@ class Shards:
         return [self.out / f"{number:03d}" for number in range(self.count)]
 
     def job(self) -> dict[str, object]:
-        """Check the inputs and settings; return a record of them for the manifest of the folder."""
+        """Check the inputs and settings; return a record of them for the manifest of the folder.
+
+        The record has ``inputs`` (names and checksums of the files), ``shards`` and ``flags``.
+        """
         if not 1 <= self.count <= MOST:
             raise wrong_value("--shards", f"from 1 to {MOST}", self.count)
         for flag in self.flags:

@@ -20,7 +20,10 @@ UNFINISHED = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "ini
 
 
 def tmx(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Yield the first texts in the two languages of each TMX unit; refuse a file without any."""
+    """Yield the units of a TMX file that have both languages; refuse a file without such units.
+
+    If a unit has several texts in a language, the first is taken.
+    """
     languages: dict[str, None] = {}
     pairs = 0
     for _, unit in elements(paths[0], "tu"):
