@@ -142,7 +142,10 @@ class EngineTranslator:
         return [*([BEGIN] if model.begins else []), *before, *tokens, END, *after]
 
     def _rules(self, search: Search) -> Rules:
-        """Convert search options to the engine's; ConfigError for fp16, or too large a beam."""
+        """Convert the options of a search into those of the engine.
+
+        Raise ConfigError for half precision, or a beam too large for the target dictionary.
+        """
         if search.fp16:
             raise ConfigError("`--fp16` does not go with a model for the engine.")
         names = ("beam", "max_len_a", "max_len_b", "attention", "sampling", "seed")

@@ -33,7 +33,7 @@ def read_energy() -> dict[Path, int]:
 
 
 def energy_since(before: dict[Path, int]) -> float | None:
-    """Return the joules used since :func:`read_energy` gave ``before``; None for {}."""
+    """Return the joules used since :func:`read_energy` gave ``before``; None if that is empty."""
     spent = 0
     for package, counter in read_energy().items():
         wrap = int((package / "max_energy_range_uj").read_text())  # here the counter returns to 0

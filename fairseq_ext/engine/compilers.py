@@ -192,7 +192,10 @@ def joined(layers: list[Any], x: Columns, program: Writer) -> list[Columns]:
 
 
 def norm(layer: Any, x: Columns, program: Writer, groups: int = 1) -> Columns:
-    """Compile the layer norm ``layer`` (None: none) of each of ``groups`` equal parts of a row."""
+    """Compile a layer norm of each of ``groups`` equal parts of a row.
+
+    If ``layer`` is None or ``nn.Identity``, return ``x``.
+    """
     if layer is None or isinstance(layer, nn.Identity):
         return x
     gain, bias = program.parameters(layer)
@@ -390,7 +393,10 @@ def compile_lstm(model: LSTMModel, program: Writer) -> None:
 
 
 def lstm_encoder(encoder: LSTMEncoder, program: Writer) -> Encoded:
-    """Compile the encoder of an LSTM; return its output, and each layer's last state and cell."""
+    """Compile the encoder of an LSTM; return its output, and each layer's last state and cell.
+
+    The output has a row for each source token. States and cells have a row for each sentence.
+    """
     require(type(encoder.lstm) is nn.LSTM, f"{type(encoder.lstm).__name__} in an encoder")
     x = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
     width, sides = encoder.hidden_size, ("", "_reverse")[: 1 + encoder.bidirectional]

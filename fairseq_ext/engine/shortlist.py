@@ -55,7 +55,11 @@ class Shortlist:
             )
 
     def of(self, sentence: Sequence[int], extra: Sequence[int]) -> np.ndarray:
-        """Return the target ids allowed for ``sentence``, and ``extra`` ones: int32, ascending."""
+        """Return the ids of the target tokens that a translation of ``sentence`` may have.
+
+        They are the tokens that the shortlist allows, and those in ``extra``: in int32, ascending,
+        each once.
+        """
         lists = (self.lists[token] for token in set(sentence) if token < len(self.lists))
         tokens = np.concatenate([self.frequent, extra, *lists], dtype=np.int32, casting="unsafe")
         listed = np.zeros(tokens.max(initial=-1) + 1, bool)

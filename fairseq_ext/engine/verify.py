@@ -223,7 +223,10 @@ class _Verifier:
         _require(fits, "its weight has the wrong size or kind")
 
     def plain(self, number: int, rows: int, columns: int = 1) -> np.ndarray:
-        """Return plain weight ``number``, which must be ``[rows or more, columns]``."""
+        """Return the array of weight ``number``; check that it is plain and large enough.
+
+        It must have exactly ``columns`` columns, and at least ``rows`` rows.
+        """
         weight = self.weight(number)
         fits = weight.kind == PLAIN and weight.inputs == columns and weight.outputs >= rows
         _require(fits, "its vector or table has the wrong size or kind")

@@ -35,7 +35,8 @@ class Packed(NamedTuple):
     PLAIN, SIGNS, BITS8 or TERNARY.
 
     ``scales`` has a factor for each output. In int8 it is the unit of the whole numbers, in BITS8
-    and TERNARY the level of the signs, and in SIGNS twice the level, which the C code halves.
+    and TERNARY the level of the signs, and in SIGNS twice the level, which the C code halves. Other
+    kinds have no factors.
     """
 
     kind: int

@@ -154,7 +154,10 @@ def _candidate_count(generator: SequenceGenerator) -> int:
 
 
 def rules_of(generator: SequenceGenerator) -> Rules:
-    """Convert a generator's search options to the engine's; draw a seed for sampling by torch."""
+    """Convert a generator's search options to the engine's.
+
+    For sampling, draw the engine's seed with torch's random numbers.
+    """
     search, blocker = generator.search, generator.repeat_ngram_blocker
     draws: dict[str, Any] = {}
     if isinstance(search, Sampling):

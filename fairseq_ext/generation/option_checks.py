@@ -78,7 +78,10 @@ def no_alignment(model: Any) -> str:
 
 
 def check_sampling(epsilon: float, generation: Any) -> None:
-    """Raise ConfigError if ``--epsilon-sampling epsilon`` does not suit the other options."""
+    """Raise ConfigError if ``--epsilon-sampling epsilon`` does not suit other options.
+
+    ``generation`` has the other options of generation, by their names in fairseq.
+    """
     if not 0 <= epsilon < 1:
         raise wrong_value("--epsilon-sampling", "at least 0 and less than 1", epsilon)
     if epsilon and not getattr(generation, "sampling", False):
@@ -93,7 +96,7 @@ def check_sampling(epsilon: float, generation: Any) -> None:
 
 
 def check_gnmt_lenpen(alpha: float, generation: Any) -> None:
-    """Raise ConfigError if ``--gnmt-lenpen alpha`` does not suit the other options."""
+    """Raise ConfigError if ``--gnmt-lenpen alpha`` does not suit other ``generation`` options."""
     if not 0 <= alpha <= STEEPEST:
         raise ConfigError(
             f"`--gnmt-lenpen` must be a number from 0 to {STEEPEST}, but is {alpha} instead; 0 "

@@ -283,7 +283,8 @@ class Frame:
         """Return the rows of ``place`` that a convolution reads for each row of its result.
 
         The result is ``[B, S, taps, width]`` in the encoder, ``[B, W, taps, width]`` in the
-        decoder. Rows outside the sentence are 0. The decoder keeps past rows in cache ``cache``.
+        decoder. Rows outside the sentence are 0. The decoder keeps past rows in the cache with the
+        number ``cache``.
         """
         x = self.read(place)
         if not self.state:
