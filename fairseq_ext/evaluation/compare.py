@@ -290,7 +290,10 @@ def compare(
         signatures[label] = f"{metric.signature}|bs:{samples}|seed:{seed}"
 
     def sample(line: int, scores: Mapping[str, str]) -> Sample:
-        """Return a sample of the test set; the ``scores`` are shown after the systems' names."""
+        """Return line ``line`` (from 0) of the test set as a sample.
+
+        ``scores`` has, for each system to show, a text to put after its name, such as its score.
+        """
         translations = {f"{name}{score}": texts[name][0][line] for name, score in scores.items()}
         return Sample(line + 1, sources[line] if sources else None, references[line], translations)
 

@@ -175,7 +175,10 @@ def rows(result: Result) -> list[list[str]]:
 
 
 def numbers(result: Result) -> list[list[Any]]:
-    """Return the main table like :func:`rows`, but with unrounded numbers, and None for missing."""
+    """Return the main table like :func:`rows`, but with unrounded numbers.
+
+    A missing number is None.
+    """
     table = []
     for row in result.systems:
         cells: dict[str, Any] = {"system": row.name, "runs": row.scores["BLEU"].runs}

@@ -189,7 +189,10 @@ def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
 
 
 def _data(curves: Curves, names: Iterable[str]) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """Return a run's curves for JSON: ``{split: {metric: [(update, value), …]}}`` for ``names``."""
+    """Return a run's curves for JSON: ``{split: {metric: [(update, value), …]}}``.
+
+    ``names`` are the metrics in the picture.
+    """
     return {
         split: {metric: sorted(metrics[metric].items()) for metric in names if metric in metrics}
         for split, metrics in asdict(curves).items()

@@ -344,8 +344,8 @@ def plain_lines(path: str | Path) -> list[str]:
 def read_sources(path: str | Path | None, expected: int) -> list[str]:
     """Read the source text for a neural metric.
 
-    Raise DataError if ``path`` is None, or the text has subword pieces or not the ``expected``
-    number of lines.
+    Raise DataError if ``path`` is None, if the text has subword pieces, or if it does not have the
+    ``expected`` number of lines.
     """
     if path is None:
         raise DataError(f"A neural metric uses the source too. {SOURCE_CURE}")
@@ -416,7 +416,8 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
     there. For the JSON of ``score``, it must be None.
 
     Raises:
-        ConfigError: ``system`` is not one of the systems, or is missing or set against these rules.
+        ConfigError: ``system`` is not in the comparison, is None though there are several systems,
+            or is set for the JSON of ``score``.
         DataError: neither command wrote the file.
     """
     content = read_json(path)

@@ -31,7 +31,10 @@ DISTRIBUTION = "unbabel-comet"
 
 
 def checkpoint_of(model: str, comet: Any) -> tuple[Path, str]:
-    """Return a COMET model's file of weights, downloaded if needed, and the model's name."""
+    """Return a COMET model's file of weights, downloaded if needed, and the model's name.
+
+    ``model`` is a path, or a name that the module ``comet`` can download.
+    """
     path = Path(model)
     if path.is_dir():
         path = path / "checkpoints" / "model.ckpt"
