@@ -113,7 +113,8 @@ class AttentiveGRU(nn.Module):
     def forward(self, embedded: Tensor, hidden: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         """Run all decoding steps on embedded target words ``[T, B, E]`` (teacher forcing).
 
-        ``hidden`` is ``s_0`` ``[B, H]``. Return features ``[T, B, O]``, and weights ``[T, B, S]``.
+        ``hidden`` is ``s_0`` ``[B, H]``. Return features ``[T, B, O]`` and attention weights
+        ``[T, B, S]``.
         """
         if not self.input_feeding:
             return self._parallel(embedded, hidden, source)

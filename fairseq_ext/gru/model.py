@@ -58,7 +58,10 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: GRUAttentionConfig, task: FairseqTask) -> "GRUAttentionModel":
-        """Build the model for a task's dictionaries; ConfigError if options exclude each other."""
+        """Build the model for a task's dictionaries.
+
+        Raise ConfigError if options exclude each other.
+        """
         cfg = configuration.with_defaults(cfg, GRUAttentionConfig, task)
         source, target = task.source_dictionary, task.target_dictionary
         of_source = of_target = models.build_embedding(source, cfg.encoder_embed_dim)

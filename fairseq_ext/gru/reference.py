@@ -33,7 +33,10 @@ def gru(p: Parameters, x: Tensor, s: Tensor, layer: str = "gru.{}_l0") -> Tensor
 
 
 def score(p: Parameters, s: Tensor, h: Tensor) -> Tensor:
-    """Score a state ``[H]`` and an annotation ``[C]``; the parameters ``p`` tell the kind (3.2)."""
+    """Score a state ``[H]`` and an annotation ``[C]`` (3.2).
+
+    The names of the parameters ``p`` tell the kind of attention.
+    """
     if "attention.score.weight" in p:  # v^T tanh(W [s; h] + b) + b_v, of Bahdanau et al. (2015)
         joined = torch.cat([s, h])
         hidden = torch.tanh(p["attention.hidden.weight"] @ joined + p["attention.hidden.bias"])

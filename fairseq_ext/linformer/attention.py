@@ -215,7 +215,10 @@ class LengthProjection(nn.Module):
             self.weight[:, token % self.slots, token] = 1 / lap.to(self.weight.dtype)
 
     def forward(self, length: int) -> Tensor:
-        """Return the first ``length`` columns of E and F, ``[M, K, length]``; DataError above N."""
+        """Return the first ``length`` columns of E and F, ``[M, K, length]``.
+
+        Raise DataError if ``length`` is above ``N``.
+        """
         if length > self.max_len:
             raise DataError(
                 f"a source of {length} tokens is longer than `--linformer-max-len` "

@@ -85,7 +85,10 @@ class TransformerClassifier(FairseqEncoderModel):
     def register_classification_head(
         self, name: str, num_classes: int, inner_dim: int | None = None, **unused: Any
     ) -> None:
-        """Add or replace a head; ``inner_dim`` is its hidden size (None: the embedding size)."""
+        """Add a classification head, or replace the head ``name``.
+
+        ``inner_dim`` is the size of the head's hidden layer; None for the encoder's embedding size.
+        """
         size = self.cfg.encoder_embed_dim
         self.classification_heads[name] = RobertaClassificationHead(
             input_dim=size,

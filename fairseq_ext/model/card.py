@@ -55,7 +55,10 @@ class Card:
 
     @classmethod
     def read(cls, text: str) -> "Card":
-        """Parse a model card; of a foreign card, take all text after the YAML as ``about``."""
+        """Parse a model card.
+
+        If :meth:`render` did not write the card, ``about`` is all text after the card's YAML.
+        """
         licence, body = _LICENCE.search(text), _BODY.search(text)
         about = body[1] if body else text.rpartition("\n---\n")[2].strip()
         return cls(about, licence[1] if licence else cls.licence, body[2] if body else "")
@@ -63,7 +66,7 @@ class Card:
     def with_format_note(self, numbers: str) -> "Card":
         """Add a note that the scores were measured with weights in the format ``numbers``.
 
-        Return the same card if it has no scores, or has such a note.
+        A card without scores, or with such a note, stays unchanged.
         """
         if not self.table or _MEASURED in self.table:
             return self

@@ -31,7 +31,8 @@ Past = dict[str, Tensor]
 def extend(past: Past, name: str, newest: Tensor) -> Tensor:
     """Append the newest position ``[rows, 1, …]`` to ``past[name]``; return the extended tensor.
 
-    ``past`` keeps the earlier positions in incremental decoding. At first, it has no ``name``.
+    ``past`` keeps the earlier positions in incremental decoding. At the first position, it has no
+    entry ``name``.
     """
     past[name] = torch.cat([past[name], newest], dim=1) if name in past else newest
     return past[name]
@@ -189,7 +190,10 @@ class DynamicConvolution(nn.Module):
         return torch.softmax(self.gate, 0, dtype=torch.promote_types(self.gate.dtype, torch.float))
 
     def forward(self, values: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Convolve values ``[T, B, C]``; those on pads (mask true, ``[B, T]``) count as 0."""
+        """Convolve values ``[T, B, C]``; return ``[T, B, C]``.
+
+        Values count as 0 where ``padding_mask`` ``[B, T]`` is true (on pads).
+        """
         length, batch, dim = values.shape
         weights = self.kernels(values).flatten(1, 2).transpose(0, 1)  # [N, T, K]
         if padding_mask is not None:
