@@ -85,12 +85,15 @@ class Patch:
 
     @property
     def kind(self) -> str:
-        """The folder of its functions in the singular: ``repair``, ``security``, ``feature`` …"""
+        """``repair``, ``security``, ``feature`` or ``check``, by the folder of its functions."""
         return self.layers[0].wrapper.__module__.split(".")[2].removesuffix("s")
 
 
 def patches_of(module: ModuleType) -> list[Patch]:
-    """List the patches of a module, built from its decorated functions and their docstrings."""
+    """List the patches of a module, built from its decorated functions.
+
+    The last paragraph of the docstring of a patch's first function is the reason (``Problem: …``).
+    """
     parts: dict[str, list[Layer]] = {}
     for value in vars(module).values():
         if isinstance(value, Layer):

@@ -209,7 +209,10 @@ def _error(parser: ArgumentParser, message: str) -> NoReturn:
 
 @around("fairseq.dataclass.utils:compose", patch="command lines")
 def _compose(original: Callable, *arguments: Any, overrides: list[str], **options: Any) -> Any:
-    """Compose fairseq's configuration; raise ConfigError for a missing option or a wrong type."""
+    """Compose fairseq's configuration; raise ConfigError for a missing option or a wrong type.
+
+    ``overrides`` are the options as Hydra writes them, such as ``dataset.max_tokens=4000``.
+    """
     from hydra.errors import ConfigCompositionException
 
     try:

@@ -132,7 +132,10 @@ def _trainer_load_checkpoint(
 
 
 def _require_scheduler(cfg: Any, filename: str) -> None:
-    """Raise ConfigError if the run that saved ``filename`` had another ``--lr-scheduler``."""
+    """Raise ConfigError if the run that saved ``filename`` had another ``--lr-scheduler``.
+
+    fairseq would load the old scheduler's state into the new scheduler.
+    """
     if not storage.is_checkpoint(filename):
         return
     state = storage.peek(filename)

@@ -227,6 +227,9 @@ def _end(cfg: Any, number: signal.Signals) -> NoReturn:
 
 
 def last_checkpoint(checkpoint: Any) -> Path | None:
-    """Return the last checkpoint of a run with the options ``cfg.checkpoint``, or None."""
+    """Return the path of ``checkpoint_last.pt``, or None if there is no such file.
+
+    ``checkpoint`` is ``cfg.checkpoint``.
+    """
     last = Path(checkpoint.save_dir, f"checkpoint_last{checkpoint.checkpoint_suffix}.pt")
     return last if last.is_file() else None

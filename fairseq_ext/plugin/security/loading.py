@@ -41,6 +41,8 @@ BEFORE_BUILDING = "checkpoints are checked before models are built"  # a patch
 def _without_eval(original: Callable, self: Any, module: ModuleType) -> None:
     """Import a module of fairseq with an ``eval`` that reads only literals.
 
+    If the module is a command, apply the patches to it after the import.
+
     Problem: fairseq calls eval() on strings of saved configurations, so that a checkpoint of plain
     data can run any command.
     """
