@@ -115,7 +115,10 @@ class Service:
         return JSONResponse(await self._in_text_thread(1, lambda: self._pairs.detect(text)))
 
     async def _fields(self, request: Request) -> dict[str, Any]:
-        """Read a request's fields; refuse a full queue, a faulty body or a wrong API key."""
+        """Read a request's fields.
+
+        Refuse the request if the queue is full, or its body or API key is wrong.
+        """
         with self._reservation(1, {**WAIT, **requests.CLOSE}):  # before there is a body in memory
             body = await requests.read_body(request, self._limits)
             fields = await requests.parse_fields(request, body)

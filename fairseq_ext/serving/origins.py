@@ -23,7 +23,8 @@ class OriginFilter:
       ``https://example.org``. This stops all other foreign pages.
 
     If ``names`` or ``origins`` contains ``*``, the header may be anything. The message of a refusal
-    names ``name_option`` or ``origin_option`` (or nothing, if it is empty) as the remedy.
+    names the command's option that allows the request: ``name_option`` for a ``Host``,
+    ``origin_option`` (unless it is empty) for an ``Origin``.
     """
 
     def __init__(

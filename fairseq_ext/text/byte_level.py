@@ -47,7 +47,10 @@ class ByteBPE:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(lines))]
 
     def decode(self, symbols: Iterable[str]) -> str:
-        """Turn the decimal ids of pieces into text; skip other symbols, such as ``<unk>``."""
+        """Turn the decimal ids of pieces into text; skip other symbols, such as ``<unk>``.
+
+        Each run of white space in the text becomes a single space.
+        """
         ids = [int(symbol) for symbol in symbols if symbol.isdecimal() and len(symbol) < 10]
         text = self._tokenizer.decode([id_ for id_ in ids if id_ in self._known])
         return one_spaced(text)  # a model may generate a line feed

@@ -53,7 +53,7 @@ def check_text(
     Lines end in ``\n`` or ``\r\n``; the last end may be missing. ``empty_lines`` allows lines
     without words, which fairseq keeps as empty sentences. ``controls`` allows words that fairseq
     reads as the beginning, the end or the padding of a sentence. Lines of more than ``max_tokens``
-    words are refused; None allows any length.
+    words are refused; None allows any length. Raise DataError if the file or a line is faulty.
     """
     path = require_file(path, "text file")
     _require_plain_text(path)
@@ -151,7 +151,10 @@ def _text(path: str | Path, kind: str = "file of merges") -> str:
 
 
 def _rows(text: str, row: str, path: str | Path, form: str) -> list[tuple[str, str]]:
-    """Return the two groups of the regex ``row`` in each line of a text; refuse other lines."""
+    """Return the two groups of the regex ``row`` in each line of a text.
+
+    Raise DataError, with a message that ends in ``is not {form}``, if a line does not match.
+    """
     rows = re.findall(rf"^{row}\r?$", text, re.MULTILINE)
     written = text.removesuffix("\n").split("\n") if text else []
     if len(rows) < len(written):

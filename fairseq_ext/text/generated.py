@@ -138,7 +138,10 @@ def check_reference(
 
 
 def _are_tokens(lines: Iterable[str]) -> bool | None:
-    """Guess whether lines are tokens, from the spaces before full stops; None if there are few."""
+    """Guess whether lines are tokens, from the spaces before their final full stops.
+
+    Return None if few lines end in a full stop.
+    """
     ends = [line for line in lines if line.endswith(".")]
     if len(ends) < _FULL_STOPS:
         return None

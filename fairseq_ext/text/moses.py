@@ -292,7 +292,7 @@ def _is_elided(word: str, following: str) -> bool:
 
 
 def _is_dashed(word: str, following: list[str]) -> bool:
-    """Return whether ``following`` is a dash and an end of a Czech word: ``e``, ``-``, ``mail``."""
+    """Return whether a dash, ``following[0]``, joins a Czech word to the next, as in ``e-mail``."""
     if len(following) < 2 or following[0] not in ("-", "–"):
         return False
     ending = bool(re.fullmatch("li|mail.*", following[1], re.IGNORECASE))

@@ -242,7 +242,10 @@ def find(folders: Iterable[str | Path]) -> Pipeline | None:
 
 
 def find_towards(folders: Iterable[str | Path], src: str, tgt: str) -> Pipeline | None:
-    """Load the pipeline of :func:`find` for ``src`` → ``tgt``; None if there is none for them."""
+    """Load the pipeline that :func:`find` loads, but for the direction ``src`` → ``tgt``.
+
+    Return None if no folder has a ``text.json``, or the pipeline is for other languages.
+    """
     saved = find(folders)
     return saved and saved.towards(src, tgt)
 

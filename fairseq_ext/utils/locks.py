@@ -2,8 +2,8 @@
 
 Processes use ``flock``. The kernel releases these locks when a process ends in any way, so a killed
 process never blocks the next one. An NFS server does so too, but keeps the locks of a crashed
-machine for up to 90 seconds. On a file system without locks there is no substitute: a lock that is
-the mere existence of a file would outlive a killed process.
+machine for up to 90 seconds (on Linux). On a file system without locks there is no substitute: a
+lock that is the mere existence of a file would outlive a killed process.
 """
 
 import contextlib

@@ -33,7 +33,10 @@ class SharedFolder:
     head: Mapping[str, Any]  # the first entries of the manifest: `format` and its `version`
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
-        """Return whether this job has begun; raise DataError if the folder has other files."""
+        """Return whether a worker has begun this job in the folder.
+
+        Raise DataError if the folder has another job, or other files.
+        """
         manifest = self.path / MANIFEST
         if not manifest.exists():
             if any(self.path.glob("[!.]*")):
