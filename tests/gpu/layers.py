@@ -1,19 +1,17 @@
 """Step 3: Linformer's encoder at several lengths n."""
 
-import sys
 from argparse import Namespace
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
+from peers import Side, Size, linformer, source_batch, transformer
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fairseq_ext import register
 from tests.gpu.results import Results, arguments, time_in_turn
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 VOCABULARY, SLOTS = 1000, (32, 256)
 
 
@@ -43,8 +41,6 @@ def on_backend(run: Callable[[], None], backend: SDPBackend) -> Callable[[], Non
 
 def encoders_of(options: Namespace, n: int) -> dict[str, nn.Module]:
     """Encoders of all kinds with the same weights, in bf16."""
-    from peers import Side, Size, linformer, transformer
-
     layers, width, heads = (1, 32, 2) if options.tiny else (6, 512, 8)
     size = Size(width, 4 * width, heads, layers, 1, VOCABULARY)
     where = {"positions": n, "device": options.device, "dtype": torch.bfloat16}
@@ -61,8 +57,6 @@ def encode(
     options: Namespace, encoders: dict[str, nn.Module], n: int, backward: bool
 ) -> dict[str, Any]:
     """Time per pass of each encoder at one length; the number of tokens is constant."""
-    from peers import source_batch
-
     total = 256 if options.tiny else 32_768
     tokens = source_batch(max(1, total // n), n, VOCABULARY).to(options.device)
     runs = {name: run_of(encoder, tokens, backward=backward) for name, encoder in encoders.items()}

@@ -8,19 +8,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from peers import Size
+
 from tests.gpu.results import ERROR_LENGTH
-from tests.support.harness import USER_DIR
+from tests.support.harness import USER_DIR, write_lines
 
 GRU = "--arch gru_attention --encoder-embed-dim {0} --decoder-embed-dim {0} "
-GRU += "--encoder-hidden-size {0} --decoder-hidden-size {0}"
+GRU += "--encoder-hidden-size {0} --decoder-hidden-size {0} --share-all-embeddings"
 
 
 def write_text(folder: Path, *, sentences: int, vocabulary: int, mean: float) -> None:
-    """Write ``{train,valid,test}.{src,tgt}``; a target is its source with other words."""
+    """Write ``{train,valid,test}.{src,tgt}``; a target is its source in reverse order."""
     draw = random.Random(1)
     words = [f"w{number}" for number in range(vocabulary - 4)]  # fairseq adds four
     weights = [1 / (rank + 10) for rank in range(len(words))]
-    folder.mkdir(parents=True, exist_ok=True)
     for split, count in {"train": sentences, "valid": 64, "test": 64}.items():
         lines = []
         for _ in range(count):
@@ -28,9 +29,8 @@ def write_text(folder: Path, *, sentences: int, vocabulary: int, mean: float) ->
             lines.append(draw.choices(words, weights, k=length))
         if split == "train":
             lines += [words[start : start + 25] for start in range(0, len(words), 25)]
-        for side in ("src", "tgt"):
-            text = (" ".join(line if side == "src" else line[::-1]) for line in lines)
-            (folder / f"{split}.{side}").write_text("\n".join(text) + "\n")
+        write_lines(folder / f"{split}.src", [" ".join(line) for line in lines])
+        write_lines(folder / f"{split}.tgt", [" ".join(line[::-1]) for line in lines])
 
 
 def binarize(folder: Path, *, sentences: int, vocabulary: int, mean: float = 22) -> Path:
@@ -93,31 +93,19 @@ def log_lines(output: str, tag: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-def sized(arch: str, *, layers: int, width: int, inner: int, heads: int) -> list[str]:
-    """Flags of a model with the shape of a Transformer."""
-    flags = ["--arch", arch]
-    for side in ("encoder", "decoder"):
-        flags += [f"--{side}-layers", str(layers), f"--{side}-embed-dim", str(width)]
-        flags += [f"--{side}-ffn-embed-dim", str(inner), f"--{side}-attention-heads", str(heads)]
-    return flags
-
-
 def base(tiny: bool) -> dict[str, list[str]]:
     """Models 512 wide with six layers on both sides, and a GRU of 512."""
-    shape = {"layers": 6, "width": 512, "inner": 2048, "heads": 8}
-    if tiny:
-        shape = {"layers": 1, "width": 32, "inner": 48, "heads": 2}
-    small = {**shape, "inner": shape["inner"] // 2, "heads": shape["heads"] // 2}
-    models = {
-        "transformer": sized("transformer", **small),
-        "transformer-base": sized("transformer", **shape),
-        "gru": GRU.format(32 if tiny else 512).split(),
-        "linformer": [*sized("linformer", **small), "--linformer-k", "32"],
-        "muse": sized("muse_base", **{**shape, "inner": shape["inner"] // 2}),
-        "muse-simple-fused": [
-            *sized("muse_base", **{**shape, "inner": shape["inner"] // 2}),
-            *("--muse-kernels", "none", "--muse-fused"),
-        ],
-        "bmt-1": sized("bmt", **small),
+    width, inner, heads, layers = (32, 48, 2, 1) if tiny else (512, 2048, 8, 6)
+    full = Size(width, inner, heads, layers, layers).flags()
+    narrow = Size(width, inner // 2, heads, layers, layers).flags()
+    small = Size(width, inner // 2, heads // 2, layers, layers).flags()
+    muse = ["--arch", "muse_base", *narrow]
+    return {
+        "transformer": ["--arch", "transformer", *small],
+        "transformer-base": ["--arch", "transformer", *full],
+        "gru": GRU.format(width).split(),
+        "linformer": ["--arch", "linformer", *small, "--linformer-k", "32"],
+        "muse": muse,
+        "muse-simple-fused": [*muse, "--muse-kernels", "none", "--muse-fused"],
+        "bmt-1": ["--arch", "bmt", *small],
     }
-    return {name: [*flags, "--share-all-embeddings"] for name, flags in models.items()}
