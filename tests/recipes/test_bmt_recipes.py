@@ -1,4 +1,4 @@
-"""The BMT paper's recipes: corpus, settings, ablations, scaling law, and whole runs."""
+"""The BMT paper's recipes: settings, ablations, scaling law, and whole runs."""
 
 import json
 import math
@@ -10,50 +10,16 @@ from pathlib import Path
 import ablations
 import pytest
 import scaling_losses
-import smoke_archives
 
 from fairseq_ext.binary.scaling_law import read_table
 from fairseq_ext.binary.switches import PRESETS
 from fairseq_ext.utils.errors import ConfigError
-from tests.recipes.test_corpora import complete, prepare, read, talk
-from tests.support.harness import fairseq, names, run, write_lines, write_sides
+from tests.support.harness import fairseq, run, write_lines, write_sides
 from tests.support.models import build
-from tests.support.moses_scripts import ScriptTokenizer
 from tests.support.recipes import RECIPES, bash, dry_run, settings, trainings, value
 
 WMT, ABLATIONS = RECIPES / "bmt" / "wmt17_de_en.sh", RECIPES / "bmt" / "ablations.sh"
 TABLE1 = RECIPES / "bmt" / "table1.sh"
-
-
-def test_corpus_drops_only_what_is_empty_or_too_long(tmp_path: Path) -> None:
-    """Compare every pair of the prepared corpus with the Moses tokenizer's output."""
-    sides, pairs, out = ("de", "en"), tmp_path / "pairs", tmp_path / "out"
-    for split, size in (("train", 200), ("valid", 11), ("test", 12)):
-        texts = talk(size, size) if split == "train" else complete(talk(size, size))
-        if split == "train":
-            texts = [[*lines, " ".join(["Wort"] * 300), "kurz"] for lines in texts]
-        for side, lines in zip(sides, texts, strict=True):
-            write_lines(pairs / f"{split}.{side}", lines)
-    smoke_archives.write_archives("wmt17_de_en", pairs, tmp_path / "mirror")
-    parts = ("commoncrawl", "europarl-v7", "nc-v12")
-    training = [f"training-parallel-{part}.tgz" for part in parts]
-    assert names(tmp_path / "mirror") == ["dev.tgz", "test-full.tgz", *training]
-    done = prepare("wmt17_de_en", out, "--mirror", tmp_path / "mirror", "--any-counts")
-    assert "--joined-dictionary --nwordssrc 32000 --nwordstgt 32000 --trainpref" in done.stdout
-
-    moses = [ScriptTokenizer(side) for side in sides]
-    expected = []
-    for first in range(3):
-        for pair in read(pairs, "train", sides)[first::3]:
-            sides_of_pair = zip(moses, pair, strict=True)
-            tokens = tuple(m.tokenize(text, return_str=True) for m, text in sides_of_pair)
-            expected += [tokens] if all(tokens) else []
-    assert read(out / "text", "train", sides) == expected
-    pieces = read(out / "bpe", "train", sides)
-    short = [pair for pair in expected if len(pair[0].split()) < 300]
-    assert [tuple(s.replace("@@ ", "") for s in pair) for pair in pieces] == short
-    assert len(short) == len(expected) - 1
-    assert [len(read(out / "text", split, sides)) for split in ("valid", "test")] == [11, 12]
 
 
 def test_dry_run_has_the_papers_settings(tmp_path: Path) -> None:

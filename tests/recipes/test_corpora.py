@@ -10,23 +10,15 @@ import socket
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import regex
 
-from fairseq_ext.corpora import downloads, official
-from tests.support.harness import (
-    BIN,
-    error_line,
-    names,
-    read_lines,
-    run,
-    wait_for,
-    write_lines,
-)
-from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
+from fairseq_ext.corpora import SPLITS, downloads, official
+from tests.support.harness import error_line, names, read_lines, run, start, wait_for, write_lines
+from tests.support.moses_scripts import normalized, tokenized
 from tests.support.troubled_server import Server, member, serving, sha256, tgz
 
 import smoke_archives  # isort: skip
@@ -79,37 +71,42 @@ def expected_iwslt14(
     train: list[list[str]], tests: list[list[list[str]]]
 ) -> dict[str, list[tuple[str, str]]]:
     """Compute the token pairs of each split, step by step as prepare-iwslt14.sh does."""
-    moses = [ScriptTokenizer(lang=language) for language in ("de", "en")]
     pairs = []
-    for pair in zip(*train, strict=True):
-        de, en = (m.tokenize(s, return_str=True) for m, s in zip(moses, pair, strict=True))
+    for source, target in zip(*train, strict=True):
+        de, en = tokenized(source, "de"), tokenized(target, "en")
         sizes = [len(de.split()), len(en.split())]
         if min(sizes) >= 1 and max(sizes) <= 175 and max(sizes) / min(sizes) <= 1.5:
             pairs.append((de.lower(), en.lower()))
-    order = [tests[place] for place in (0, 4, 1, 2, 3)]
+    test = []
+    for place in (0, 4, 1, 2, 3):
+        sides = zip(("de", "en"), tests[place], strict=True)
+        texts = [
+            [tokenized(s.replace("’", "'"), side).lower() for s in text] for side, text in sides
+        ]
+        test += zip(*texts, strict=True)
     return {
         "train": [pair for number, pair in enumerate(pairs, 1) if number % 23],
-        "valid": [pair for number, pair in enumerate(pairs, 1) if not number % 23],
-        "test": [
-            tuple(
-                m.tokenize(s.replace("’", "'"), return_str=True).lower()
-                for m, s in zip(moses, pair, strict=True)
-            )
-            for test in order
-            for pair in zip(*test, strict=True)
-        ],
+        "valid": pairs[22::23],
+        "test": test,
     }
+
+
+def talks_of(size: int) -> tuple[list[list[str]], list[list[list[str]]]]:
+    """Return training text of some lines, and five sets of nine sentences."""
+    return talk(size, 1), [complete(talk(9, seed)) for seed in range(2, 7)]
 
 
 @pytest.fixture(scope="module")
 def talks() -> tuple[list[list[str]], list[list[list[str]]]]:
-    return talk(900, 1), [complete(talk(9, seed)) for seed in range(2, 7)]
+    return talks_of(900)
 
 
-def prepare(name: str, out: Path, *options: object, **how: object) -> subprocess.CompletedProcess:
+def prepare(
+    name: str, out: Path, mirror: object, *options: object, **how: object
+) -> subprocess.CompletedProcess:
     """Run the command as a user does, with small encodings."""
     bpe = () if name == "iwslt15_en_vi" else ("--bpe", 120)
-    return run(*COMMAND, name, "--out", out, *bpe, *options, **how)
+    return run(*COMMAND, name, "--out", out, *bpe, "--mirror", mirror, *options, **how)
 
 
 def read(folder: Path, split: str, sides: tuple[str, str]) -> list[tuple[str, str]]:
@@ -120,17 +117,15 @@ def test_iwslt14_is_fairseqs_protocol_from_download_to_subwords(tmp_path, server
     server.files["de-en.tgz"] = iwslt14(*talks)
     server.troubles = ["truncate", "truncate"]
     out = tmp_path / "out"
-    where = ("--mirror", server.address, "--workers", 2)
-    done = prepare("iwslt14_de_en", out, *where, "--any-counts")
+    words = ("iwslt14_de_en", out, server.address, "--any-counts")
+    done = prepare(*words, "--workers", 2)
     expected = expected_iwslt14(*talks)
     for split, pairs in expected.items():
         assert read(out / "text", split, ("de", "en")) == pairs
     assert 0 < len(expected["train"]) < 850
     # the subwords are those of the subword-nmt commands
-    joined = write_lines(tmp_path / "both", [de for de, _ in expected["train"]])
-    with joined.open("a") as file:
-        file.writelines(f"{en}\n" for _, en in expected["train"])
-    codes = tmp_path / "codes"
+    lines = [side for column in zip(*expected["train"], strict=True) for side in column]
+    joined, codes = write_lines(tmp_path / "both", lines), tmp_path / "codes"
     run("subword-nmt", "learn-bpe", "-s", 120, "-i", joined, "-o", codes)
     assert (out / "bpe" / "codes").read_text() == codes.read_text()
     for name in ("train.de", "valid.en", "test.en"):
@@ -151,21 +146,21 @@ def test_iwslt14_is_fairseqs_protocol_from_download_to_subwords(tmp_path, server
     assert "fairseq-preprocess --source-lang de --target-lang en --trainpref" in done.stdout
 
     # again: nothing is asked for, nothing written; also with the intermediate files deleted
-    before, request_count = manifest, len(server.requests)
+    request_count = len(server.requests)
     for folder in ("raw", "download"):
         shutil.rmtree(out / folder)
-    second_run = prepare("iwslt14_de_en", out, *where, "--any-counts")
+    second_run = prepare(*words, "--workers", 2)
     assert second_run.stdout == done.stdout
     assert len(server.requests) == request_count
     assert "subwords: done before" in second_run.stderr
     # another process count, another folder: the same bytes
-    prepare("iwslt14_de_en", tmp_path / "o2", *where[:2], "--workers", 1, "--any-counts")
-    assert json.loads((tmp_path / "o2" / "manifest.json").read_text()) == before
+    prepare(words[0], tmp_path / "o2", *words[2:], "--workers", 1)
+    assert json.loads((tmp_path / "o2" / "manifest.json").read_text()) == manifest
 
 
 def test_other_numbers_of_pairs_than_the_known_ones_are_an_error(tmp_path, server, talks) -> None:
     server.files["de-en.tgz"] = iwslt14(*talks)
-    done = prepare("iwslt14_de_en", tmp_path, "--mirror", server.address, ok=False)
+    done = prepare("iwslt14_de_en", tmp_path, server.address, ok=False)
     wrong = "train read: 900 pairs instead of 174,443; test: 45 pairs instead of 6,750"
     assert wrong in done.stderr
     assert "`--any-counts` accepts it" in done.stderr
@@ -183,15 +178,12 @@ def test_other_numbers_of_pairs_than_the_known_ones_are_an_error(tmp_path, serve
     ],
 )
 def test_known_numbers(counts: tuple[int, ...], wrong: int) -> None:
-    corpus = CORPORA["iwslt14_de_en"]
+    *sizes, lines = counts
     text = {
-        "parts": {"train": {"origin": {}, "fates": {"kept": [counts[3], 1, 1]}}},
-        "splits": {
-            name: [size, 1, 1]
-            for name, size in zip(("train", "valid", "test"), counts[:3], strict=True)
-        },
+        "parts": {"train": {"origin": {}, "fates": {"kept": [lines, 1, 1]}}},
+        "splits": {name: [size, 1, 1] for name, size in zip(SPLITS, sizes, strict=True)},
     }
-    manifest = official.describe("iwslt14_de_en", corpus, text, None)
+    manifest = official.describe("iwslt14_de_en", CORPORA["iwslt14_de_en"], text, None)
     assert len(official.wrong_counts(manifest)) == wrong
     assert "known" in official.summary(manifest, Path("text"))
 
@@ -204,32 +196,48 @@ def test_the_papers_numbers_add_up() -> None:
 
 
 def test_a_killed_preparation_goes_on(tmp_path: Path, server: Server) -> None:
-    big = talk(3_000, 1), [complete(talk(9, seed)) for seed in range(2, 7)]
-    server.files["de-en.tgz"] = iwslt14(*big)
+    texts = talks_of(3_000)
+    server.files["de-en.tgz"] = iwslt14(*texts)
     out = tmp_path / "out"
-    options = ("iwslt14_de_en", "--out", out, "--mirror", server.address, "--bpe", "120")
-    words = [BIN / "fairseq-ext", "corpus", *map(str, options), "--any-counts", "--workers", "2"]
-    process = subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True)
+    words = (*COMMAND, "iwslt14_de_en", "--out", out, "--mirror", server.address, "--bpe", 120)
+    process = start(*words, "--any-counts", "--workers", 2, start_new_session=True)
     wait_for((out / ".steps" / "unpack.de-en.tgz.json").exists, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (out / "text" / "train.de").exists()
-    done = prepare("iwslt14_de_en", out, "--mirror", server.address, "--any-counts")
+    done = prepare("iwslt14_de_en", out, server.address, "--any-counts")
     assert "unpack.de-en.tgz: done before" in done.stderr
     assert len(server.requests) == 1
-    expected = expected_iwslt14(*big)
+    expected = expected_iwslt14(*texts)
     assert read(out / "text", "valid", ("de", "en")) == expected["valid"]
     assert not list(out.glob("*/.partial-*"))
 
 
-def archives_of(name: str, tmp_path: Path) -> Path:
+def archives_of(name: str, tmp_path: Path, *lines_at_end: str) -> Path:
+    """Write a corpus's archives into ``mirror``; the training text ends with ``lines_at_end``."""
     corpus = CORPORA[name]
     for split, size in (("train", 500), ("valid", 31), ("test", 20)):
         texts = talk(size, size) if split == "train" else complete(talk(size, size))
         for side, lines in zip((corpus.src, corpus.tgt), texts, strict=True):
+            lines += lines_at_end if split == "train" else ()
             write_lines(tmp_path / "pairs" / f"{split}.{side}", lines)
     smoke_archives.write_archives(name, tmp_path / "pairs", tmp_path / "mirror")
     return tmp_path / "mirror"
+
+
+def training_tokens(
+    folder: Path, sides: tuple[str, str], archive_count: int, tokens: Callable[[str, str], str]
+) -> list[tuple[str, ...]]:
+    """Return the token pairs of the training text in the archives' order, without empty sides."""
+    pairs = read(folder / "pairs", "train", sides)
+    order = [pair for first in range(archive_count) for pair in pairs[first::archive_count]]
+    rows = [tuple(map(tokens, pair, sides)) for pair in order]
+    return [row for row in rows if all(row)]
+
+
+def without_marks(pairs: list[tuple[str, str]]) -> list[tuple[str, ...]]:
+    """Return pairs of subwords as pairs of words."""
+    return [tuple(side.replace("@@ ", "") for side in pair) for pair in pairs]
 
 
 def test_archives_of_two_splits_need_no_third_and_are_compressed_like_their_names(tmp_path: Path):
@@ -241,30 +249,40 @@ def test_archives_of_two_splits_need_no_third_and_are_compressed_like_their_name
         tarfile.open(tmp_path / name, "r:gz").close()
 
 
+def test_wmt17_drops_only_what_is_empty_or_too_long(tmp_path: Path) -> None:
+    sides, out = ("de", "en"), tmp_path / "out"
+    mirror = archives_of("wmt17_de_en", tmp_path, " ".join(["Wort"] * 300), "kurz")
+    parts = ("commoncrawl", "europarl-v7", "nc-v12")
+    training = [f"training-parallel-{part}.tgz" for part in parts]
+    assert names(mirror) == ["dev.tgz", "test-full.tgz", *training]
+    done = prepare("wmt17_de_en", out, mirror, "--any-counts")
+    assert "--joined-dictionary --nwordssrc 32000 --nwordstgt 32000 --trainpref" in done.stdout
+    expected = training_tokens(tmp_path, sides, 3, tokenized)
+    assert read(out / "text", "train", sides) == expected
+    short = [pair for pair in expected if len(pair[0].split()) < 300]
+    assert without_marks(read(out / "bpe", "train", sides)) == short
+    assert len(short) == len(expected) - 1
+    assert [len(read(out / "text", split, sides)) for split in ("valid", "test")] == [31, 20]
+
+
 def test_wmt14_english_french_cleans_subwords(tmp_path: Path) -> None:
     mirror, out = archives_of("wmt14_en_fr", tmp_path), tmp_path / "out"
     parallel = ("commoncrawl", "europarl-v7", "nc-v9", "un")
     archives = [f"training-parallel-{name}.tgz" for name in parallel]
     assert names(mirror) == ["dev.tgz", "test-full.tgz", "training-giga-fren.tar", *archives]
-    done = prepare("wmt14_en_fr", out, "--mirror", mirror, "--any-counts")
+    done = prepare("wmt14_en_fr", out, mirror, "--any-counts")
     assert "--joined-dictionary --trainpref" in done.stdout
+
+    def tokens(text: str, side: str) -> str:
+        text = regex.sub(r"\p{C}", " ", normalized(text, side))
+        return tokenized(text, side, aggressive_dash_splits=True)
+
     sides = ("en", "fr")
-    pairs = read(tmp_path / "pairs", "train", sides)
-    order = [pair for start in range(5) for pair in pairs[start::5]]
-    expected = []
-    for pair in order:
-        tokens = []
-        for text, side in zip(pair, sides, strict=True):
-            text = ScriptNormalizer(side).normalize(text)
-            text = regex.sub(r"\p{C}", " ", text)
-            moses = ScriptTokenizer(lang=side)
-            tokens.append(moses.tokenize(text, aggressive_dash_splits=True, return_str=True))
-        if all(tokens):
-            expected.append(tuple(tokens))
+    expected = training_tokens(tmp_path, sides, 5, tokens)
     assert read(out / "text", "train", sides) == expected
     assert any("E @-@ Mail" in en for en, _ in expected)
     pieces = read(out / "bpe", "train", sides)
-    words = [tuple(side.replace("@@ ", "") for side in pair) for pair in pieces]
+    words = without_marks(pieces)
     lengths = [[side.count(" ") + 1 for side in pair] for pair in pieces]
     assert all(max(pair) <= 1.5 * min(pair) for pair in lengths)
     assert [pair for pair in expected if pair in set(words)] == words
@@ -273,32 +291,21 @@ def test_wmt14_english_french_cleans_subwords(tmp_path: Path) -> None:
     assert len(read(out / "bpe", "test", sides)) == 20
 
 
-def test_wmt14_english_german(tmp_path: Path) -> None:
-    mirror, out = archives_of("wmt14_en_de", tmp_path), tmp_path / "out"
-    done = prepare("wmt14_en_de", out, "--mirror", mirror, "--any-counts")
-    assert "--joined-dictionary --nwordssrc 32768 --nwordstgt 32768 --trainpref" in done.stdout
-    assert len(read(out / "bpe", "valid", ("en", "de"))) == 31
-    manifest = json.loads((out / "manifest.json").read_text())
-    assert list(manifest["fates"]) == sorted(manifest["fates"])
-    assert sum(len(read(out / "text", s, ("en", "de"))) for s in ("train", "valid", "test")) > 300
-    assert "E-Mail" in (out / "text" / "train.de").read_text()
-
-
 def test_iwslt15_stays_words_and_subwords_are_an_option(tmp_path: Path) -> None:
     mirror, out = archives_of("iwslt15_en_vi", tmp_path), tmp_path / "out"
-    done = prepare("iwslt15_en_vi", out, "--mirror", mirror, "--any-counts")
+    done = prepare("iwslt15_en_vi", out, mirror, "--any-counts")
     assert f"--thresholdsrc 5 --thresholdtgt 5 --trainpref {out / 'text' / 'train'}" in done.stdout
     assert not (out / "bpe").exists()
     source = [line.split() for line in (mirror / "tst2013.en").read_text().split("\n")[:-1]]
     assert [en.split() for en, _ in read(out / "text", "test", ("en", "vi"))] == source
-    done = prepare("iwslt15_en_vi", out, "--mirror", mirror, "--any-counts", "--bpe", 9)
+    done = prepare("iwslt15_en_vi", out, mirror, "--any-counts", "--bpe", 9)
     assert "--threshold" not in done.stdout
     assert "@@ " in (out / "bpe" / "test.en").read_text()
 
 
 def test_a_member_that_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "de-en.tgz").write_bytes(tgz((member("de-en/train.tags.de-en.de"), b"x\n")))
-    done = prepare("iwslt14_de_en", tmp_path / "out", "--mirror", tmp_path, ok=False)
+    done = prepare("iwslt14_de_en", tmp_path / "out", tmp_path, ok=False)
     assert done.stderr.splitlines()[-1].startswith("fairseq-ext: error: `")
     assert "train.tags.de-en.en` does not exist: the archive is not" in done.stderr
 
@@ -319,9 +326,8 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
     peaks = []
     for size in (2_000, 14_000):
         folder = tmp_path / str(size)
-        archive = iwslt14(talk(size, 1), [complete(talk(9, seed)) for seed in range(2, 7)])
         folder.mkdir()
-        (folder / "de-en.tgz").write_bytes(archive)
+        (folder / "de-en.tgz").write_bytes(iwslt14(*talks_of(size)))
         script = (
             "from fairseq_ext.cli import main\n"
             "try: main()\n"

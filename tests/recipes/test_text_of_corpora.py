@@ -6,6 +6,7 @@
 import argparse
 import csv
 import io
+import json
 import unicodedata
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.utils.errors import DataError
 from tests.support import troubled_server  # noqa: F401  for smoke_archives
 from tests.support.harness import command, fairseq, read_lines, write_lines, write_sides
-from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
+from tests.support.moses_scripts import normalized, tokenized
 
 import smoke_archives  # isort: skip
 from smoke import train  # isort: skip
@@ -79,20 +80,11 @@ def check(folder: Path, sides: tuple[str, str], raw: list[str], *flags: object) 
     return pieces
 
 
-def official_tokens(name: str):
-    """Return the tokenizer by which the authors of tokenized files made them of text."""
-
-    def multi30k(line: str, side: str) -> str:
-        line = ScriptNormalizer(side).normalize(line.lower())
-        return ScriptTokenizer(side).tokenize(line, return_str=True)
-
-    def iwslt15(line: str, side: str) -> str:
-        return ScriptTokenizer(side).tokenize(line, return_str=True)
-
-    tokenizers = {"multi30k_tok": multi30k, "iwslt15_en_vi": iwslt15}
-    return tokenizers.get(name, lambda line, _: line)
-
-
+TOKENIZERS = {
+    "multi30k_tok": lambda line, side: tokenized(normalized(line.lower(), side), side),
+    "iwslt15_en_vi": tokenized,
+}
+"""How the authors of tokenized files made them of text."""
 KINDS = {"multi30k": "sentencepiece-unigram", "wmt14_en_de": "tokenizers", "wmt17_de_en": "none"}
 """Of the corpora that are not made as in their papers."""
 
@@ -101,18 +93,27 @@ KINDS = {"multi30k": "sentencepiece-unigram", "wmt14_en_de": "tokenizers", "wmt1
 def test_the_corpora_of_the_literature(name: str, sentences, tmp_path: Path) -> None:
     corpus = CORPORA[name]
     sides = (corpus.src, corpus.tgt)
-    if name in ("multi30k_tok", "iwslt15_en_vi"):  # the script splits off accents that stand alone
+    if name in TOKENIZERS:  # the script splits off accents that stand alone
         sentences = {
             split: [tuple(unicodedata.normalize("NFC", side) for side in pair) for pair in pairs]
             for split, pairs in sentences.items()
         }
-    pairs = write_pairs(tmp_path / "pairs", sentences, sides, official_tokens(name))
+    to_file = TOKENIZERS.get(name, lambda line, _: line)
+    pairs = write_pairs(tmp_path / "pairs", sentences, sides, to_file)
     smoke_archives.write_archives(name, pairs, tmp_path / "mirror")
     kind = KINDS.get(name, "bpe")
     size = {"none": 0, "bpe": 60 if corpus.merges else 0}.get(kind, 200)
     options = ("--mirror", tmp_path / "mirror", "--workers", 1, "--bpe", size, "--any-counts")
     out = tmp_path / "out"
-    command("corpus", name, "--out", out, *options, "--subwords", kind)
+    output = command("corpus", name, "--out", out, *options, "--subwords", kind)
+    fates = json.loads((out / "manifest.json").read_bytes())["fates"]
+    assert list(fates) == sorted(fates)
+    if name == "wmt14_en_de":
+        assert "--joined-dictionary --nwordssrc 32768 --nwordstgt 32768 --trainpref" in output
+        assert len(read_lines(out / "bpe" / "valid.en")) == len(sentences["valid"])
+        assert "well-known" in (out / "text" / "train.de").read_text()
+        counts = [fates[source.name]["kept"][0] for source in corpus.train]
+        assert sum(counts) == len(sentences["train"])
     # smoke_archives deals the lines out to the sources of a set, which stand one after the other
     raw = [pair[0] for pair in sentences["test"]]
     count = len(corpus.test)

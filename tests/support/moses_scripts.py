@@ -1,5 +1,6 @@
 """sacremoses, with the branches of the Moses scripts that it lacks."""
 
+import functools
 import re
 
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
@@ -27,3 +28,16 @@ class ScriptNormalizer(MosesPunctNormalizer):
 
     def normalize(self, text: str) -> str:
         return super().normalize(text + "\n")
+
+
+@functools.cache
+def scripts(language: str) -> tuple[ScriptNormalizer, ScriptTokenizer]:
+    return ScriptNormalizer(language), ScriptTokenizer(language)
+
+
+def normalized(text: str, language: str) -> str:
+    return scripts(language)[0].normalize(text)
+
+
+def tokenized(text: str, language: str, **options: bool) -> str:
+    return scripts(language)[1].tokenize(text, return_str=True, **options)
