@@ -113,7 +113,8 @@ def srun(words: list[str]) -> int:
 
 def scontrol(words: list[str]) -> int:
     if words[:2] == ["show", "hostnames"]:
-        print(*["localhost"] * int(os.environ["SLURM_JOB_NUM_NODES"]), sep="\n")
+        count = int(os.environ["SLURM_JOB_NUM_NODES"])
+        print("localhost", *(f"node{number}" for number in range(2, count + 1)), sep="\n")
         return 0
     assert words == ["requeue", JOB], words
     (Path(os.environ["SLURM_STANDIN"]) / "requeued").touch()
