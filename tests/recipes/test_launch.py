@@ -7,19 +7,18 @@ import pytest
 
 from tests.support import slurm
 from tests.support.harness import wait_for
-from tests.support.recipes import ENVIRONMENT, RECIPES, bash, commands, library, value
+from tests.support.recipes import ENVIRONMENT, RECIPES, Command, bash, commands, library
 
 IWSLT, SLURM = RECIPES / "muse" / "iwslt14_de_en.sh", RECIPES / "slurm.sh"
 TWO_NODES = {"GPUS": "4", "NODES": "2", "RENDEZVOUS": "first:29500"}
 MEET = ["torchrun", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint"]
 
 
-def training(*command: object, **environment: str) -> tuple[list[str], list[str]]:
-    """Return the launcher's words before ``fairseq-train`` in a dry run, and its flags."""
+def training(*command: object, **environment: str) -> tuple[list[str], Command]:
+    """Return the launcher's words before ``fairseq-train`` in a dry run, and all words."""
     shown = bash(*command, DRY_RUN="1", SMOKE="0", **environment).stderr
     (words,) = [words for words in commands(shown) if "fairseq-train" in words]
-    place = words.index("fairseq-train")
-    return words[:place], words[place:]
+    return words[: words.index("fairseq-train")], words
 
 
 @pytest.mark.parametrize(
@@ -31,11 +30,10 @@ def training(*command: object, **environment: str) -> tuple[list[str], list[str]
     ],
 )
 def test_an_update_is_the_same_on_any_number_of_gpus(environment, launcher, freq, tokens, tmp_path):
-    before, flags = training(IWSLT, "--out", tmp_path / "run", **environment)
+    before, words = training(IWSLT, "--out", tmp_path / "run", **environment)
     ending = ["--nproc-per-node", "4", "--no-python"] if launcher else []
     assert before == [*launcher, *ending]
-    assert int(value(flags, "--update-freq")) == freq
-    assert int(value(flags, "--max-tokens")) == tokens
+    assert words.values("--update-freq", "--max-tokens") == [str(freq), str(tokens)]
 
 
 @pytest.mark.parametrize(
@@ -80,8 +78,7 @@ def test_a_node_that_joins_only_trains(tmp_path: Path) -> None:
     command = (IWSLT, "--out", tmp_path / "run")
     assert training(*command, **TWO_NODES) == training(*command, JOIN="1", **TWO_NODES)
     output = bash(*command, DRY_RUN="1", SMOKE="0", JOIN="1", **TWO_NODES).stderr
-    words = [line.split()[1] for line in output.splitlines() if line.startswith("+ ")]
-    assert words == ["mkdir", "cd", "mkdir", "torchrun"]
+    assert [words[0] for words in commands(output)] == ["mkdir", "cd", "mkdir", "torchrun"]
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -91,11 +88,10 @@ def test_slurm_starts_the_recipe_on_all_its_nodes(nodes: int, tmp_path: Path) ->
     job |= {"SLURM_JOB_NODELIST": "nodes", "PATH": f"{programs}:{ENVIRONMENT['PATH']}"}
     before, _ = training(SLURM, IWSLT, "--out", tmp_path / "run", **job)
     if nodes == 1:
-        assert before[:4] == ["torchrun", "--standalone", "--max-restarts", "3"]
-        assert before[4:] == ["--nproc-per-node", "4", "--no-python"]
+        per_node = ["--nproc-per-node", "4", "--no-python"]
+        assert before == ["torchrun", "--standalone", "--max-restarts", "3", *per_node]
     else:
-        per_node = ["--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
-        assert before[:4] == ["srun", *per_node]
+        assert before[:4] == ["srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
         assert before[5:12] == [*MEET, "localhost:23456"]
     assert "slurm.sh: error: use it as: sbatch" in bash(SLURM, ok=False).stderr
 

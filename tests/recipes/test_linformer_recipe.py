@@ -20,47 +20,52 @@ from updates import schedule, updates
 from fairseq_ext.generation.translation_ext import TranslationExtTask
 from fairseq_ext.text import pipeline
 from fairseq_ext.utils.errors import DataError
-from tests.support.harness import REPO, fairseq, run, write_lines
+from tests.support.harness import REPO, fairseq, read_lines, run, write_lines, write_sides
 from tests.support.models import build, configuration, count
-from tests.support.recipes import RECIPES, bash, dry_run, learning_rates, library
+from tests.support.recipes import (
+    RECIPES,
+    Command,
+    bash,
+    check_pictures,
+    check_repeat,
+    dry_run,
+    library,
+)
 
 RECIPE = RECIPES / "linformer" / "wmt14_en_de.sh"
 RATES = (1e-7, 1e-4, 1e-6)  # the paper's, sections 5
 PAPER_PAIRS = 2_231_849  # half of the 4,508,785 training rows, less 1 %
 
 
-def words(*flags: object) -> list[str]:
-    return [*("--task", "translation_ext", "--arch", "transformer_tiny"), *map(str, flags)]
+WORDS = ("--task", "translation_ext", "--arch", "transformer_tiny", "--optimizer", "adam")
 
 
 @pytest.mark.parametrize("batch_size", [1, 8, 33, 88, 125, 499, 500, 501])
 def test_updates_are_counted_as_fairseq_makes_them(copy_data: Path, batch_size: int) -> None:
-    cfg = configuration(words("--random-batches", "--batch-size", batch_size))
+    cfg = configuration([*WORDS, "--random-batches", "--batch-size", str(batch_size)])
     cfg.task.data = str(copy_data)
     task = TranslationExtTask.setup_task(cfg.task)
     task.load_dataset("train")
-    limits = {"max_sentences": cfg.dataset.batch_size, "max_positions": (1024, 1024)}
-    multiple = cfg.dataset.required_batch_size_multiple
-    limits["required_batch_size_multiple"] = multiple
-    batches = task.get_batch_iterator(task.dataset("train"), **limits)
+    batches = task.get_batch_iterator(
+        task.dataset("train"),
+        max_sentences=cfg.dataset.batch_size,
+        max_positions=(1024, 1024),
+        required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
+    )
     update_count = sum(len(batches.next_epoch_itr()) for _ in range(3))
     assert updates(500, batch_size, epochs=3) == update_count
-
-
-def adam(flags: list[str]) -> list[str]:
-    return words("--optimizer", "adam", *flags)
 
 
 @pytest.mark.parametrize(("total", "warmup"), [(253_620, 4000), (4001, 4000), (28, 8), (5, 0)])
 def test_the_cosine_ends_low_and_stays_there(total: int, warmup: int) -> None:
     assert total < 5000 or total == updates(PAPER_PAIRS, 88, 10)  # the paper's number
     init, top, bottom = RATES
-    flags = adam(schedule(total, warmup, *RATES))
+    flags = Command([*WORDS, *schedule(total, warmup, *RATES)])
     rising = {0, 1, warmup // 2, warmup - 1} & set(range(warmup))
     last = range(max(warmup, total - 999), total + 1)
     falling = sorted({*range(warmup, total, max(1, total // 999)), *last})
     later = range(total, total + min(total, 999) + 1)
-    rates = learning_rates(flags, [*rising, *falling, *later])
+    rates = flags.learning_rates([*rising, *falling, *later])
     for update in rising:
         expected = init + (top - init) * update / warmup
         assert rates[update] == pytest.approx(expected, rel=1e-9)
@@ -77,27 +82,21 @@ def test_the_cosine_ends_low_and_stays_there(total: int, warmup: int) -> None:
 def test_without_our_shrink_factor_fairseq_jumps_back_at_the_end() -> None:
     """Without the shrink factor, the test above would fail."""
     flags = schedule(1000, 100, *RATES)
-    stock = learning_rates(adam(flags[: flags.index("--lr-shrink")]), [999, 1000])
+    stock = Command([*WORDS, *flags[: flags.index("--lr-shrink")]]).learning_rates([999, 1000])
     assert stock[1000] == pytest.approx(1e-5)
     assert stock[999] < 1.01e-6
 
 
-@pytest.mark.parametrize("warmup", [28, 29, -1])
-def test_a_warm_up_as_long_as_the_run_is_refused(warmup: int) -> None:
-    with pytest.raises(ValueError, match=f"less than the 28 updates of the run, but is {warmup}"):
-        schedule(28, warmup, *RATES)
-
-
 def test_the_command_prints_the_flags(tmp_path: Path) -> None:
-    text = tmp_path / "train.en"
-    text.write_text("a\n" * 500)
+    text = write_lines(tmp_path / "train.en", ["a"] * 500)
     command = (sys.executable, RECIPES / "updates.py", "--text", text)
     command += ("--batch-size", 88, "--epochs", 10)
     done = run(*command, "--warmup", 7)
     assert done.stdout.split() == schedule(60, 7, *RATES)
     assert done.stderr == "60 updates in 10 epochs\n"
-    done = run(*command, ok=False)
-    assert done.stderr.startswith("updates: error: `--warmup` must be less than the 60 updates")
+    message = "updates: error: `--warmup` must be less than the 60 updates of the run, but is {}"
+    for options, warmup in (((), 4000), (("--warmup", 60), 60), (("--warmup", -1), -1)):
+        assert run(*command, *options, ok=False).stderr.startswith(message.format(warmup))
 
 
 LOG = """\
@@ -121,10 +120,9 @@ def test_perplexity_is_read_from_one_line(tmp_path: Path) -> None:
 
 def test_the_table_shows_runs_before_the_papers_figures(tmp_path: Path) -> None:
     for name, bleu in (("a", 1), ("b", 2)):
-        (tmp_path / name).mkdir()
         scores = [{"name": "PPL", "value": 9}, {"name": "BLEU", "value": bleu}]
-        (tmp_path / name / "results.json").write_text(json.dumps({"scores": scores}))
-        (tmp_path / name / "model.txt").write_text(f"model {name}\n")
+        write_lines(tmp_path / name / "results.json", [json.dumps({"scores": scores})])
+        write_lines(tmp_path / name / "model.txt", [f"model {name}"])
     command = (sys.executable, RECIPES / "linformer" / "table3.py", "table", tmp_path / "a")
     rows = run(*command, tmp_path / "b", "--out", tmp_path).stdout.splitlines()
     assert [row.split()[-2:] for row in rows[1:3]] == [["9.00", "1.00"], ["9.00", "2.00"]]
@@ -137,8 +135,8 @@ def test_the_table_shows_runs_before_the_papers_figures(tmp_path: Path) -> None:
 
 def shown(tmp_path: Path, *options: str) -> dict[str, str]:
     """Return the commands of a dry run by their first words."""
-    given = ("--data", REPO, "--download", tmp_path / "gpt2")
-    word_lists = dry_run(RECIPE, tmp_path, *given, *options)
+    inputs = ("--data", REPO, "--download", tmp_path / "gpt2")
+    word_lists = dry_run(RECIPE, tmp_path, *inputs, *options)
     assert list(tmp_path.iterdir()) == []
     return {words[0]: shlex.join(words) for words in word_lists}
 
@@ -185,21 +183,16 @@ def test_into_leaves_no_half_written_file(tmp_path: Path) -> None:
     assert not (tmp_path / "half").exists()
 
 
-def likelihoods(out: Path, *flags: str) -> list[list[float]]:
-    """Return ``fairseq-generate``'s scores (log 2) of all tokens of each test sentence."""
-    limits = ("--max-source-positions", 256, "--max-target-positions", 256)
-    cut = ("--task", "translation_ext", "--truncate-source", "--truncate-target", "--source-bos")
-    path = ("--path", out / "checkpoints" / "checkpoint_best.pt", "--gen-subset", "test")
-    done = fairseq("generate", out / "bin", *path, *cut, *limits, "--batch-size", 7, *flags)
-    lines = re.findall(r"^P-\d+\t(.*)$", done.stdout, re.MULTILINE)
-    return [[float(score) for score in line.split()] for line in lines]
+def scores_of(generated: str) -> list[list[str]]:
+    """Return the scores of the tokens of each sentence in ``fairseq-generate``'s output."""
+    return [line.split() for line in re.findall(r"^P-\d+\t(.*)$", generated, re.MULTILINE)]
 
 
 def test_the_papers_protocol_from_nothing_to_both_figures(tmp_path: Path) -> None:
     out = tmp_path / "my run"
     done = bash(RECIPE, "--out", out)
-    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    pairs = len((out / "bpe" / "train.en").read_text().splitlines())
+    results = json.loads((out / "results.json").read_bytes())
+    pairs = len(read_lines(out / "bpe" / "train.en"))
     assert pairs == 297
     assert results["updates"] == updates(pairs, 22, 2) == 28
     assert min(results["stages"].values()) >= 0
@@ -209,28 +202,29 @@ def test_the_papers_protocol_from_nothing_to_both_figures(tmp_path: Path) -> Non
     model = "linformer_tiny (k=8)"
     assert table[0] == {"model": model, "ppl_test": values["PPL"], "bleu_test": values["BLEU"]}
     assert done.stdout.splitlines()[-4].startswith(model)
-    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    check_pictures(out, "curves")
     log = (out / "checkpoints" / "train.log").read_text()
-    assert "'random_batches': True" in log
-    assert "'source_bos': True" in log
+    for setting in ("'random_batches': True", "'source_bos': True", "lr_shrink"):
+        assert setting in log
     last = re.findall(r"epoch 002 \| loss .*", log)[-1]
     assert "num_updates 28 | lr 1e-06" in last
-    assert "lr_shrink" in log
 
     scores = json.loads((out / "perplexity.json").read_text())["scores"]
-    tokens = [score for line in likelihoods(out, "--score-reference") for score in line]
+    reference = fairseq(
+        *("generate", out / "bin", "--path", out / "checkpoints" / "checkpoint_best.pt"),
+        *("--gen-subset", "test", "--batch-size", 7, "--score-reference"),
+        *("--max-source-positions", 256, "--max-target-positions", 256),
+        *("--task", "translation_ext", "--truncate-source", "--truncate-target", "--source-bos"),
+    )
+    tokens = [float(score) for line in scores_of(reference.stdout) for score in line]
     assert scores[0]["value"] == pytest.approx(2 ** -(sum(tokens) / len(tokens)), rel=2e-3)
-    generated = re.findall(r"^P-\d+\t(.*)$", (out / "generated.txt").read_text(), re.MULTILINE)
+    generated = scores_of((out / "generated.txt").read_text())
     assert len(generated) == 20
-    assert max(len(line.split()) for line in generated) <= 256
-    text = (out / "text" / "test.de").read_text(encoding="utf-8")
+    assert max(map(len, generated)) <= 256
     decode = pipeline.load(out / "bpe").decoder("de")
-    lines = (out / "bpe" / "test.de").read_text().splitlines()
-    assert "".join(f"{decode(line)}\n" for line in lines) == text
-
-    second_run = bash(RECIPE, "--out", out)
-    assert done.stdout.endswith(second_run.stdout)
-    assert "fairseq-train" not in second_run.stderr
+    text = [decode(line) for line in read_lines(out / "bpe" / "test.de")]
+    assert text == read_lines(out / "text" / "test.de")
+    check_repeat(done, RECIPE, "--out", out)
 
 
 # The recipe for sentence classification: its checks, its figures, and two whole runs
@@ -238,47 +232,46 @@ FOLDER = REPO / "recipes" / "linformer"
 CLASSIFIER = FOLDER / "classify.sh"
 
 
-def corpus(folder: Path, **other: list[str]) -> Path:
-    """Write three sentences a split; ``train_label`` and so on replace the lines of a file."""
-    for split in classify_data.SPLITS:
-        write_lines(folder / f"{split}.text", other.get(f"{split}_text", ["a b", "c d", "e"]))
-        write_lines(folder / f"{split}.label", other.get(f"{split}_label", ["x", "y", "x"]))
-    return folder
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A folder with three sentences in each split."""
+    texts = {"text": ["a b", "c d", "e"], "label": ["x", "y", "x"]}
+    return write_sides(tmp_path / "data", texts)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("name", "lines", "message"),
     [
-        ({"valid_label": ["x"]}, r"valid\.text has 3 lines but .*valid\.label has 1"),
-        ({"train_label": ["x", "", "y"]}, r"train\.label, line 2: empty"),
-        ({"test_text": ["a", "b", " "]}, r"test\.text, line 3: empty"),
-        ({"test_label": ["x", "y", "z"]}, r"test\.label, line 3: the label `z` does not .* x, y\."),
-        ({"valid_label": ["new", "y", "x"]}, r"valid\.label, line 1: the label `new` does not"),
-        ({"train_label": ["x", "sci fi", "y"]}, r"train\.label, line 2: the label `sci fi` must"),
-        ({"train_label": ["x", "y", "<unk>"]}, r"train\.label, line 3: .* not be `<unk>`"),
-        ({"train_label": ["x"] * 3}, r"train\.label must have at least two .* only `x`"),
-        ({"train_text": ["a", "b\rb", "c"]}, r"train\.text, line 2: carriage return"),
+        ("valid.label", ["x"], r"valid\.text has 3 lines but .*valid\.label has 1"),
+        ("train.label", ["x", "", "y"], r"train\.label, line 2: empty"),
+        ("test.text", ["a", "b", " "], r"test\.text, line 3: empty"),
+        ("test.label", ["x", "y", "z"], r"test\.label, line 3: the label `z` does not .* x, y\."),
+        ("valid.label", ["new", "y", "x"], r"valid\.label, line 1: the label `new` does not"),
+        ("train.label", ["x", "sci fi", "y"], r"train\.label, line 2: the label `sci fi` must"),
+        ("train.label", ["x", "y", "<unk>"], r"train\.label, line 3: .* not be `<unk>`"),
+        ("train.label", ["x"] * 3, r"train\.label must have at least two .* only `x`"),
+        ("train.text", ["a", "b\rb", "c"], r"train\.text, line 2: carriage return"),
     ],
 )
-def test_a_corpus_that_cannot_work_is_refused(tmp_path, wrong, message):
+def test_a_corpus_that_cannot_work_is_refused(name, lines, message, corpus):
+    write_lines(corpus / name, lines)
     with pytest.raises(DataError, match=message):
-        classify_data.read_corpus(corpus(tmp_path, **wrong))
+        classify_data.read_corpus(corpus)
 
 
-def test_missing_files_are_listed(tmp_path: Path) -> None:
-    folder = corpus(tmp_path)
-    (folder / "valid.text").unlink()
-    (folder / "test.label").unlink()
+def test_missing_files_are_listed(corpus: Path) -> None:
+    (corpus / "valid.text").unlink()
+    (corpus / "test.label").unlink()
     with pytest.raises(DataError, match=r"lacks valid\.text, test\.label\.$"):
-        classify_data.read_corpus(folder)
+        classify_data.read_corpus(corpus)
 
 
-def test_a_corpus_is_copied_line_by_line(tmp_path: Path) -> None:
+def test_a_corpus_is_copied_line_by_line(corpus: Path, tmp_path: Path) -> None:
     text = ["Hi,\u0085 you", "It's\u2028so", "Grüße "]
-    folder = corpus(tmp_path / "data", train_text=text, train_label=[" x", "y\r", "x "])
-    classify_data.write_all(tmp_path / "copy", classify_data.read_corpus(folder))
-    copied = (tmp_path / "copy" / "train.text").read_text(encoding="utf-8")
-    assert copied == "".join(f"{line}\n" for line in text)
+    write_lines(corpus / "train.text", text)
+    write_lines(corpus / "train.label", [" x", "y\r", "x "])
+    classify_data.write_all(tmp_path / "copy", classify_data.read_corpus(corpus))
+    assert read_lines(tmp_path / "copy" / "train.text") == text
     assert (tmp_path / "copy" / "train.label").read_text() == "x\ny\nx\n"
     assert len(list((tmp_path / "copy").iterdir())) == 6
 
@@ -333,16 +326,14 @@ def test_the_interval_is_wilsons() -> None:
     assert figures["interval"] == pytest.approx((25.53, 36.62), abs=0.005)
 
 
-def test_a_dry_run_prints_every_command_and_does_nothing(tmp_path: Path) -> None:
-    data = corpus(tmp_path / "data")
-    options = (data, "--out", tmp_path / "new", "--arch", "transformer_encoder", "--", "--lr", "1")
-    output = bash(CLASSIFIER, *options, DRY_RUN="1").stderr
-    commands = [line for line in output.splitlines() if line.startswith("+ fairseq-")]
-    assert [line.split()[1] for line in commands] == [
-        *("fairseq-preprocess", "fairseq-preprocess", "fairseq-train")
-    ]
-    assert commands[2].endswith("--lr 1")
-    assert "--linformer" not in commands[2]
+def test_a_dry_run_prints_every_command_and_does_nothing(corpus: Path, tmp_path: Path) -> None:
+    options = (corpus, "--arch", "transformer_encoder", "--", "--lr", "1")
+    shown = dry_run(CLASSIFIER, tmp_path, *options)
+    commands = [words for words in shown if words[0].startswith("fairseq-")]
+    names = [words[0] for words in commands]
+    assert names == ["fairseq-preprocess", "fairseq-preprocess", "fairseq-train"]
+    assert commands[2][-2:] == ["--lr", "1"]
+    assert "--linformer" not in " ".join(commands[2])
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
@@ -350,8 +341,8 @@ def test_from_lines_and_labels_to_a_table_and_beside_the_exact_twin(tmp_path: Pa
     linformer, exact = tmp_path / "linformer", tmp_path / "exact"
     output = bash(CLASSIFIER, "--out", linformer).stdout
     results = json.loads((linformer / "results.json").read_text())
-    guesses = (linformer / "predicted.label").read_text().splitlines()
-    truth = (linformer / "text" / "test.label").read_text().splitlines()
+    guesses = read_lines(linformer / "predicted.label")
+    truth = read_lines(linformer / "text" / "test.label")
     assert len(guesses) == len(truth) > 190  # of 200 sentences: some are left out, see read_marks
     assert results["accuracy"] == pytest.approx(100 * accuracy_score(truth, guesses))
     assert results["accuracy"] > 90

@@ -13,14 +13,14 @@ import pytest
 from fairseq_ext.evaluation import score
 from tests.support.harness import REPO, command, write_lines
 from tests.support.models import build, count
-from tests.support.recipes import RECIPES, bash, dry_run, learning_rates, settings, value
+from tests.support.recipes import RECIPES, Command, bash, check_pictures, check_repeat, dry_run
 
 MUSE = RECIPES / "muse"
 TASKS = ("iwslt14_de_en", "iwslt15_en_vi", "wmt14_en_de", "wmt14_en_fr")
 
 
 @functools.cache
-def shown(task: str, *options: object) -> dict[str, list[str]]:
+def shown(task: str, *options: object) -> dict[str, Command]:
     """Return a dry run's commands, as words, by their first words (the last of equal ones)."""
     with tempfile.TemporaryDirectory() as folder:
         lines = dry_run(MUSE / f"{task}.sh", Path(folder), *options)
@@ -44,33 +44,30 @@ PAPER = {
 @pytest.mark.parametrize("task", TASKS)
 def test_dry_runs_have_the_papers_settings(task: str) -> None:
     arch, dropout, batch, updates, lr, warmup, lenpen = PAPER[task]
+    of_wmt = task.startswith("wmt")
     commands = shown(task)
-    train, generate = commands["fairseq-train"], commands["fairseq-generate"]
-    assert value(train, "--arch") == arch
-    assert float(value(train, "--dropout")) == dropout
-    assert int(value(train, "--max-tokens")) * int(value(train, "--update-freq")) == batch
-    assert int(value(train, "--max-update")) == updates
-    assert float(value(train, "--lr")) == lr
-    assert int(value(train, "--warmup-updates")) == warmup
-    assert value(train, "--criterion") == "label_smoothed_cross_entropy"
-    assert value(generate, "--beam") == "5"
-    assert value(generate, "--lenpen") == lenpen
-    assert value(commands["fairseq-ext corpus"], "--out").endswith(f"runs/data/{task}")
+    train = commands["fairseq-train"]
+    assert train.value("--arch") == arch
+    assert commands["fairseq-generate"].values("--beam", "--lenpen") == ["5", lenpen]
+    assert commands["fairseq-ext corpus"].value("--out").endswith(f"runs/data/{task}")
     if task == "wmt14_en_fr":
         assert "fairseq-ext average" not in commands
     else:
-        assert value(commands["fairseq-ext average"], "--last-epochs") == "10"
+        assert commands["fairseq-ext average"].value("--last-epochs") == "10"
     assert ("--split-compounds" in commands["fairseq-ext score"]) == (task == "wmt14_en_de")
     assert "--tokenized-ref" in commands["fairseq-ext score"]
-    preprocess = commands["fairseq-preprocess"]
-    assert ("--joined-dictionary" in preprocess) == task.startswith("wmt")
-    cfg = settings(train)  # as fairseq itself parses the flags
+    assert ("--joined-dictionary" in commands["fairseq-preprocess"]) == of_wmt
+    cfg = train.settings()  # as fairseq itself parses the flags
     assert cfg.model.dropout == dropout
+    assert cfg.dataset.max_tokens * cfg.optimization.update_freq[0] == batch
+    assert (cfg.optimization.max_update, cfg.optimization.lr) == (updates, [lr])
+    assert cfg.lr_scheduler.warmup_updates == warmup
+    assert cfg.criterion._name == "label_smoothed_cross_entropy"
     assert (cfg.model.encoder_layers, cfg.model.decoder_layers) == (12, 12)
-    assert cfg.model.attention_dropout == cfg.model.input_dropout == 0.1 * task.startswith("wmt")
-    assert cfg.model.share_all_embeddings == task.startswith("wmt")
-    assert cfg.optimization.clip_norm == (0 if task.startswith("wmt") else 25)
-    assert cfg.optimizer.weight_decay == (0 if task.startswith("wmt") else 1e-4)
+    assert cfg.model.attention_dropout == cfg.model.input_dropout == 0.1 * of_wmt
+    assert cfg.model.share_all_embeddings == of_wmt
+    assert cfg.optimization.clip_norm == (0 if of_wmt else 25)
+    assert cfg.optimizer.weight_decay == (0 if of_wmt else 1e-4)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -78,7 +75,7 @@ def test_the_rate_rises_falls_and_never_jumps(task: str) -> None:
     _, _, _, updates, lr, warmup, _ = PAPER[task]
     train = shown(task)["fairseq-train"]
     falling = [*range(warmup, updates - 999, 97), *range(updates - 999, updates + 1000)]
-    rates = learning_rates(train, [0, warmup // 2, *falling])
+    rates = train.learning_rates([0, warmup // 2, *falling])
     assert rates[0] == pytest.approx(1e-7)
     assert rates[warmup // 2] == pytest.approx(1e-7 + (lr - 1e-7) / 2, rel=1e-3)
     assert rates[warmup] == pytest.approx(lr)
@@ -95,7 +92,7 @@ def test_the_rate_rises_falls_and_never_jumps(task: str) -> None:
 @pytest.mark.parametrize("task", ["wmt14_en_de", "wmt14_en_fr"])
 def test_another_length_of_training_is_another_cosine(task: str) -> None:
     train = shown(task, "--updates", 900, "--warmup", 100)["fairseq-train"]
-    rates = learning_rates(train, range(950))
+    rates = train.learning_rates(range(950))
     assert rates[100] == max(rates.values())
     assert max(rates[update] for update in range(899, 950)) < 1e-5 * rates[100]
 
@@ -113,18 +110,16 @@ def test_options_reach_the_commands(tmp_path: Path) -> None:
     corpus = " ".join(commands["fairseq-ext corpus"])
     assert "--mirror http://127.0.0.1/x --bpe 0 --any-counts" in corpus
     train = commands["fairseq-train"]
-    assert value(train, "--arch") == "transformer_iwslt_de_en"
-    assert value(train, "--dropout") == "0.3"
+    assert train.values("--arch", "--dropout") == ["transformer_iwslt_de_en", "0.3"]
     assert train[-2:] == ["--seed", "5"]
     assert "fairseq-ext average" not in commands
 
 
 def test_pictures_are_those_of_the_model() -> None:
     commands = shown("iwslt14_de_en")
-    assert value(commands["fairseq-ext plot gates"], "-o") == "gates.png"
-    lengths = commands["fairseq-ext plot lengths"]
-    assert value(lengths, "--system") == "muse_iwslt_de_en=generated.txt"
-    assert value(lengths, "--tokenized-ref") == "text/test.en"
+    assert commands["fairseq-ext plot gates"].value("-o") == "gates.png"
+    lengths = commands["fairseq-ext plot lengths"].values("--system", "--tokenized-ref")
+    assert lengths == ["muse_iwslt_de_en=generated.txt", "text/test.en"]
     for options in (
         ("--arch", "muse_simple_base"),
         ("--arch", "transformer_iwslt_de_en"),
@@ -134,21 +129,20 @@ def test_pictures_are_those_of_the_model() -> None:
         commands = shown("iwslt14_de_en", *options)
         assert "fairseq-ext plot gates" not in commands
         assert "fairseq-ext plot lengths" in commands
-    other = REPO / "README.md"  # any file
-    against = ("--against", f"other run={other}", "--", "--muse-kernels", "3,7/15")
-    commands = shown("iwslt14_de_en", *against)
-    assert f"other run={other}" in commands["fairseq-ext plot lengths"]
+    other = f"other run={REPO / 'README.md'}"  # any file
+    commands = shown("iwslt14_de_en", "--against", other, "--", "--muse-kernels", "3,7/15")
+    assert other in commands["fairseq-ext plot lengths"]
     assert "fairseq-ext plot gates" in commands
 
 
 def test_word_level_english_vietnamese_and_its_subwords() -> None:
     words = shown("iwslt15_en_vi")
-    assert value(words["fairseq-preprocess"], "--thresholdtgt") == "5"
+    assert words["fairseq-preprocess"].value("--thresholdtgt") == "5"
     assert "--bpe" not in words["fairseq-ext corpus"]
     pieces = shown("iwslt15_en_vi", "--bpe", 10000)
     assert "--thresholdtgt" not in pieces["fairseq-preprocess"]
-    assert value(pieces["fairseq-ext corpus"], "--bpe") == "10000"
-    assert value(pieces["fairseq-ext corpus"], "--out").endswith("iwslt15_en_vi-10000")
+    assert pieces["fairseq-ext corpus"].value("--bpe") == "10000"
+    assert pieces["fairseq-ext corpus"].value("--out").endswith("iwslt15_en_vi-10000")
 
 
 @pytest.mark.parametrize(
@@ -181,12 +175,12 @@ def test_split_compounds_score_their_common_parts(tmp_path: Path) -> None:
     lines = [line for i, text in enumerate(pieces) for line in (f"S-{i}\tx", f"H-{i}\t-1\t{text}")]
     generated = write_lines(tmp_path / "g", lines)
     inputs = (["--hyp", hyp, "--tokenized-hyp", hyp], ["--generated", generated])
+    expected = [(token_bleu.name, token_bleu.value), (score.COMPOUND_BLEU, split.value)]
     for translations in inputs:
         options = ("--ref", ref, "--tokenized-ref", ref, "--split-compounds", "--json", scores)
         assert f"{split.value:.2f}" in command("score", *translations, *options)
         figures = json.loads(scores.read_text())["scores"]
-        assert [score["name"] for score in figures[2:]] == [token_bleu.name, score.COMPOUND_BLEU]
-        assert [score["value"] for score in figures[2:]] == [token_bleu.value, split.value]
+        assert [(figure["name"], figure["value"]) for figure in figures[2:]] == expected
 
 
 @pytest.mark.parametrize(
@@ -196,7 +190,7 @@ def test_a_run_from_nothing_to_the_end(task: str, tmp_path: Path) -> None:
     out = tmp_path / "my run"
     words = (MUSE / f"{task}.sh", "--out", out, "--updates", 8, "--warmup", 2)
     done = bash(*words)
-    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    results = json.loads((out / "results.json").read_bytes())
     assert results["updates"] == 8
     assert min(results["stages"].values()) >= 0
     names = [score["name"] for score in results["scores"]]
@@ -204,8 +198,7 @@ def test_a_run_from_nothing_to_the_end(task: str, tmp_path: Path) -> None:
     assert names[2].startswith("BLEU-tok (")
     assert names[3:] == ([score.COMPOUND_BLEU] if task == "wmt14_en_de" else [])
     arch = re.search(r"arch=(\w+)", (out / "settings.txt").read_text())[1]
-    for picture in ("curves", "lengths", *(["gates"] if arch.startswith("muse") else [])):
-        assert (out / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
+    check_pictures(out, "curves", "lengths", *(["gates"] if arch.startswith("muse") else []))
     target = task[-2:]
     texts = [out / f"hyp.{target}", out / "reference" / f"test.{target}"]
     assert [len(path.read_text().split("\n")) for path in texts] == [41, 41]
@@ -219,7 +212,4 @@ def test_a_run_from_nothing_to_the_end(task: str, tmp_path: Path) -> None:
     assert "@@ " in generated if (out / "data" / "bpe").exists() else "<unk>" in generated
     # what the tokenized BLEU was computed on
     assert not any("@@" in line for line in texts[0].read_text().split())
-
-    second_run = bash(*words)
-    assert done.stdout.endswith(second_run.stdout)
-    assert "fairseq-train" not in second_run.stderr
+    check_repeat(done, *words)

@@ -11,8 +11,26 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.corpora import own_text
-from tests.support.harness import REPO, leaves_no_trace, run, wait_for, write_lines, write_sides
-from tests.support.recipes import ENVIRONMENT, RECIPES, bash, library, start
+from tests.support.harness import (
+    REPO,
+    leaves_no_trace,
+    names,
+    read_lines,
+    run,
+    wait_for,
+    write_lines,
+    write_sides,
+)
+from tests.support.recipes import (
+    ENVIRONMENT,
+    RECIPES,
+    bash,
+    check_pictures,
+    check_repeat,
+    dry_run,
+    library,
+    start,
+)
 
 QUICKSTART = RECIPES / "quickstart.sh"
 TINY = ("--arch", "gru_tiny")
@@ -38,27 +56,28 @@ def test_other_settings_start_a_new_run_and_keep_the_former_one(tmp_path: Path) 
     script = 'open_run "{}/run" "updates={}"\nstage one touch "made{}"'
     for updates in (1, 2, 3):
         library(script.format(tmp_path, updates, updates))
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["run", "run.old-1", "run.old-2"]
-    assert (tmp_path / "run" / "made3").exists()
-    assert not (tmp_path / "run" / "made1").exists()
-    assert (tmp_path / "run.old-1" / "made1").exists()
+    assert names(tmp_path) == ["run", "run.old-1", "run.old-2"]
+    assert "made3" in names(tmp_path / "run")
+    assert "made1" not in names(tmp_path / "run")
+    assert "made1" in names(tmp_path / "run.old-1")
     output = library(script.format(tmp_path, 4, 4)).stderr
     assert "< updates=3" in output
     assert "> updates=4" in output
 
 
-def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (".", "no run of this recipe"),
+        ("a:b", "contains a colon or a comma"),
+        ("a,b", "contains a colon or a comma"),
+    ],
+)
+def test_a_folder_that_cannot_be_a_run_is_left_alone(name, message, tmp_path: Path) -> None:
     write_lines(tmp_path / "thesis.tex", ["do not touch"])
-    output = library(f'open_run "{tmp_path}" x=1', ok=False).stderr
-    assert "no run of this recipe" in output
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-@pytest.mark.parametrize("name", ["a:b", "a,b"])
-def test_a_folder_that_others_would_split_is_refused(name: str, tmp_path: Path) -> None:
     output = library(f'open_run "{tmp_path}/{name}" x=1', ok=False).stderr
-    assert "contains a colon or a comma" in output
-    assert not list(tmp_path.iterdir())
+    assert message in output
+    assert names(tmp_path) == ["thesis.tex"]
 
 
 @pytest.mark.skipif(not shutil.which("flock"), reason="needs flock")
@@ -110,6 +129,8 @@ def test_commands_are_shown_so_that_they_can_be_pasted(tmp_path: Path) -> None:
     assert output.startswith("+ printf ")
     bash("-c", f"cd {tmp_path}; {output[1:]}")
     assert (tmp_path / "out").read_text() == "it's a  $HOME "
+    output = library("show train --classes '$(sort -u x | wc -l)' 'a b' '$x'").stderr
+    assert output == '+ train --classes "$(sort -u x | wc -l)" a\\ b \\$x\n'
 
 
 def test_an_environment_of_another_clone_does_not_count(tmp_path: Path) -> None:
@@ -138,11 +159,6 @@ def test_doctor_is_asked_once_and_again_after_a_change(tmp_path: Path) -> None:
     (tmp_path / ".fairseq-ext-doctor").unlink()
     library("healthy", ok=False, **environment)
     assert not (tmp_path / ".fairseq-ext-doctor").exists()
-
-
-def test_a_command_within_a_command_is_shown_to_be_pasted() -> None:
-    output = library("show train --classes '$(sort -u x | wc -l)' 'a b' '$x'").stderr
-    assert output == '+ train --classes "$(sort -u x | wc -l)" a\\ b \\$x\n'
 
 
 WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
@@ -227,6 +243,7 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
         (["--ratio", "0"], "`--ratio` must be at least 1"),
     ],
     "finetune.sh": [(["--model", "m"], "`--model`, `--data`, `--src` and `--tgt` are needed")],
+    "tatoeba.sh": [([], "`--archive` must be the file spa-eng.zip")],
     "studies.sh": [
         (["bmt", "my", "es"], "needs STUDY, DATA_DIR, SRC and TGT"),
         (["layers", "my", "es", "en"], "`layers` must be bmt, linformer-slots"),
@@ -257,7 +274,7 @@ def test_wrong_options_are_named(recipe: str, options: list[str], message: str) 
     ],
 )
 def test_text_in_other_languages_is_refused_at_once(recipe, before, after, tmp_path) -> None:
-    data = corpus(tmp_path / "data", train_en=["a"], train_de=["b"])
+    data = write_sides(tmp_path / "data", {"en": ["a"], "de": ["b"]})
     of_english = [word if word != "es" else "en" for word in after]
     for words, message in (
         (after, f"`{data}` has no file `train.es`"),
@@ -281,8 +298,6 @@ def test_a_misspelt_architecture_is_refused_before_the_text_is_made(tmp_path: Pa
 def test_the_sentences_of_the_picture_are_chosen_by_commands_that_can_be_pasted(tmp_path):
     output = bash(QUICKSTART, "--out", tmp_path, DRY_RUN="1").stderr
     pasted = "\n".join(line[2:] for line in output.splitlines() if line.startswith("+ awk "))
-    (tmp_path / "text").mkdir()
-    (tmp_path / "bpe").mkdir()
     middling = "a b c d e f g h"
     for lines, expected in (
         (["a b", middling, "x", f"{middling} i", middling], ["1", "3"]),
@@ -297,30 +312,23 @@ def test_the_sentences_of_the_picture_are_chosen_by_commands_that_can_be_pasted(
 
 
 def test_a_dry_run_prints_every_command_and_does_nothing(tmp_path: Path) -> None:
-    options = ("--out", tmp_path / "new", "--updates", "77", "--", "--dropout", "0.3")
-    output = bash(QUICKSTART, *options, DRY_RUN="1").stderr
-    commands = [line.split()[1] for line in output.splitlines() if line.startswith("+ ")]
-    for command in ("fairseq-ext", "fairseq-preprocess", "fairseq-train", "fairseq-generate"):
-        assert command in commands
-    assert re.search(r"fairseq-train .*--max-update 77 .*--dropout 0\.3$", output, re.MULTILINE)
+    options = ("--updates", "77", "--subwords", "none", "--", "--dropout", "0.3")
+    shown = dry_run(QUICKSTART, tmp_path, *options)
+    programs = {"fairseq-ext", "fairseq-preprocess", "fairseq-train", "fairseq-generate"}
+    assert programs < {words[0] for words in shown}
+    (words,) = shown.trainings().values()
+    assert (words.value("--max-update"), words[-2:]) == ("77", ["--dropout", "0.3"])
+    (split,) = shown.calls("fairseq-ext", "subwords")
+    assert split[-4:] == ["--kind", "none", "-o", "bpe"]  # without a number of merges
     assert list(tmp_path.iterdir()) == []
 
 
-def test_words_that_are_not_split_have_no_number_of_merges(tmp_path: Path) -> None:
-    output = bash(QUICKSTART, "--out", tmp_path, "--subwords", "none", DRY_RUN="1").stderr
-    assert "--kind none -o bpe" in output
-
-
-def corpus(folder: Path, **wrong: list[str]) -> Path:
-    for split in ("train", "valid", "test"):
-        for side in ("en", "de"):
-            name = f"{split}.{side}"
-            write_lines(folder / name, wrong.get(f"{split}_{side}", ["a b", "c d", "e f"]))
-    return folder
-
-
 def test_bad_text_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    data, out = corpus(tmp_path / "data", test_de=["a", "", "c"]), tmp_path / "text"
+    data, out = (
+        write_sides(tmp_path / "data", {"en": ["a"] * 3, "de": ["b"] * 3}),
+        tmp_path / "text",
+    )
+    write_lines(data / "test.de", ["a", "", "c"])
     words = ("prepare", "--data", data, "--src", "en", "--tgt", "de", "--out", out)
     leaves_no_trace(tmp_path, "test.de, line 2: empty", *words)
     for side in ("en", "de"):
@@ -331,15 +339,14 @@ def test_bad_text_is_refused_before_anything_is_written(tmp_path: Path) -> None:
 def test_text_is_copied_line_by_line_and_tokenized_only_on_request(tmp_path: Path) -> None:
     # NEL and U+2028 are no line ends here, and entities stay as they are written.
     lines = ["Hi, \u0085 you & I!", "It's\u2028so.", "Grüße"]
-    folder = corpus(tmp_path / "data", train_en=lines)
+    folder = write_sides(tmp_path / "data", {"en": lines, "de": ["a"] * 3})
     own_text.copy_corpus(folder, tmp_path / "plain", "en", "de", False)
-    assert (tmp_path / "plain" / "train.en").read_text() == "".join(f"{x}\n" for x in lines)
+    assert read_lines(tmp_path / "plain" / "train.en") == lines
     own_text.copy_corpus(folder, tmp_path / "tokens", "en", "de", True)
-    tokens = (tmp_path / "tokens" / "train.en").read_text().split("\n")
-    assert len(tokens) == 4
-    assert tokens[0].startswith("Hi , ")
-    assert tokens[0].endswith("you & I !")
-    assert tokens[2] == "Grüße"
+    first, _, last = read_lines(tmp_path / "tokens" / "train.en")
+    assert first.startswith("Hi , ")
+    assert first.endswith("you & I !")
+    assert last == "Grüße"
 
 
 def test_quickstart_killed_in_training_goes_on_and_is_then_complete(tmp_path: Path) -> None:
@@ -355,7 +362,7 @@ def test_quickstart_killed_in_training_goes_on_and_is_then_complete(tmp_path: Pa
     assert "binarize: done before" in done.stderr
     assert "update 4:" not in done.stderr
     assert "update 20:" in done.stderr
-    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    results = json.loads((out / "results.json").read_bytes())
     assert results["updates"] == 20
     assert [score["name"] for score in results["scores"][:2]] == ["BLEU", "chrF"]
     assert all("version:" in score["signature"] for score in results["scores"])
@@ -363,19 +370,14 @@ def test_quickstart_killed_in_training_goes_on_and_is_then_complete(tmp_path: Pa
         # less than a second of training is too short for a speed
         assert re.search(rf"^{name} +(\d|–)", done.stdout, re.MULTILINE)
     assert done.stdout.count("  translation  ") == 10
-    for picture in ("curves.png", "alignment.png"):
-        assert (out / picture).read_bytes().startswith(b"\x89PNG")
+    check_pictures(out, "curves", "alignment")
 
     # The advice at its end translates a sentence.
     advice = done.stdout.partition("Translate a sentence of yours:\n")[2].splitlines()
     assert len(bash("-c", "\n".join(advice[:2])).stdout.splitlines()) == 1
 
     before = {path: path.stat().st_mtime_ns for path in out.glob("**/*.pt")}
-    second_run = bash(*command)
-    assert second_run.stdout.startswith("Sample translations")
-    assert done.stdout.endswith(second_run.stdout)
-    assert "done before" in second_run.stderr
-    assert "fairseq-train" not in second_run.stderr
+    check_repeat(done, *command)
     assert {path: path.stat().st_mtime_ns for path in out.glob("**/*.pt")} == before
 
 
@@ -385,7 +387,7 @@ def test_the_papers_protocol_runs_from_text_to_both_scores(tmp_path: Path) -> No
     for beam in (1, 5):
         assert f"es → en, gru_tiny, beam {beam}, 30 unseen sentences" in done.stdout
         assert (out / f"beam{beam}" / "results.json").exists()
-    train = (out / "text" / "train.es").read_text(encoding="utf-8").splitlines()
+    train = read_lines(out / "text" / "train.es")
     assert len(train) == 300
     assert all(line == line.lower() and len(line.split()) <= 50 for line in train)
     log = (out / "checkpoints" / "train.log").read_text()
@@ -395,7 +397,7 @@ def test_the_papers_protocol_runs_from_text_to_both_scores(tmp_path: Path) -> No
 
 def test_compare_shares_data_and_shows_models_of_several_calls_in_one_table(tmp_path):
     lines = [f"{a} {b}" for a in "abcdef" for b in "ghijkl"]
-    data = corpus(tmp_path / "data", train_en=lines, train_de=lines)
+    data = write_sides(tmp_path / "data", {"en": lines, "de": lines})
     command = (RECIPES / "compare.sh", data, "en", "de", "--updates", "3", "--bpe", "0")
     command += ("--out", tmp_path / "out")
     bash(*command, "gru_tiny")

@@ -40,50 +40,77 @@ def bash(
     return done
 
 
+def check_repeat(first: subprocess.CompletedProcess[str], *words: object) -> None:
+    """Run a finished recipe again: it must train nothing, and print the same report again."""
+    repeat = bash(*words)
+    assert repeat.stdout
+    assert first.stdout.endswith(repeat.stdout)
+    assert "fairseq-train" not in repeat.stderr
+
+
+def check_pictures(folder: Path, *names: str) -> None:
+    """Require PNG files with these names in a folder."""
+    for name in names:
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
 def library(script: str, *, ok: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
     return bash("-c", f'source "{RECIPES}/lib.sh"\n{script}', ok=ok, **env)
 
 
-def start(*words: object) -> subprocess.Popen[bytes]:
+def start(*words: object, **how: Any) -> subprocess.Popen[Any]:
     """Start a recipe in a process group of its own, to be killed with its forked commands."""
     programs = [] if FRESH else [str(forking.programs(os.getpid()))]
     path = ":".join([*programs, ENVIRONMENT["PATH"]])
-    how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "preexec_fn": os.setpgrp}
-    return subprocess.Popen(["bash", *map(str, words)], env={**ENVIRONMENT, "PATH": path}, **how)
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **how}
+    variables = {**ENVIRONMENT, "PATH": path}
+    command = ["bash", *map(str, words)]
+    return subprocess.Popen(command, env=variables, preexec_fn=os.setpgrp, **streams)
 
 
-def commands(shown: str) -> list[list[str]]:
-    """Parse the commands that a recipe shows, into words."""
-    return [shlex.split(line[2:]) for line in shown.splitlines() if line.startswith("+ ")]
+class Command(list[str]):
+    """The words of a command that a recipe shows."""
+
+    def value(self, flag: str) -> str:
+        """Return the last value of an option, which is the value that fairseq uses."""
+        return self[len(self) - self[::-1].index(flag)]
+
+    def values(self, *flags: str) -> list[str]:
+        return [self.value(flag) for flag in flags]
+
+    def settings(self) -> Any:
+        """Return fairseq's configuration; ``--arch`` must stand before the other flags."""
+        return configuration(self[self.index("--arch") :])
+
+    def learning_rates(self, updates: Iterable[int]) -> dict[int, float]:
+        """Return the learning rates that the flags give, by number of updates."""
+        cfg = self.settings()
+        optimizer = FairseqAdam(cfg.optimizer, [torch.nn.Parameter(torch.zeros(1))])
+        scheduler = build_lr_scheduler(cfg.lr_scheduler, optimizer)
+        return {update: scheduler.step_update(update) for update in updates}
 
 
-def value(words: list[str], flag: str) -> str:
-    """Return the last value of an option in a command, which is the value that fairseq uses."""
-    return words[len(words) - words[::-1].index(flag)]
+class Commands(list[Command]):
+    """All commands that a recipe shows."""
+
+    def calls(self, *start: str) -> list[Command]:
+        """Return the commands that begin with some words."""
+        return [words for words in self if words[: len(start)] == [*start]]
+
+    def trainings(self) -> dict[str, Command]:
+        """Return each fairseq-train command by the folder of its model."""
+        return {words.value("--save-dir"): words for words in self.calls("fairseq-train")}
 
 
-def trainings(word_lists: list[list[str]]) -> dict[str, list[str]]:
-    """Return the words of each fairseq-train command by the folder of its model."""
-    commands = (words for words in word_lists if words[0] == "fairseq-train")
-    return {value(words, "--save-dir"): words for words in commands}
+def commands(shown: str) -> Commands:
+    """Parse the commands that a recipe shows."""
+    lines = (line[2:] for line in shown.splitlines() if line.startswith("+ "))
+    return Commands(Command(shlex.split(line)) for line in lines)
 
 
-def dry_run(recipe: Path, folder: Path, *options: object, **environment: str) -> list[list[str]]:
+def dry_run(recipe: Path, folder: Path, *options: object, **environment: str) -> Commands:
     """Return the commands that a full run in ``folder`` would run, without running them."""
     words = (recipe, "--out", folder / "run", *options)
     done = bash(*words, **{"DRY_RUN": "1", "SMOKE": "0", **environment})
     assert not (folder / "run").exists()
     return commands(done.stderr)
-
-
-def settings(words: list[str]) -> Any:
-    """Return fairseq's configuration of a command that has ``--arch`` before its other flags."""
-    return configuration(words[words.index("--arch") :])
-
-
-def learning_rates(words: list[str], updates: Iterable[int]) -> dict[int, float]:
-    """Return the learning rates that a command's flags give, by number of updates."""
-    cfg = settings(words)
-    optimizer = FairseqAdam(cfg.optimizer, [torch.nn.Parameter(torch.zeros(1))])
-    scheduler = build_lr_scheduler(cfg.lr_scheduler, optimizer)
-    return {update: scheduler.step_update(update) for update in updates}
