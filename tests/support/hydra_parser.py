@@ -2,40 +2,26 @@
 
 In every command and for every checkpoint, Hydra makes a configuration from some 270 texts such as
 ``common.seed=1``. Half of the time goes into parsing these texts in pure Python. Most of the other
-half goes into composing groups such as ``model=bmt``, which does not depend on the options. In the
-rest, Hydra looks for its caller, and reads the source of each running function.
+half goes into composing groups such as ``model=bmt``, which does not depend on the options.
 """
 
 import copy
 import functools
-import inspect
-import sys
 from typing import Any
-from unittest import mock
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 try:
-    from hydra import initialize
     from hydra._internal.config_repository import CachingConfigRepository
 except ImportError:  # Hydra 1.0, which fairseq 0.12.2 requires, is left as it is
-    initialize = None
+    CachingConfigRepository = None
 
 ORIGINAL = OverridesParser.parse_rule
 PARSED: dict[tuple[str, str], Any] = {}
 COMPOSE = getattr(ConfigLoaderImpl, "_load_configuration_impl", None)
 COMPOSED: dict[tuple[object, ...], list[Any]] = {}
-if initialize is not None:
-    INITIALIZE = sys.modules[initialize.__module__]
-    CALLER = INITIALIZE.detect_calling_file_or_module_from_stack_frame
-
-
-def caller(depth: int) -> tuple[str | None, str | None]:
-    """Return the file and the module of a caller, as Hydra finds them, without reading sources."""
-    with mock.patch.object(inspect, "stack", functools.partial(inspect.stack, 0)):
-        return CALLER(depth + 1)
 
 
 def parse_rule(parser: OverridesParser, text: str, rule: str) -> Any:
@@ -96,12 +82,11 @@ def remember(of_defaults: bool = False) -> None:
     Processes that run commands set ``of_defaults``. Most commands compose a single configuration,
     so it is not stored at its first use.
     """
-    if initialize is None:
+    if CachingConfigRepository is None:
         return
     composing = functools.partialmethod(compose, at_once=not of_defaults)
     ConfigLoaderImpl._load_configuration_impl = composing
     OverridesParser.parse_rule = parse_rule
-    INITIALIZE.detect_calling_file_or_module_from_stack_frame = caller
     CachingConfigRepository.__init__ = copy_sources
     if of_defaults:
         from fairseq import options
