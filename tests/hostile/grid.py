@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from tests.hostile.commands import BUNDLES_ALONE, COMMANDS, MODULES, PAUSES, run, words_of
+from tests.support.harness import binarize, digits_corpus
 
 CPU_SECONDS = 20
 WALL_SECONDS = 300  # on a busy machine
@@ -210,22 +211,21 @@ def load() -> None:
 
 def summary(files: dict[str, Path], names: list[str], all_runs: list[Run]) -> dict[str, object]:
     """The counts, and every run that is none of ``refused`` and ``used``."""
-    counted = Counter(run.outcome for run in all_runs)
-    by_command = {
-        name: dict(Counter(run.outcome for run in all_runs if run.command == name))
-        for name in names
+    counts = {
+        name: Counter(run.outcome for run in all_runs if run.command == name) for name in names
     }
+    total = sum(counts.values(), Counter())
     return {
         "files": len(files),
         "commands": len(names),
         "runs": len(all_runs),
-        "executed": counted["executed"],
-        "hangs": counted["hang"],
-        "tracebacks": counted["traceback"],
-        "more or less than one line": counted["wordy"],
-        "refused": counted["refused"],
-        "used": counted["used"],
-        "by command": by_command,
+        "executed": total["executed"],
+        "hangs": total["hang"],
+        "tracebacks": total["traceback"],
+        "more or less than one line": total["wordy"],
+        "refused": total["refused"],
+        "used": total["used"],
+        "by command": counts,
         "files used": sorted({run.file for run in all_runs if run.outcome == "used"}),
         "faults": [asdict(run) for run in all_runs if run.outcome not in ("refused", "used")],
     }
@@ -244,7 +244,7 @@ def main() -> None:
     names = [n for n in COMMANDS if not args.commands or any(c in n for c in args.commands)]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        data = args.data or _corpus(place)
+        data = args.data or binarize(digits_corpus(place / "text", train=60), place / "bin")
         canary, hostile = place / "canary" / "sang", place / "hostile"
         canary.parent.mkdir()
         hostile.mkdir()
@@ -261,21 +261,10 @@ def main() -> None:
         outcome = json.loads(json.dumps(summary(files, names, all_runs)).replace(folder, "FOLDER"))
     if args.json is None:
         print(json.dumps(outcome, indent=1))
-    else:
-        _record(args.json, outcome)
-
-
-def _corpus(folder: Path) -> Path:
-    from tests.support.harness import binarize, digits_corpus
-
-    return binarize(digits_corpus(folder / "text", train=60), folder / "bin")
-
-
-def _record(destination: Path, outcome: dict[str, object]) -> None:
-    """Write the outcome as JSON, with the machine on which it was measured."""
+        return
     from benchmarks import bench
 
-    bench.save(destination, title="Hostile files in every command", **outcome)
+    bench.save(args.json, title="Hostile files in every command", **outcome)
 
 
 if __name__ == "__main__":
