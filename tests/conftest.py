@@ -148,12 +148,12 @@ def copy_bundle(copy_data, copy_model, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def unsure_model(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny GRU that has begun to learn: it is unsure of every digit."""
+    """A tiny GRU that has begun to learn: it is unsure of every digit. ``train.log`` beside it."""
     folder = tmp_path_factory.mktemp("unsure_model")
     fairseq(
         *("train", copy_data, "--task", "translation", "--arch", "gru_tiny", "--save-dir", folder),
         *("--optimizer", "adam", "--lr", 0.003, "--max-tokens", 400, "--max-update", 25),
-        *("--disable-validation", "--num-workers", 0, "--no-progress-bar"),
+        *("--disable-validation", "--num-workers", 0, "--log-file", folder / "train.log"),
     )
     return folder / "checkpoint_last.pt"
 

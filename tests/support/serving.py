@@ -62,7 +62,8 @@ class Server:
                 **{"stdout": subprocess.PIPE, "stderr": log, "text": True, "env": variables},
                 **{"cwd": folder, "start_new_session": True},
             )
-        self.port = urlsplit(self.process.stdout.readline().strip()).port
+        self.address = self.process.stdout.readline().strip()
+        self.port = urlsplit(self.address).port
         assert self.port, self.log.read_text()
 
     def ask(self, path: str, body: Any = None, **how: str) -> Answer:

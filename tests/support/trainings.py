@@ -2,11 +2,12 @@
 
 import argparse
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import torch
 
-from tests.support.harness import write_lines
+from tests.support.harness import USER_DIR, run, write_lines
 
 ARCHITECTURES: dict[str, tuple[object, ...]] = {
     "lstm": (
@@ -40,6 +41,15 @@ TRAINING: tuple[object, ...] = (
 )
 """Options for some ten updates per epoch on the digits corpus."""
 
+
+def train(
+    data: Path, folder: Path, *options: object, plugin: Path = USER_DIR, **how: Any
+) -> CompletedProcess[str]:
+    """Run ``fairseq-train`` with `TRAINING` and further options, which have priority."""
+    words = (data, *TRAINING, "--save-dir", folder, "--user-dir", plugin, *options)
+    return run("fairseq-train", *words, **how)
+
+
 WITHOUT = """
 import fairseq_ext
 from fairseq_ext.plugin import patches
@@ -62,6 +72,14 @@ def load(path: Path) -> dict[str, Any]:
     """Load a checkpoint as it is on disk."""
     torch.serialization.add_safe_globals([argparse.Namespace])
     return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def with_data(checkpoint: Path, data: object, path: Path) -> Path:
+    """Write a copy of a checkpoint, as if trained on the folder ``data``; return its path."""
+    state = load(checkpoint)
+    state["cfg"]["task"]["data"] = str(data)
+    torch.save(state, path)
+    return path
 
 
 def training_state(path: Path) -> dict[str, Any]:
