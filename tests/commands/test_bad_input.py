@@ -8,16 +8,17 @@ import gzip
 import os
 import re
 import shutil
-import struct
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 import torch
+from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_ext.text import checks, reading
 from fairseq_ext.utils.errors import DataError
@@ -40,11 +41,6 @@ TINY = ("--arch", "gru_tiny", "--optimizer", "adam", "--max-update", 2, "--batch
 PARTS = ("src", "tgt")
 
 
-def sentences(prefix: Path) -> int:
-    """How many sentences fairseq's index counts."""
-    return struct.unpack_from("<Q", prefix.with_name(prefix.name + ".idx").read_bytes(), 18)[0]
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Callable[[bytes], Path]:
     def write(content: bytes) -> Path:
@@ -59,6 +55,10 @@ class TestCheckText:
         assert checks.check_text(file(b"a\nb c\n")) == 2
         assert checks.check_text(file(b"a\nb c")) == 2
         assert checks.check_text(file("ä ö\r\nb c\r\n".encode())) == 2
+        assert checks.check_text(file(b"b " * 10_000 + b"\n")) == 1
+        assert checks.check_text(file(b"b" * 100_000 + b"\n")) == 1
+        assert checks.check_text(file(b"b " * 100_000 + b"\n"), max_tokens=None) == 1
+        assert checks.check_text(file(b"a\n\n  \n"), empty_lines=True) == 3
 
     @pytest.mark.parametrize(
         ("content", "output"),
@@ -67,6 +67,8 @@ class TestCheckText:
             (b"\xef\xbb\xbfa\n", "a.txt, line 1: starts with a byte-order mark"),
             ("a\n".encode("utf-16"), "it seems to be UTF-16, convert it: iconv -f utf-16"),
             (b"a\nb\xe9c\n", "a.txt, line 2: not UTF-8, byte 0xe9 at offset 1 of the line; "),
+            (b"1\n2 \xe9\n3\n", "iconv -f cp1252 -t utf-8"),
+            (gzip.compress(b"1\n2\n"), "a.txt is compressed; give its text: zcat <"),
             (b"a\nb\xc3", "line 2: not UTF-8, byte 0xc3 at offset 1"),
             (b"a\n\xed\xa0\x80\n", "line 2: not UTF-8, byte 0xed at offset 0"),
             (b"a\nb\nc\0d\n", "a.txt, line 3: NUL bytes"),
@@ -86,19 +88,6 @@ class TestCheckText:
         with pytest.raises(DataError, match=re.escape(output)):
             checks.check_text(file(content))
 
-    def test_documents_are_no_text(self, file, tmp_path: Path):
-        path = file(b"PK\x03\x04").rename(tmp_path / "a.docx")
-        with pytest.raises(DataError, match=r"a\.docx` is a document; save it as plain text, and"):
-            checks.check_text(path)
-        with pytest.raises(DataError, match="is a file in SGML; save it as plain text"):
-            checks.check_text(path.rename(tmp_path / "ref.sgm"))
-
-    def test_limits(self, file):
-        assert checks.check_text(file(b"b " * 10_000 + b"\n")) == 1
-        assert checks.check_text(file(b"b" * 100_000 + b"\n")) == 1
-        assert checks.check_text(file(b"b " * 100_000 + b"\n"), max_tokens=None) == 1
-        assert checks.check_text(file(b"a\n\n  \n"), empty_lines=True) == 3
-
     def test_numbers_of_lines(self, file, monkeypatch):
         monkeypatch.setattr(reading, "LONGEST", 20)
         lines = [b"one two %d" % n for n in range(200)]
@@ -115,9 +104,6 @@ class TestCheckText:
 
     def test_agrees_with_fairseq_on_every_white_space(self, file):
         """Of all white space, only a lone carriage return changes fairseq's count of sentences."""
-        from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
-        from fairseq.data import Dictionary
-
         spaces = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
         assert len(spaces) > 25
         different = []
@@ -136,13 +122,18 @@ class TestCheckText:
                     checks.check_text(path)
         assert different == ["\r"]
 
-    def test_not_a_readable_file(self, tmp_path: Path):
-        with pytest.raises(DataError, match="none does not exist"):
-            checks.check_text(tmp_path / "none")
-        with pytest.raises(DataError, match="is a folder"):
-            checks.check_text(tmp_path)
-        with pytest.raises(DataError, match="not a regular file"):
-            checks.check_text("/dev/null")
+    def test_not_a_readable_text(self, tmp_path: Path):
+        for name, content in (("a.docx", b"PK\x03\x04"), ("ref.sgm", b"a\n")):
+            (tmp_path / name).write_bytes(content)
+        for path, fault in (
+            (tmp_path / "a.docx", r"a\.docx` is a document; save it as plain text, and"),
+            (tmp_path / "ref.sgm", "is a file in SGML; save it as plain text"),
+            (tmp_path / "none", "none does not exist"),
+            (tmp_path, "is a folder"),
+            (Path("/dev/null"), "not a regular file"),
+        ):
+            with pytest.raises(DataError, match=fault):
+                checks.check_text(path)
         (tmp_path / "file").write_text("a\n")
         with pytest.raises(DataError, match="cannot be read: Not a directory"):
             checks.check_text(tmp_path / "file" / "a")
@@ -150,13 +141,6 @@ class TestCheckText:
         if not os.access(tmp_path / "file", os.R_OK):  # root may read it all the same
             with pytest.raises(DataError, match="cannot be read: Permission denied"):
                 checks.check_text(tmp_path / "file")
-
-    def test_parallel(self, tmp_path: Path):
-        (tmp_path / "a").write_text("1\n2\n")
-        (tmp_path / "b").write_text("1\n2\n3\n")
-        assert checks.check_parallel(tmp_path / "a", tmp_path / "a") == 2
-        with pytest.raises(DataError, match=r"/a has 2 lines but .*/b has 3"):
-            checks.check_parallel(tmp_path / "a", tmp_path / "b")
 
 
 @pytest.mark.parametrize(
@@ -173,22 +157,18 @@ def test_check_dictionary(file, content: str, output: str):
         checks.check_dictionary(file(content.encode()))
 
 
-def put(name: str, content: bytes) -> Callable[[Path], None]:
+def put(name: str, content: bytes) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_bytes(content)
 
 
+def remove(pattern: str) -> Callable[[Path], object]:
+    return lambda folder: [path.unlink() for path in folder.glob(pattern)]
+
+
 BAD_TEXTS = {
-    "missing": (lambda folder: (folder / "test.tgt").unlink(), "test.tgt does not exist"),
+    "missing": (remove("test.tgt"), "test.tgt does not exist"),
     "unequal": (put("valid.tgt", b"1\n2\n"), "valid.src has 3 lines but ", "valid.tgt has 2."),
     "carriage-return": (put("train.src", b"1\n2\r3\n4\n"), "train.src, line 2: carriage return"),
-    "not-utf-8": (
-        put("test.src", "1\n2 é\n3\n".encode("latin1")),
-        *("test.src, line 2: not UTF-8, byte 0xe9 at offset 2", "iconv -f cp1252 -t utf-8"),
-    ),
-    "compressed": (
-        put("test.src", gzip.compress(b"1\n2\n3\n")),
-        *("test.src is compressed; give its text: zcat <", "test.src.new"),
-    ),
 }
 
 
@@ -212,8 +192,9 @@ def test_preprocess_keeps_every_line_and_earlier_results(tmp_path: Path):
         (folder / f"train.{part}").write_text(odd, encoding="utf-8")
         (folder / f"test.{part}").write_bytes(b"1\r\n\r\n\n2\r\n")
     preprocess(folder, tmp_path / "bin")
-    assert [sentences(tmp_path / f"bin/train.src-tgt.{part}") for part in PARTS] == [3, 3]
-    assert [sentences(tmp_path / f"bin/test.src-tgt.{part}") for part in PARTS] == [4, 4]
+    for prefix, count in (("train.src-tgt", 3), ("test.src-tgt", 4)):
+        for part in PARTS:
+            assert len(MMapIndexedDataset(f"{tmp_path}/bin/{prefix}.{part}")) == count
     first = contents(tmp_path / "bin")
     assert all(".partial" not in name for name in first)
     assert ".partial" not in first["preprocess.log"].decode()
@@ -247,12 +228,10 @@ def test_preprocess_goes_on_where_it_was_killed_while_its_files_were_moved(tmp_p
     complete = contents(copy_data)
     shutil.copytree(copy_data, tmp_path / "bin")
     (tmp_path / "bin" / "dict.tgt.txt").unlink()
-    done = preprocess(folder, tmp_path / "bin")
-    assert done.returncode == 0
+    preprocess(folder, tmp_path / "bin")
     after = contents(tmp_path / "bin")
-    assert {name: after[name] for name in after if name != "preprocess.log"} == {
-        name: complete[name] for name in complete if name != "preprocess.log"
-    }
+    assert after.pop("preprocess.log") != complete.pop("preprocess.log")
+    assert after == complete
 
 
 def on_full_disk(kilobytes: int, name: str, *arguments: object) -> CompletedProcess[str]:
@@ -284,30 +263,20 @@ def test_preprocess_on_a_full_disk(tmp_path: Path, copy_data: Path, workers: int
     assert contents_below(tmp_path) == before
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-2])
-
-
 BAD_DATA = {
     "missing-folder": (shutil.rmtree, "data: No such file or directory. Check the path."),
-    "missing-dictionary": (lambda data: (data / "dict.tgt.txt").unlink(), "data/dict.tgt.txt does"),
+    "missing-dictionary": (remove("dict.tgt.txt"), "data/dict.tgt.txt does"),
     "truncated-data": (
-        lambda data: cut(data / "train.src-tgt.src.bin"),
+        lambda data: os.truncate(data / "train.src-tgt.src.bin", 9),
         "train.src-tgt.src.bin is damaged",
     ),
-    "missing-split": (
-        lambda data: (data / "valid.src-tgt.src.idx").unlink(),
-        "Dataset not found: valid (",
-    ),
+    "missing-split": (remove("valid.src-tgt.src.idx"), "Dataset not found: valid ("),
     "text-alone": (
-        lambda data: [path.unlink() for path in data.glob("*.*-*.*")],
+        remove("*.*-*.*"),
         "data has no binary data; give the `--destdir` of fairseq-preprocess, or, to translate "
         "text with a model, `--source-lang` and `--target-lang`.",
     ),
-    "missing-target": (
-        lambda data: [path.unlink() for path in data.glob("train.src-tgt.tgt.*")],
-        "no target side for the split `train`",
-    ),
+    "missing-target": (remove("train.src-tgt.tgt.*"), "no target side for the split `train`"),
 }
 
 
@@ -348,17 +317,13 @@ def test_train_refuses_a_checkpoint_of_another_architecture(copy_data: Path, cop
     assert contents(copy_model.parent) == before
 
 
-def test_train_refuses_a_missing_or_damaged_checkpoint(copy_data, copy_model, tmp_path):
-    save = tmp_path / "save"
-    options = (copy_data, *TINY, "--save-dir", save)
-    done = fairseq("train", *options, "--restore-file", tmp_path / "none.pt", ok=False)
-    refused(done, "`--restore-file`", "none.pt, which does not exist")
-    assert not save.exists()
-    save.mkdir()
-    shutil.copy(flipped(copy_model, tmp_path / "flipped.pt"), save / "checkpoint_last.pt")
-    before = contents(save)
-    refused(fairseq("train", *options, ok=False), "save/checkpoint_last.pt is damaged")
-    assert contents(save) == before
+def test_train_refuses_a_damaged_checkpoint(copy_data: Path, copy_model: Path, tmp_path: Path):
+    shutil.copy(copy_model, tmp_path / "checkpoint_last.pt")
+    flip(tmp_path / "checkpoint_last.pt")
+    before = contents(tmp_path)
+    done = fairseq("train", copy_data, *TINY, "--save-dir", tmp_path, ok=False)
+    refused(done, f"{tmp_path}/checkpoint_last.pt is damaged")
+    assert contents(tmp_path) == before
 
 
 def _update(part: Callable[[dict], dict], **entries: object) -> Callable[[dict], None]:
@@ -387,16 +352,12 @@ def test_train_goes_on_from_no_other_state(copy_data, copy_model, tmp_path, dama
     refused(done, output)
 
 
-def flipped(checkpoint: Path, copy: Path) -> Path:
-    """A copy with one bit of its largest tensor flipped, which torch itself does not notice."""
-    with zipfile.ZipFile(checkpoint) as archive:
-        parts = [part for part in archive.infolist() if "/data/" in part.filename]
-        largest = max(parts, key=lambda part: part.file_size)
-    content = bytearray(checkpoint.read_bytes())
-    content[largest.header_offset + 256] ^= 1
-    copy.write_bytes(content)
-    torch.load(copy, weights_only=True)
-    return copy
+def flip(path: Path) -> None:
+    """Change a bit in the middle of a checkpoint, which torch itself does not notice."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    torch.load(path, weights_only=True)
 
 
 def test_generate_leaves_earlier_results_alone(copy_data: Path, copy_model: Path, tmp_path: Path):
@@ -406,19 +367,15 @@ def test_generate_leaves_earlier_results_alone(copy_data: Path, copy_model: Path
     before = contents(results)
     assert list(before) == ["generate-test.txt"]
     assert before["generate-test.txt"].count(b"\nH-") == 50
-    bad = flipped(copy_model, tmp_path / "flipped.pt")
+    bad = Path(shutil.copy(copy_model, tmp_path / "bad.pt"))
+    flip(bad)
     refused(fairseq("generate", *options, "--path", bad, ok=False), bad, "is damaged: the checksum")
-    bad.write_bytes(copy_model.read_bytes()[:9000])
+    os.truncate(bad, 9000)
     refused(fairseq("generate", *options, "--path", bad, ok=False), bad, "is truncated")
     assert contents(results) == before
 
 
-def test_generate_without_a_checkpoint_or_with_a_changed_dictionary(data: Path, copy_model: Path):
-    before = contents(data)
-    refused(fairseq("generate", data, ok=False), "`--path`")
-    none = data / "none.pt"
-    refused(fairseq("generate", data, "--path", none, ok=False), none, "does not exist")
-    assert contents(data) == before
+def test_generate_with_a_changed_dictionary(data: Path, copy_model: Path):
     with (data / "dict.tgt.txt").open("a") as dictionary:
         dictionary.writelines(f"new{number} 1\n" for number in range(8))
     done = fairseq("generate", data, "--path", copy_model, ok=False)
