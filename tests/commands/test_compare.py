@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import gzip
-import json
 import math
 import random
 import re
@@ -19,26 +18,20 @@ import pytest
 import sacrebleu
 import torch
 from sacrebleu.metrics import BLEU, CHRF, TER
-from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 from scipy import stats
 
 from fairseq_ext.checkpoints.size import read_size
 from fairseq_ext.commands.evaluation_options import UndoingOptions
 from fairseq_ext.decoding import latency
-from fairseq_ext.evaluation import (
-    compare,
-    compare_report,
-    outputs,
-    significance,
-    tables,
-    training_log,
-)
+from fairseq_ext.evaluation import compare, compare_report, outputs, significance, training_log
 from fairseq_ext.evaluation.score import build_metrics
 from fairseq_ext.evaluation.significance import Variances, bootstrap, bootstrap_p
+from fairseq_ext.evaluation.tables import latex, read_table
 from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.json_files import read_json
 from tests.support import models
 from tests.support.harness import command, error_line, fairseq, leaves_no_trace, run, write_lines
 
@@ -94,10 +87,10 @@ def test_rows_keep_their_order_whichever_is_the_baseline(outputs_of_three: Path)
     assert {row.generation_speed for row in result.systems} == {1234.5}
 
 
-def test_one_system_has_intervals_and_no_p(outputs_of_three: Path) -> None:
+def test_a_system_alone_has_intervals_and_no_p(outputs_of_three: Path) -> None:
     result = compared(outputs_of_three, "only=fair")
-    row = result.systems[0]
-    assert row.scores["BLEU"].low < row.scores["BLEU"].value < row.scores["BLEU"].high
+    score = result.systems[0].scores["BLEU"]
+    assert score.low < score.value < score.high
     assert "p (BLEU)" not in compare_report.rows(result)[0]
     assert not [note for note in compare_report.notes(result) if note.startswith("p: ")]
 
@@ -136,24 +129,19 @@ def test_plain_text_stands_beside_generated_output(outputs_of_three: Path) -> No
     assert second.tokenized_bleu is second.generation_speed is None
 
 
-def test_the_table_of_translations_makes_the_comparison_again(outputs_of_three, tmp_path):
+def test_the_table_of_translations_makes_the_comparison_again(
+    outputs_of_three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tokens stay tokens and text stays text, several runs included, whatever the cells hold."""
-    runs = ",".join(str(outputs_of_three / name) for name in ("good", "fair"))
-    odd = [f'"{line}\t;' for line in outputs.read_lines(outputs_of_three / "bad.txt")]
-    write_lines(tmp_path / "odd.txt", odd)
-    reference = ["--ref", str(outputs_of_three / "ref"), "--samples", "100"]
-    tokens = ["--tokenized-ref", str(outputs_of_three / "ref")]
-    systems = ["--system", f"two={runs}", "--system", f"odd@home=text:{tmp_path}/odd.txt"]
-    table = f"table:{tmp_path}/a.tsv.gz"
+    monkeypatch.chdir(shutil.copytree(outputs_of_three, tmp_path / "new"))
+    write_lines(Path("odd.txt"), [f'"{line}\t;' for line in outputs.read_lines("bad.txt")])
     for words in (
-        [*systems, *tokens, "-o", str(tmp_path / "a")],
-        ["--system", table, *tokens, "-o", str(tmp_path / "b.svg")],
-        ["--system", f"odd@home={table}", "--json", str(tmp_path / "c.json")],
+        "--system two=good,fair --system odd@home=text:odd.txt --tokenized-ref ref -o a",
+        "--system table:a.tsv.gz --tokenized-ref ref -o b.svg",
+        "--system odd@home=table:a.tsv.gz --json c.json",
     ):
-        command("compare", *words, *reference)
-    first, second, third = (
-        json.loads((tmp_path / f"{name}.json").read_text("utf-8")) for name in "abc"
-    )
+        command("compare", *words.split(), "--ref", "ref", "--samples", "100")
+    first, second, third = (read_json(f"{name}.json") for name in "abc")
     assert first["systems"][0].pop("generation_speed")
     assert second["systems"][0].pop("generation_speed") is None
     for content in (first, second):
@@ -161,39 +149,38 @@ def test_the_table_of_translations_makes_the_comparison_again(outputs_of_three, 
             assert sample["translations"].keys() == {"two", "odd@home"}
     assert first == second
     assert third["systems"][0]["scores"]["BLEU"]["p"] is None
-    assert (tmp_path / "a.tsv.gz").read_bytes() == (tmp_path / "b.tsv.gz").read_bytes()
-    assert {path.suffix for path in tmp_path.glob("b.*")} == {
-        *(".md", ".csv", ".tex", ".svg", ".json", ".gz", ".html")
-    }
+    assert Path("a.tsv.gz").read_bytes() == Path("b.tsv.gz").read_bytes()
+    kinds = {path.suffix for path in Path().glob("b.*")}
+    assert kinds == {".md", ".csv", ".tex", ".svg", ".json", ".gz", ".html"}
 
 
-def test_a_table_keeps_the_rules_that_make_text_of_tokens(tmp_path: Path) -> None:
+def test_a_table_keeps_the_rules_that_make_text_of_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By text.json or by an option; options given with the table have priority."""
-    write_lines(tmp_path / "ref", ["Yes (no), we don't." * 3, "A long line. " + "x" * 150_000])
+    monkeypatch.chdir(tmp_path)
+    write_lines(Path("ref"), ["Yes (no), we don't." * 3, "A long line. " + "x" * 150_000])
     lines = ["Yes ( no@@ ) , we do@@ n &apos;t ." * 3, "A long line . " + "x" * 150_000]
-    write_lines(tmp_path / "out", [f"H-{i}\t-1\t{line}" for i, line in enumerate(lines)])
-    (tmp_path / "run").mkdir()
-    Pipeline("de", "en", tokenize=True, subwords="joined").save(tmp_path / "run")
-    shutil.copy(tmp_path / "out", tmp_path / "run")
-    common = ["--ref", tmp_path / "ref", "--samples", "100"]
+    for path in (Path("out"), Path("run/out")):
+        write_lines(path, [f"H-{i}\t-1\t{line}" for i, line in enumerate(lines)])
+    Pipeline("de", "en", tokenize=True, subwords="joined").save(Path("run"))
+    common = ["compare", "--ref", "ref", "--samples", "100", "--json", "scores.json"]
 
-    def scores(*words: Any) -> list[float]:
-        command("compare", *common, *words, "--json", tmp_path / "scores.json")
-        content = json.loads((tmp_path / "scores.json").read_text("utf-8"))
-        return [row["scores"]["chrF"]["value"] for row in content["systems"]]
+    def scores(words: str) -> list[float]:
+        command(*common, *words.split())
+        return [row["scores"]["chrF"]["value"] for row in read_json("scores.json")["systems"]]
 
-    table = ["--system", f"table:{tmp_path}/a.tsv.gz"]
-    runs = ["--system", f"a={tmp_path}/out", "--system", f"b={tmp_path}/run/out"]
-    with_rules = scores(*runs, "--detokenize", "en", "-o", tmp_path / "a")
-    assert scores(*table) == with_rules
+    table, runs = "--system table:a.tsv.gz", "--system a=out --system b=run/out"
+    with_rules = scores(f"{runs} --detokenize en -o a")
+    assert scores(table) == with_rules
     assert csv.field_size_limit() == 131_072  # for other files, where it finds open quotations
-    as_tokens = scores(*runs[:2])
+    as_tokens = scores("--system a=out")
     assert as_tokens[0] < with_rules[0]
-    assert scores(*table, "--keep-tokens") == as_tokens * 2
-    again = ["--tokenized-ref", "a", "--tokenized-ref", "b"]
-    assert "`--tokenized-ref` is given twice" in error_line("compare", *common, *table, *again)
-    scores(*runs, "-o", tmp_path / "run" / "a")  # only the second run has a text.json
-    assert scores("--system", f"table:{tmp_path}/run/a.tsv.gz") == [*as_tokens, with_rules[1]]
+    assert scores(f"{table} --keep-tokens") == as_tokens * 2
+    again = f"{table} --tokenized-ref a --tokenized-ref b"
+    assert "`--tokenized-ref` is given twice" in error_line(*common, *again.split())
+    scores(f"{runs} -o run/a")  # only the second run has a text.json
+    assert scores("--system table:run/a.tsv.gz") == [*as_tokens, with_rules[1]]
 
 
 def test_the_name_of_a_run_is_no_name_of_a_system(outputs_of_three: Path) -> None:
@@ -224,7 +211,7 @@ def test_a_damaged_table_is_named(tmp_path: Path, content: bytes, message: str) 
     for damaged_bytes in (b"a\nx\n", gzip.compress(b"b\nx\n" * 99)[:-9]):
         (tmp_path / "u.tsv.gz").write_bytes(damaged_bytes)
         with pytest.raises(DataError, match=r"u\.tsv\.gz is damaged or unsafe: "):
-            tables.read_table(tmp_path / "u.tsv.gz")
+            read_table(tmp_path / "u.tsv.gz")
 
 
 def test_equal_scores_are_no_difference() -> None:
@@ -288,22 +275,22 @@ def test_parameters_and_bytes_are_the_models(tmp_path: Path, name: str) -> None:
     assert (weights.architecture, weights.updates) == (name, 70)
 
 
+PARAMETERS = "x | num. shared model params: 1,000 (num. trained: 1,000)"
+
+
 @pytest.mark.parametrize("kind", ["json", "simple"])
 def test_a_log_of_either_format_says_the_same(kind: str) -> None:
     lines = [
-        "x | num. shared model params: 1,000 (num. trained: 1,000)",
+        PARAMETERS,
         "x | train_inner | epoch 001:  5 / 9 loss=9, wpb=1, num_updates=5, train_wall=5",
         "x | valid | epoch 001 | valid on 'valid' subset | loss 7 | wpb 5 | num_updates 9",
     ]
-    for epoch, updates, wall in ((1, 9, 3), (1, 10, 4), (2, 30, 5)):  # then one that is cut
-        figures = {"loss": "4.5", "wpb": "100.5", "num_updates": updates, "train_wall": wall}
-        if kind == "json":
-            stats = {f"train_{key}": str(value) for key, value in figures.items()}
-            lines.append("x | " + json.dumps({"epoch": epoch, **stats, "train_wall": "99"}))
-        else:
-            text = " | ".join(f"{key} {value}" for key, value in figures.items())
-            lines.append(f"x | epoch {epoch:03d} | {text}")
-    cut = f"x | epoch 003 | {text}"[:-1] if kind == "simple" else '{"epoch": 3, "train_w'
+    form = "x | epoch 00{} | loss 4.5 | wpb 100.5 | num_updates {} | train_wall {}"
+    if kind == "json":
+        form = 'x | {{"epoch": {}, "train_loss": "4.5", "train_wpb": "100.5", '
+        form += '"train_num_updates": "{}", "train_train_wall": "{}", "train_wall": "99"}}'
+    lines += [form.format(*epoch) for epoch in ((1, 9, 3), (1, 10, 4), (2, 30, 5))]
+    cut = form.format(3, 40, 50)[:-1]
     training = training_log.read_training("\n".join([*lines, cut]))
     assert training == training_log.Training(1000, 30, 30 * 100.5 / 9, 9, 3015)
     for log in ("", "\n".join(lines[:3]), "\n".join(lines[1:])):
@@ -311,16 +298,18 @@ def test_a_log_of_either_format_says_the_same(kind: str) -> None:
             training_log.read_training(log)
 
 
-@pytest.mark.parametrize("loaded", [True, False])
-def test_the_log_of_a_run_that_goes_on_counts_what_it_shows(loaded: bool) -> None:
-    lines = ["x | num. shared model params: 1,000 (num. trained: 1,000)"]
-    if loaded:
-        lines.append("x | Loaded checkpoint a/b.pt (epoch 4 @ 300 updates)")
-    for epoch, updates in ((4, 400), (5, 600)):
-        lines.append(f"x | epoch {epoch:03d} | wpb 10 | num_updates {updates} | train_wall 50")
-    counted = (30.0, 100, 3000) if loaded else (40.0, 50, 2000)
-    training = training_log.read_training("\n".join([*lines, ""]))
-    assert training == training_log.Training(1000, 600, *counted)
+@pytest.mark.parametrize(
+    ("start", "counted"),
+    [
+        ([], (40, 50, 2000)),
+        (["x | Loaded checkpoint a/b.pt (epoch 4 @ 300 updates)"], (30, 100, 3000)),
+    ],
+    ids=["new", "loaded"],
+)
+def test_the_log_of_a_run_that_goes_on_counts_what_it_shows(start: list[str], counted: tuple):
+    line = "x | epoch 00{} | wpb 10 | num_updates {} | train_wall 50"
+    log = "\n".join([PARAMETERS, *start, line.format(4, 400), line.format(5, 600), ""])
+    assert training_log.read_training(log) == training_log.Training(1000, 600, *counted)
 
 
 def test_a_reader_that_leaves_costs_no_file(outputs_of_three: Path, tmp_path: Path) -> None:
@@ -329,7 +318,7 @@ def test_a_reader_that_leaves_costs_no_file(outputs_of_three: Path, tmp_path: Pa
     command = f"fairseq-ext compare --system a=good --ref ref {options} | true"
     done = run("bash", "-c", command, cwd=outputs_of_three)
     assert "Traceback" not in done.stderr
-    assert json.loads((tmp_path / "c.json").read_text())["sentences"]
+    assert read_json(tmp_path / "c.json")["sentences"]
 
 
 def test_a_system_without_a_point_has_no_name_in_the_picture(outputs_of_three, figures, tmp_path):
@@ -383,30 +372,30 @@ def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--system", "a=good", "--system", "a=bad"], "Names of `--system` must differ, but `a`"),
-        (["--system", "a=good", "--baseline", "b"], "`--baseline` must be one of a, but is `b`"),
-        (["--system", "a=good", "--samples", "9"], "`--samples` must be at least 100, but is 9"),
-        (["--system", "a=good", "-o", "new.pdf"], "a name that ends in .png, such as new.png"),
-        (["--system", "a=good", "-o", "no/new"], "`--output no/new`: the folder "),
-        (["--system", "a=good", "--json", "no/x"], "`--json no/x`: the folder "),
-        (["--system", "a=good", "--json", "ref/x"], "ref is not a folder; name another path."),
-        (["--system", "a=good,./good"], "`--system a=…` names good twice; each run needs"),
-        (["--system", "a=text:good.txt,good.txt"], "names good.txt twice"),
+        ("--system a=good --system a=bad", "Names of `--system` must differ, but `a`"),
+        ("--system a=good --baseline b", "`--baseline` must be one of a, but is `b`"),
+        ("--system a=good --samples 9", "`--samples` must be at least 100, but is 9"),
+        ("--system a=good -o new.pdf", "a name that ends in .png, such as new.png"),
+        ("--system a=good -o no/new", "`--output no/new`: the folder "),
+        ("--system a=good --json no/x", "`--json no/x`: the folder "),
+        ("--system a=good --json ref/x", "ref is not a folder; name another path."),
+        ("--system a=good,./good", "`--system a=…` names good twice; each run needs"),
+        ("--system a=text:good.txt,good.txt", "names good.txt twice"),
         (
-            ["--system", "a=text:good.txt", "--detokenize", "de"],
+            "--system a=text:good.txt --detokenize de",
             "`--detokenize` has no effect on text:FILE, which is text; leave it out.",
         ),
-        (["--system", "a=good", "--pictures", "none.png"], "picture none.png does not exist"),
-        (["--system", "a=none"], "`none` does not exist"),
+        ("--system a=good --pictures none.png", "picture none.png does not exist"),
+        ("--system a=none", "`none` does not exist"),
         (
-            ["--system", "a=ref"],
+            "--system a=ref",
             "If the file is plain text, give it to `score` as `--hyp`, to `compare` as ",
         ),
-        (["--system", "a=good", "--ref", "blank"], "`blank` has no words; give the reference"),
-        (["--system", "a=good", "--training", "empty"], "empty is empty; it needs at least"),
-        (["--system", "a=good,checkpoint=ref"], "ref is not a checkpoint"),
-        (["--system", "a=good,log=ref"], "`ref`: the training log holds no finished epoch"),
-        (["--system", "a=good", "--tokenized-ref", "short"], "`a` has 60 lines, but `short` has 2"),
+        ("--system a=good --ref blank", "`blank` has no words; give the reference"),
+        ("--system a=good --training empty", "empty is empty; it needs at least"),
+        ("--system a=good,checkpoint=ref", "ref is not a checkpoint"),
+        ("--system a=good,log=ref", "`ref`: the training log holds no finished epoch"),
+        ("--system a=good --tokenized-ref short", "`a` has 60 lines, but `short` has 2"),
     ],
 )
 def test_errors_are_one_line(outputs_of_three, words, message):
@@ -414,8 +403,8 @@ def test_errors_are_one_line(outputs_of_three, words, message):
     write_lines(outputs_of_three / "blank", [""] * 60)
     write_lines(outputs_of_three / "empty", [])
     reference = [] if "--ref" in words else ["--ref", "ref"]
-    words = ("compare", *reference, "-o", "new", "--json", "other.json", *words)
-    leaves_no_trace(outputs_of_three, message, *words)
+    words = (*reference, "-o", "new", "--json", "other.json", *words.split())
+    leaves_no_trace(outputs_of_three, message, "compare", *words)
 
 
 @pytest.mark.parametrize("seed", ["abc", "-1", "", "1.5"])
@@ -427,21 +416,13 @@ def test_seeds_that_are_no_numbers(outputs_of_three, runs, seed, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def trained(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a checkpoint, its log and its translations."""
-    folder = tmp_path_factory.mktemp("trained")
-    fairseq(
-        *("train", copy_data, "--arch", "gru_tiny", "--optimizer", "adam", "--lr", "0.01"),
-        *("--max-tokens", "500", "--max-update", "30", "--disable-validation"),
-        *("--save-dir", folder, "--log-file", folder / "train.log", "--no-epoch-checkpoints"),
-    )
-    checkpoint = folder / "checkpoint_last.pt"
-    done = fairseq("generate", copy_data, "--path", checkpoint, "--max-tokens", "900")
+def translated(copy_data: Path, unsure_model: Path, tmp_path_factory) -> Path:
+    """A folder with what a model prints for the test set, and the reference."""
+    folder = tmp_path_factory.mktemp("translated")
+    done = fairseq("generate", copy_data, "--path", unsure_model, "--max-tokens", "900")
     (folder / "out").write_text(done.stdout, encoding="utf-8")
     (folder / "out.log").write_text(done.stderr, encoding="utf-8")
-    sentences = outputs.read_generated(folder / "out")
-    targets = {sentence.index: sentence.target for sentence in sentences}
-    write_lines(folder / "ref", [targets[index] for index in sorted(targets)])
+    shutil.copy(copy_data.parent / "text" / "test.tgt", folder / "ref")
     return folder
 
 
@@ -467,42 +448,44 @@ def lines_of(path: Path, letter: str) -> list[str]:
     return sorted(lines, key=lambda line: int(re.search(r"\d+", line)[0]))
 
 
-def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> None:
-    generated(trained / "other", damaged(outputs.read_lines(trained / "ref"), 0.3, 1), "77")
-    (trained / "curves.png").touch()
-    words = [line.split("\t")[1] for line in lines_of(trained / "out", "S")]
-    write_lines(trained / "words", ["", *words])
+def test_the_command_writes_table_markdown_json_and_pictures(
+    translated: Path, unsure_model: Path
+) -> None:
+    generated(translated / "other", damaged(outputs.read_lines(translated / "ref"), 0.3, 1), "77")
+    (translated / "curves.png").touch()
+    sources = [line.split("\t")[1] for line in lines_of(translated / "out", "S")]
+    write_lines(translated / "words", ["", *sources])
+    log = unsure_model.with_name("train.log")
     done = run(
         *("fairseq-ext", "compare", "--ref", "ref", "--baseline", "other", "-o", "both"),
-        *("--system", "gru=out,checkpoint=checkpoint_last.pt,log=train.log"),
+        *("--system", f"gru=out,checkpoint={unsure_model},log={log}"),
         *("--system", "other=other", "--samples", "100", "--json", "copy.json"),
         *("--pictures", "curves.png", "--latency", "3", "--source", "words"),
-        cwd=trained,
+        cwd=translated,
     )
     assert done.stdout.startswith("system  BLEU")
     ends = (".md", ".csv", ".tex", ".png", ".json", "-differences.png", ".tsv.gz", ".html")
     assert done.stdout.endswith("\n" + "".join(f"both{end}\n" for end in ends))
     assert "DEBUG" not in done.stderr
     assert "\r" not in done.stderr  # no bar where nobody watches
-    data = json.loads((trained / "both.json").read_text(encoding="utf-8"))
-    assert data == json.loads((trained / "copy.json").read_text(encoding="utf-8"))
+    data = read_json(translated / "both.json")
+    assert data == read_json(translated / "copy.json")
     first, second = data["systems"]
-    log = (trained / "train.log").read_text(encoding="utf-8")
-    parameters = re.search(r"num\. shared model params: ([\d,]+)", log)[1]
+    parameters = re.search(r"num\. shared model params: ([\d,]+)", log.read_text("utf-8"))[1]
     assert first["parameters"] == int(parameters.replace(",", ""))
     assert first["tensor_bytes"] >= 4 * first["parameters"]
-    assert (first["architecture"], first["updates"]) == ("gru_tiny", 30)
+    assert (first["architecture"], first["updates"]) == ("gru_tiny", 25)
     assert first["generation_speed"] > 0
     figures = first["latency"]  # the empty line is not counted; only a bundle has a program
     assert figures["sentences"] == 2
     assert 0 < figures["median"] <= figures["p99"]
     assert figures["processor"] > 0
     assert figures["multiply_adds"] is second["latency"] is None
-    in_one_file = (trained / "both.html").read_text(encoding="utf-8")
+    in_one_file = (translated / "both.html").read_text(encoding="utf-8")
     assert in_one_file.count('src="data:image/png;base64,') == 3
     assert "http" not in in_one_file
     assert second["parameters"] is second["training_speed"] is second["updates"] is None
-    page = (trained / "both.md").read_text(encoding="utf-8").splitlines()
+    page = outputs.read_lines(translated / "both.md")
     assert page[0] == "# 2 systems on ref"
     assert page[2].startswith("| system | BLEU | p (BLEU) | chrF | p (chrF) | parameters |")
     assert f"| {parameters} |" in page[4]
@@ -510,38 +493,32 @@ def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> N
     linked = re.findall(r"\]\(([^)]+)\)", "\n".join(page))
     files = [f"both.{end}" for end in ("html", "csv", "tex", "json", "tsv.gz", "png")]
     assert linked == [*files, "curves.png", "both-differences.png"]
-    sources = [line.split("\t")[1] for line in lines_of(trained / "out", "S")]
-    reference = outputs.read_lines(trained / "ref")
-    samples = data["samples"]
-    assert len(samples) == 5
-    for sample in samples:
+    reference = outputs.read_lines(translated / "ref")
+    assert len(data["samples"]) == 5
+    for sample in data["samples"]:
         line = sample["number"] - 1
-        assert sample["reference"] == reference[line]
-        assert sample["source"] == sources[line]
+        assert (sample["reference"], sample["source"]) == (reference[line], sources[line])
         assert f"| sentence {line + 1} |  |" in page
         assert f"| other | {sample['translations']['other']} |" in page
-    assert (trained / "both.png").read_bytes().startswith(b"\x89PNG")
-    assert not (trained / "both.svg").exists()
+    assert (translated / "both.png").read_bytes().startswith(b"\x89PNG")
+    assert not (translated / "both.svg").exists()
 
 
 # p of ``fairseq-ext compare``: samples, definitions, several runs, and how often it errs
-@pytest.mark.parametrize(
-    ("label", "metric"),
-    [("BLEU", BLEU()), ("chrF", CHRF()), ("chrF++", CHRF(word_order=2)), ("TER", TER())],
-)
-def test_scores_and_samples_are_sacrebleus(label: str, metric: Metric) -> None:
+def test_scores_and_samples_are_sacrebleus() -> None:
     text = sentences()
     systems = {name: damaged(text, 0.3, seed) for seed, name in enumerate(("a", "b"))}
     runs = {name: [lines] for name, lines in systems.items()}
     ours = bootstrap(runs, build_metrics(text, extra_metrics=["chrf++", "ter"]), "a")
-    test = PairedTest(list(systems.items()), {"x": metric}, [text], test_type="bs", n_jobs=1)
-    _, results = test()
-    (of_systems,) = (results[key] for key in results if key != "System")
-    for name, theirs in zip(systems, of_systems, strict=True):
-        low, high = theirs.mean - theirs.ci, theirs.mean + theirs.ci
-        estimate = ours[name][label]
-        actual = estimate.value, estimate.low, estimate.high
-        assert actual == pytest.approx((theirs.score, low, high), abs=1e-12)
+    metrics = {"BLEU": BLEU(), "chrF": CHRF(), "chrF++": CHRF(word_order=2), "TER": TER()}
+    for label, metric in metrics.items():
+        test = PairedTest([*systems.items()], {"x": metric}, [text], test_type="bs", n_jobs=1)
+        (theirs,) = (results for key, results in test()[1].items() if key != "System")
+        for name, their in zip(systems, theirs, strict=True):
+            estimate = ours[name][label]
+            expected = their.score, their.mean - their.ci, their.mean + their.ci
+            actual = estimate.value, estimate.low, estimate.high
+            assert actual == pytest.approx(expected, abs=1e-12), label
 
 
 def resampled(text: list[str], systems: dict[str, list[list[str]]], samples: int) -> dict[str, Any]:
@@ -642,9 +619,6 @@ def test_the_runs_and_sentences_that_a_difference_needs() -> None:
     assert significance._sentences_needed(variances, 0.2, 1000) is None  # seeds alone vary too much
 
 
-NUMBERS = ("95% low", "95% high", "SD", "p")
-
-
 def test_a_second_run_of_one_system_changes_no_other_p():
     text = sentences()
     systems = {name: [damaged(text, share, 3)] for name, share in (("a", 0.2), ("b", 0.22))}
@@ -725,26 +699,24 @@ def test_too_few_sentences_give_no_p():
         assert (estimate.low, estimate.high, estimate.half_width) == (None, None, None)
 
 
-def test_the_command_writes_means_and_tables(tmp_path: Path):
+def test_the_command_writes_means_and_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     text = sentences()
     write_lines(tmp_path / "ref", text)
     for name, share, seed in (("a", 0.2, 1), ("b", 0.25, 2), ("c", 0.5, 3)):
         write_lines(tmp_path / name, damaged(text, share, seed))
-    shown = run(
-        *("fairseq-ext", "compare", "--system", "two_runs=text:a,b", "--system", "one=text:c"),
-        *("--ref", "ref", "--samples", 200, "-o", "out"),
-        cwd=tmp_path,
-    ).stdout
-    (meaning,) = json.loads((tmp_path / "out.json").read_text())["tests"].values()
+    monkeypatch.chdir(tmp_path)
+    systems = ("--system", "two_runs=text:a,b", "--system", "one=text:c")
+    shown = command("compare", *systems, "--ref", "ref", "--samples", 200, "-o", "out")
+    (meaning,) = read_json(tmp_path / "out.json")["tests"].values()
     assert meaning.startswith("another test set and other trainings")
     assert f"p is about {meaning}" in shown
     assert "assumed to vary over seeds as much as the other system of the comparison" in shown
     with (tmp_path / "out.csv").open(newline="") as file:
         heading, first, second = csv.reader(file)
     row, other = dict(zip(heading, first, strict=True)), dict(zip(heading, second, strict=True))
-    runs = [(tmp_path / name).read_text().splitlines() for name in ("a", "b")]
+    runs = [outputs.read_lines(tmp_path / name) for name in ("a", "b")]
     bleu = [sacrebleu.corpus_bleu(lines, [text]).score for lines in runs]
-    numbers = [f"BLEU {name}" for name in (*NUMBERS[:4], "p Holm")]
+    numbers = [f"BLEU {name}" for name in ("95% low", "95% high", "SD", "p", "p Holm")]
     assert heading[:8] == ["system", "runs", "BLEU", *numbers]
     assert float(row["BLEU"]) == pytest.approx(statistics.fmean(bleu))
     assert float(row["BLEU SD"]) == pytest.approx(statistics.stdev(bleu))
@@ -763,8 +735,8 @@ def test_the_command_writes_means_and_tables(tmp_path: Path):
 
 
 def test_latex_shows_every_character():
-    table = tables.latex([["a&b", "of 50%"], ["x_{1}^~", "\\±–"], ["<unk>", "a|b"]])
+    table = latex([["a&b", "of 50%"], ["x_{1}^~", "\\±–"], ["<unk>", "a|b"]])
     assert r"a\&b & \shortstack[r]{of\\50\%} \\" in table
     assert r"\textless{}unk\textgreater{} & a\textbar{}b \\" in table
-    assert "\n{}[a] \\\\\n{}* \\\\\n" in tables.latex([["x"], ["[a]"], ["*"]])
+    assert "\n{}[a] \\\\\n{}* \\\\\n" in latex([["x"], ["[a]"], ["*"]])
     assert r"x\_\{1\}\textasciicircum{}\textasciitilde{} & \textbackslash{}$\pm$-- \\" in table
