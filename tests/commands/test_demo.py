@@ -6,18 +6,16 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from fairseq_ext.checkpoints import storage
 from fairseq_ext.commands.demo import Request, load
 from fairseq_ext.demo import systems
 from fairseq_ext.demo.systems import Answer, answer, heat_map
@@ -32,9 +30,10 @@ from tests.support.harness import (
     error_line,
     fairseq,
     forked,
-    start,
+    names,
 )
 from tests.support.serving import JSON, ask
+from tests.support.trainings import with_data
 
 MOST = 8  # words of a sentence
 Translate = Callable[[str, Sequence[str]], Sequence]
@@ -62,30 +61,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def translated(trained: Path, name: str, sentence: str, tmp_path: Path) -> str:
+def translated(trained: Path, name: str, sentence: str) -> str:
     """What ``fairseq-ext translate`` makes of a sentence."""
-    source, out = tmp_path / "sentence", tmp_path / "translation"
-    source.write_text(sentence + "\n", encoding="utf-8")
     model = (trained / "bin", "--path", trained / f"{name}.pt")
-    command("translate", *model, "--input", source, "-o", out)
-    return out.read_text(encoding="utf-8").removesuffix("\n")
+    return command("translate", *model, stdin=sentence.encode()).removesuffix("\n")
 
 
-def demo(trained: Path, folder: Path, *systems: object) -> subprocess.Popen[str]:
-    """The command as a process, which works and keeps temporary files in ``folder``."""
-    words = [forked("fairseq-ext"), "demo", f"gru={trained}/gru.pt", *systems]
-    words += ["--data", trained / "bin", "--port", "0", "--max-words", MOST, "--cpu"]
-    variables = {"TMPDIR": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return start(*words, cwd=folder, env=variables, **streams)
-
-
-def end(process: subprocess.Popen[str], how: signal.Signals) -> None:
-    """End the command, which must leave quietly."""
-    process.send_signal(how)
-    output = process.communicate(timeout=60)
-    assert process.returncode == 0, output
-    assert "Traceback" not in output[1]
+def demo(trained: Path, folder: Path, *models: str) -> AbstractContextManager[serving.Server]:
+    """Run the command as a process, which works and keeps temporary files in ``folder``."""
+    words = (f"gru={trained}/gru.pt", *models, "--data", trained / "bin", "--max-words", MOST)
+    how = {"command": "demo", "program": forked("fairseq-ext")}
+    return serving.serving(folder, *words, "--cpu", **how)
 
 
 @pytest.fixture(scope="module")
@@ -93,30 +79,23 @@ def address(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """The address that the command prints; ended by SIGTERM, it leaves nothing behind."""
     folder = tmp_path_factory.mktemp("served")
     models = [f"linformer={trained}/linformer.pt", f"other={trained}/gru.pt,data={trained}/bin"]
-    with demo(trained, folder, *models) as process:
-        try:
-            yield process.stdout.readline().strip()
-            end(process, signal.SIGTERM)
-        finally:
-            process.kill()
-    assert list(folder.iterdir()) == []
+    with demo(trained, folder, *models) as server:
+        yield server.address
+        assert "Traceback" not in server.end()
+    assert names(folder) == ["serve.log"]
 
 
 def test_ctrl_c_leaves_nothing_behind(trained: Path, tmp_path: Path) -> None:
-    with demo(trained, tmp_path) as process:
-        try:
-            address = process.stdout.readline().strip()
-            assert address.startswith("http://127.0.0.1:")
-            translations = asks(address, "POST", JOIN, joined(systems=["gru"]))
-            assert (translations.status, translations.body[0]["picture"] > "") == (200, True)
-            end(process, signal.SIGINT)
-        finally:
-            process.kill()
-    assert list(tmp_path.iterdir()) == []
+    with demo(trained, tmp_path) as server:
+        assert server.address.startswith("http://127.0.0.1:")
+        translations = asks(server.address, "POST", JOIN, joined(systems=["gru"]))
+        assert (translations.status, translations.body[0]["picture"] > "") == (200, True)
+        assert "Traceback" not in server.end(signal.SIGINT)
+    assert names(tmp_path) == ["serve.log"]
 
 
 @needs_chromium
-def test_two_systems_translate_a_sentence_in_a_browser(trained, address, tmp_path, expect):
+def test_two_systems_translate_a_sentence_in_a_browser(trained, address, expect):
     requests: list[str] = []
     with browser.opened(address, requests) as page:
         shown = [page.locator(f"#system-{place} textarea") for place in range(3)]
@@ -124,7 +103,7 @@ def test_two_systems_translate_a_sentence_in_a_browser(trained, address, tmp_pat
 
         browser.translate(page, "3 1 4 1 5")
         for place, name in enumerate(("gru", "linformer", "gru")):
-            expected = translated(trained, name, "3 1 4 1 5", tmp_path)
+            expected = translated(trained, name, "3 1 4 1 5")
             expect(shown[place]).to_have_value(expected)
         expect(pictures[0]).to_be_visible()
         assert pictures[0].evaluate("image => image.decode().then(() => image.naturalWidth)") > 200
@@ -134,7 +113,7 @@ def test_two_systems_translate_a_sentence_in_a_browser(trained, address, tmp_pat
 
         page.locator("#systems").get_by_label("linformer").uncheck()
         browser.translate(page, "2 7")
-        expect(shown[2]).to_have_value(translated(trained, "gru", "2 7", tmp_path))
+        expect(shown[2]).to_have_value(translated(trained, "gru", "2 7"))
         expect(shown[1]).to_be_hidden()
 
         browser.translate(page, "9 " * (MOST + 1))
@@ -145,7 +124,7 @@ def test_two_systems_translate_a_sentence_in_a_browser(trained, address, tmp_pat
         example = page.locator("#examples button").first
         sentence = example.text_content()
         example.click()
-        expect(shown[0]).to_have_value(translated(trained, "gru", sentence, tmp_path))
+        expect(shown[0]).to_have_value(translated(trained, "gru", sentence))
         expect(page.locator("#message")).to_be_hidden()
     assert {urlsplit(url).hostname for url in requests if url.startswith("http")} == {"127.0.0.1"}
     assert {urlsplit(url).scheme for url in requests} <= {"http", "data", "blob"}
@@ -393,19 +372,17 @@ def loaded(trained: Path, *names: str):
 def test_dictionaries_are_those_of_the_training(trained: Path, tmp_path: Path) -> None:
     (system,) = systems.parse_systems([f"a={trained}/gru.pt"], None)
     assert system.data == trained / "bin"
-    checkpoint = storage.load(trained / "gru.pt")
-    checkpoint["cfg"]["task"]["data"] = str(tmp_path / "gone")
-    storage.save(checkpoint, tmp_path / "checkpoint_best.pt")
+    path = with_data(trained / "gru.pt", tmp_path / "gone", tmp_path / "checkpoint_best.pt")
     with pytest.raises(ConfigError, match=r"`--data` must be the folder .* is not here"):
         systems.parse_systems([f"a={tmp_path}"], None)
     (system,) = systems.parse_systems([f"a={tmp_path}"], trained / "bin")
-    assert system.checkpoint == tmp_path / "checkpoint_best.pt"
+    assert system.checkpoint == path
 
 
-def test_answers_have_the_text_of_translate_and_attention_between_words(trained, tmp_path):
+def test_answers_have_the_text_of_translate_and_attention_between_words(trained: Path) -> None:
     gru, linformer = answer("1 2  nine\n", loaded(trained, "gru", "linformer"), MOST)
-    assert gru.text == translated(trained, "gru", "1 2 nine", tmp_path)
-    assert linformer.text == translated(trained, "linformer", "1 2 nine", tmp_path)
+    assert gru.text == translated(trained, "gru", "1 2 nine")
+    assert linformer.text == translated(trained, "linformer", "1 2 nine")
     assert "1 of 4 source tokens unknown" in gru.remark
     assert linformer.attention is None
     assert gru.attention.source == ("1", "2", "nine", "</s>")
@@ -454,24 +431,24 @@ def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["=b"], "A system must be [NAME=]MODEL[,data=DIR][,bpe-codes=FILE], but is `=b`"),
-        (["no/such/model"], "no/such/model"),  # two parts would be a name on the Hub
-        (["a=b,data="], "but is `a=b,data=` instead"),
-        (["a=b,data=c,data=d"], "but is `a=b,data=c,data=d` instead"),
-        (["a=b,data=c", "a=d,data=c"], "a name of its own, but `a` is there twice."),
-        (["a=b,data=c", "b=no/such.pt"], "no/such.pt does not exist; the plugin's own models"),
-        (["a=no/such.pt", "--data", "."], "no/such.pt does not exist"),  # below the progress bar
-        (["a=b,data=c", "--max-words", "0"], "`--max-words` must be at least 1, but is 0 instead."),
-        (["a=b,data=c", "--host", "192.0.2.1"], "an address of this machine and a free port, but"),
+        ("=b", "A system must be [NAME=]MODEL[,data=DIR][,bpe-codes=FILE], but is `=b`"),
+        ("no/such/model", "no/such/model"),  # two parts would be a name on the Hub
+        ("a=b,data=", "but is `a=b,data=` instead"),
+        ("a=b,data=c,data=d", "but is `a=b,data=c,data=d` instead"),
+        ("a=b,data=c a=d,data=c", "a name of its own, but `a` is there twice."),
+        ("a=b,data=c b=no/such.pt", "no/such.pt does not exist; the plugin's own models"),
+        ("a=no/such.pt --data .", "no/such.pt does not exist"),  # below the progress bar
+        ("a=b,data=c --max-words 0", "`--max-words` must be at least 1, but is 0 instead."),
+        ("a=b,data=c --host 192.0.2.1", "an address of this machine and a free port, but"),
         (
-            ["tatoeba-es-en", "--data", "none"],
+            "tatoeba-es-en --data none",
             "`--data` or `,data=` of `tatoeba-es-en` must be a folder of fairseq-preprocess, but "
             "is `none` instead.",
         ),
     ],
 )
-def test_errors_are_one_line(arguments: list[str], message: str) -> None:
-    assert message in error_line("demo", "--port", 0, *arguments)
+def test_errors_are_one_line(arguments: str, message: str) -> None:
+    assert message in error_line("demo", "--port", 0, *arguments.split())
 
 
 def test_the_model_in_the_working_folder_has_the_folders_name(monkeypatch) -> None:

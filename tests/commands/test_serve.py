@@ -1,5 +1,6 @@
 """``fairseq-ext serve`` as a process: every answer, bad clients, signals, workers."""
 
+import errno
 import importlib.util
 import json
 import os
@@ -8,7 +9,6 @@ import shutil
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import urllib.error
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import fairseq_ext
-from tests.support.harness import error_line, forked, spawned, wait_for
+from tests.support.harness import error_line, forked, run, spawned, wait_for
 from tests.support.serving import ENGLISH, Server, serving
 
 for library in ("starlette", "uvicorn", "prometheus_client"):
@@ -65,7 +65,7 @@ def test_the_client_of_libretranslate(tmp_path: Path):
     lines = ["Hola.", "", "¿Dónde está la biblioteca? & más"]
     texts = [translation.text for translation in fairseq_ext.load("tatoeba-es-en").translate(lines)]
     with serving(tmp_path, "tatoeba-es-en", "tatoeba-en-es", "--api-key", "key") as server:
-        client = library.LibreTranslateAPI(f"http://127.0.0.1:{server.port}", "key")
+        client = library.LibreTranslateAPI(server.address, "key")
         assert sorted(language["code"] for language in client.languages()) == ["en", "es"]
         assert client.translate("\n".join(lines), "es", "en").split("\n") == texts
         assert client.translate(lines[0], "auto", "en") == texts[0]
@@ -197,9 +197,8 @@ cli.main(["serve", sys.argv[1], "--port", "0"])
 
 
 def test_a_signal_while_the_loop_is_made_leaves_no_message(copy_bundle: Path):
-    words = [sys.executable, "-c", SIGNALLED, str(copy_bundle)]
-    result = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    assert (result.returncode, result.stderr) == (0, "")
+    done = run(sys.executable, "-c", SIGNALLED, copy_bundle, timeout=120)
+    assert done.stderr == ""
 
 
 def test_pages_of_another_origin(copy_bundle: Path, tmp_path: Path):
@@ -227,11 +226,8 @@ def test_a_second_signal_ends_at_once(workers: int, status: int, copy_bundle: Pa
 
 def _wait_until_closed(server: Server) -> None:
     def refused() -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", server.port), timeout=60).close()
-        except ConnectionRefusedError:
-            return True
-        return False
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", server.port)) == errno.ECONNREFUSED
 
     wait_for(refused, server.process, 60)
 
