@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.checkpoints import storage
 from fairseq_ext.decoding.loading import data_of
 from fairseq_ext.evaluation import outputs
 from fairseq_ext.model import program_file, write
@@ -15,16 +14,8 @@ from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import CheckpointError
 from tests.support.bundles import saved, sign_again
 from tests.support.fuzz_engine import fuzz
-from tests.support.harness import (
-    USER_DIR,
-    after,
-    command,
-    error_line,
-    fairseq,
-    hypotheses,
-    refused,
-    run,
-)
+from tests.support.harness import command, error_line, fairseq, hypotheses, refused, run
+from tests.support.trainings import with_data
 
 HOW = ("--beam", 4, "--nbest", 3, "--max-len-b", 15, "--cpu", "--batch-size", 20)
 
@@ -54,20 +45,12 @@ def require_same(ours: list, theirs: list) -> None:
     assert ties <= 6
 
 
-ALIGNED = ("--print-alignment", "soft", "--prefix-size", 1)
-
-
-@pytest.mark.parametrize(
-    ("engines", "options"), [(("native",), ()), (("native", "torch"), ALIGNED)]
-)
-def test_generate(
-    copy_data: Path, copy_model: Path, tmp_path: Path, engines: tuple, options: tuple
-):
-    theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *options)
-    for engine in engines:
-        ours, log = generated(
-            copy_data, copy_model, tmp_path / engine, *options, "--engine", engine
-        )
+@pytest.mark.parametrize("options", [(), ("--print-alignment", "soft", "--prefix-size", 1)])
+def test_generate(copy_data: Path, copy_model: Path, tmp_path: Path, options: tuple):
+    theirs, _ = generated(copy_data, copy_model, tmp_path / "out", *options)
+    for engine in ("native", "torch") if options else ("native",):
+        words = (*options, "--engine", engine)
+        ours, log = generated(copy_data, copy_model, tmp_path / "out", *words)
         assert "instead of the engine" not in log
         require_same(ours, theirs)
         hypotheses = [hypothesis for sentence in ours for hypothesis in sentence.hypotheses]
@@ -75,12 +58,18 @@ def test_generate(
         assert {bool(hypothesis.soft) for hypothesis in hypotheses} == {bool(options)}
 
 
-def test_what_the_engine_lacks_is_left_to_fairseq(copy_data, copy_model, tmp_path):
-    options = ("--diversity-rate", 0.5)
-    theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *options)
-    ours, log = generated(copy_data, copy_model, tmp_path / "ours", *options, "--engine", "native")
-    message = "the engine has no diverse search"
-    assert f"fairseq's generator translates instead of the engine: {message}" in log
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--diversity-rate", 0.5), "the engine has no diverse search"),
+        (("--fp16",), "the "),
+        (("--retain-dropout",), "the "),
+    ],
+)
+def test_what_the_engine_lacks_is_left_to_fairseq(copy_data, copy_model, tmp_path, options, reason):
+    theirs, _ = generated(copy_data, copy_model, tmp_path / "out", *options)
+    ours, log = generated(copy_data, copy_model, tmp_path / "out", *options, "--engine", "native")
+    assert f"fairseq's generator translates instead of the engine: {reason}" in log
     assert ours == theirs
 
 
@@ -103,41 +92,28 @@ def test_samples(copy_data: Path, copy_model: Path, tmp_path: Path):
     assert len({text for sentence in first for text, _ in sentence}) > 60  # of 200
 
 
-@pytest.mark.parametrize("options", ["--fp16", "--retain-dropout"])
-def test_models_that_the_engine_would_change(copy_data, copy_model, tmp_path, options):
-    _, log = generated(copy_data, copy_model, tmp_path / "out", options, "--engine", "native")
-    assert "fairseq's generator translates instead of the engine: the " in log
-
-
-WITHOUT_ENGINE = "os.environ['FAIRSEQ_EXT_ENGINE'] = 'none'"
-"""Code that stands for a machine whose processor lacks the chosen instructions."""
-
-
 @pytest.mark.parametrize(("engine", "level"), [("native", "INFO"), ("native-int8", "WARNING")])
-def test_translate_says_who_translates(copy_data: Path, copy_model: Path, engine: str, level: str):
-    words = ("fairseq-ext", "translate", copy_data, "--path", copy_model, "--cpu")
-    done = run(*after(WITHOUT_ENGINE, *words, "--engine", engine), stdin="1 2\n")
+def test_translate_says_who_translates(copy_data, copy_model, engine, level, monkeypatch):
+    """On a machine whose processor lacks the chosen instructions."""
+    monkeypatch.setenv("FAIRSEQ_EXT_ENGINE", "none")
+    words = ("translate", copy_data, "--path", copy_model, "--cpu", "--engine", engine)
+    done = run("fairseq-ext", *words, stdin="1 2\n")
     assert f"{level}:fairseq_ext.generation.on_engine:fairseq's generator translates" in done.stderr
 
 
-def test_the_engine_is_the_default(copy_data: Path, copy_model: Path, tmp_path: Path):
+def test_the_engine_is_the_default(copy_data: Path, copy_model: Path, monkeypatch):
     """Of every command that translates: the digits are as the engine's, to the last one."""
-    command = (copy_data, "--path", copy_model, *HOW)
-    unnamed, named, theirs = (
-        fairseq("generate", *command, *engine)
-        for engine in ((), ("--engine", "native"), ("--engine", "fairseq"))
+    command = ("generate", copy_data, "--path", copy_model, *HOW)
+    runs = [fairseq(*command, *engine) for engine in ((), ("--engine", "native"))]
+    monkeypatch.setenv("FAIRSEQ_EXT_ENGINE", "none")
+    runs += [fairseq(*command, *engine) for engine in (("--engine", "fairseq"), ())]
+    logs = [done.stdout + done.stderr for done in runs]
+    unnamed, named, theirs, missing = (
+        [line for line in log.splitlines() if line[:2] in ("H-", "P-")] for log in logs
     )
-    assert "instead of the engine" not in unnamed.stdout + unnamed.stderr
-    lines = [
-        [line for line in done.stdout.splitlines() if line[:2] in ("H-", "P-")]
-        for done in (unnamed, named, theirs)
-    ]
-    assert lines[0] == lines[1] != lines[2]
-    words = ("fairseq-generate", *command, "--user-dir", USER_DIR)
-    missing = run(*after(WITHOUT_ENGINE, *words))
-    log = missing.stdout + missing.stderr
-    assert log.count("translates instead of the engine: `FAIRSEQ_EXT_ENGINE`") == 1
-    assert lines[2] == [line for line in missing.stdout.splitlines() if line[:2] in ("H-", "P-")]
+    assert unnamed == named != theirs == missing != []
+    assert "instead of the engine" not in logs[0]
+    assert logs[3].count("translates instead of the engine: `FAIRSEQ_EXT_ENGINE`") == 1
 
 
 # Bundles with a program in every command: no torch, no data folder, no options
@@ -192,12 +168,13 @@ def test_it_translates_as_its_checkpoint(copy_data, copy_model, packed, tmp_path
 
 
 def test_text_is_its_own_unless_told_otherwise(packed: Path, tmp_path: Path):
-    details = tmp_path / "details"
-    without_torch("translate", "--path", packed, "--json", details, stdin="13 3\n")
-    (details_line,) = details.read_text().splitlines()
-    without_torch("translate", "--path", packed, "--json", details, "--remove-bpe", stdin="13 3\n")
-    (other,) = details.read_text().splitlines()
-    assert details_line != other  # as pieces 1@@ and 3, and as one unknown word
+    rows = []
+    for options in ((), ("--remove-bpe",)):
+        words = ("translate", "--path", packed, "--json", tmp_path / "details", *options)
+        without_torch(*words, stdin="13 3\n")
+        rows += (tmp_path / "details").read_text().splitlines()
+    as_pieces, as_word = rows  # as 1@@ and 3, and as one unknown word
+    assert as_pieces != as_word
 
 
 def test_defaults_of_the_search(copy_data: Path, copy_model: Path, tmp_path: Path):
@@ -214,33 +191,36 @@ def test_defaults_of_the_search(copy_data: Path, copy_model: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--src", "tgt", "--tgt", "src"), "`--src` and `--tgt` must be src and tgt"),
-        (("--beam", 9), "`--beam` is 9, but must be at most 7"),
-        (("--mbr", 2, "--beam", 2), "`--beam` does not go with `--mbr`"),
+        ("--src tgt --tgt src", "`--src` and `--tgt` must be src and tgt"),
+        ("--beam 9", "`--beam` is 9, but must be at most 7"),
+        ("--mbr 2 --beam 2", "`--beam` does not go with `--mbr`"),
+        ("--constraints ordered --sampling", "`--constraints` does not go with `--sampling`"),
+        (
+            "--constraints ordered --keep x",
+            "`--keep` does not go with `--constraints`; give one of them.",
+        ),
+        ("--constraints", "constraint `unknown` has tokens that the model does not write."),
     ],
 )
-def test_options_that_do_not_go_with_it(packed: Path, options: tuple, message: str):
-    assert message in error_line("translate", "--model", packed, "1", *options)
+def test_options_that_do_not_go_with_it(copy_bundle: Path, options: str, message: str):
+    words = ("translate", "--model", copy_bundle, "1\tunknown")
+    assert message in error_line(*words, *options.split())
 
 
 def test_it_votes_with_a_checkpoint(copy_data: Path, copy_model: Path, packed: Path):
     """In fairseq then: both are the same model."""
-    ensemble = run("fairseq-ext", "translate", copy_data, "--path", packed, copy_model, stdin=LINES)
-    alone = run("fairseq-ext", "translate", "--path", packed, stdin=LINES)
-    assert ensemble.stdout == alone.stdout
+    lines = LINES.encode()
+    ensemble = command("translate", copy_data, "--path", packed, copy_model, stdin=lines)
+    assert ensemble == command("translate", "--path", packed, stdin=lines)
 
 
 def test_a_checkpoint_finds_the_data_of_its_training(copy_data, copy_model, tmp_path):
-    with_data, without_data = (
-        run("fairseq-ext", "translate", *data, "--path", copy_model, stdin=LINES).stdout
-        for data in ((copy_data,), ())
-    )
-    assert with_data == without_data != ""
-    checkpoint = storage.load(copy_model)
-    checkpoint["cfg"]["task"]["data"] = str(tmp_path / "gone")
-    storage.save(checkpoint, tmp_path / "model.pt")
+    words = ("translate", "--path", copy_model)
+    translations = command(*words, stdin=LINES.encode())
+    assert translations == command("translate", copy_data, *words[1:], stdin=LINES.encode()) != ""
+    lonely = with_data(copy_model, tmp_path / "gone", tmp_path / "model.pt")
     message = "DATA must be the folder of fairseq-preprocess, but is missing"
-    assert message in error_line("translate", "--path", tmp_path / "model.pt")
+    assert message in error_line("translate", "--path", lonely)
 
 
 def test_a_run_of_a_recipe_finds_its_data_from_anywhere(
@@ -250,9 +230,7 @@ def test_a_run_of_a_recipe_finds_its_data_from_anywhere(
     folder = tmp_path / "run" / "models" / "copying"
     folder.mkdir(parents=True)
     shutil.copytree(copy_data, tmp_path / "run" / "bin")
-    checkpoint = storage.load(copy_model)
-    checkpoint["cfg"]["task"]["data"] = "bin"
-    storage.save(checkpoint, folder / "checkpoint_best.pt")
+    with_data(copy_model, "bin", folder / "checkpoint_best.pt")
     monkeypatch.chdir(tmp_path)
     assert data_of(Path("run/models/copying/checkpoint_best.pt")) == tmp_path / "run" / "bin"
     monkeypatch.chdir(folder.parents[1])
@@ -260,60 +238,37 @@ def test_a_run_of_a_recipe_finds_its_data_from_anywhere(
 
 
 CONSTRAINED = ["w1 w2 w3\tw9\tw4 w5", "w7", "", "w3 w3 w2 w8\tw11"]
-SEARCH = ("--beam", 4, "--max-len-b", 12, "--cpu")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(tmp_path_factory.mktemp("constraints") / "run", "transformer")
 
 
 @pytest.mark.parametrize("order", ["ordered", "unordered"])
-def test_translations_have_the_constraints(folder, order, tmp_path, caplog):
+def test_translations_have_the_constraints(order: str, tmp_path: Path, caplog):
     """As fairseq-interactive translates, also from a bundle without torch."""
-    text = "\n".join(CONSTRAINED) + "\n"
-    flags = ("--constraints", order, *SEARCH)
-    path = ("--path", folder / "checkpoint_best.pt")
-    filled = "".join(f"{line}\n" for line in CONSTRAINED if line)
-    languages = ("--source-lang", "de", "--target-lang", "en", "--buffer-size", 9)
+    folder = saved(tmp_path / "run", "transformer")
+    text = "".join(f"{line}\n" for line in CONSTRAINED)
+    flags = ("--constraints", order, "--beam", 4, "--max-len-b", 12, "--cpu")
+    path = folder / "checkpoint_best.pt"
+    options = ("--source-lang", "de", "--target-lang", "en", "--buffer-size", 9)
     done = fairseq(
-        *("interactive", folder, *path, *flags, *languages, "--engine", "fairseq"), stdin=filled
+        *("interactive", folder, "--path", path, *flags, *options, "--engine", "fairseq"),
+        stdin=text.replace("\n\n", "\n"),
     )
     expected = hypotheses(done.stdout)
-    (tmp_path / "in").write_text(text)
-    command("translate", folder, *path, *flags, "--input", tmp_path / "in", "-o", tmp_path / "out")
+    expected.insert(CONSTRAINED.index(""), "")
+    written = command("translate", folder, "--path", path, *flags, stdin=text.encode())
     assert "instead of the engine" not in caplog.text
-    write.write(folder / "checkpoint_best.pt", folder, tmp_path / "bundle")
+    write.write(path, folder, tmp_path / "bundle")
     bundled = without_torch("translate", "--path", tmp_path / "bundle", *flags, stdin=text)
-    for written in ((tmp_path / "out").read_text(), bundled):
-        translations = written.splitlines()
-        assert [line for line in translations if line] == expected
-        assert translations[2] == ""
-    for line, translation in zip(CONSTRAINED, translations, strict=True):
+    assert written.splitlines() == bundled.splitlines() == expected
+    for line, translation in zip(CONSTRAINED, expected, strict=True):
         for constraint in line.split("\t")[1:]:
             assert f" {constraint} " in f" {translation} "
-    first = f" {translations[0]} "
+    first = f" {expected[0]} "
     if order == "ordered":
         assert first.index(" w9 ") < first.index(" w4 w5 ")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--sampling",), "`--constraints` does not go with `--sampling`"),
-        (("--keep", "x"), "`--keep` does not go with `--constraints`; give one of them."),
-        ((), "constraint `unknown` has tokens that the model does not write."),
-    ],
-)
-def test_what_is_refused(folder: Path, options: tuple, message: str, tmp_path: Path):
-    (tmp_path / "in").write_text("w1\tunknown\n")
-    words = ("translate", "--path", folder, "--input", tmp_path / "in", "--cpu")
-    assert message in error_line(*words, "--constraints", "ordered", *options)
-
-
 # ``fairseq-ext shortlist``, and the commands that translate with what it writes
 BEAM = ("--beam", 2, "--max-len-b", 12, "--cpu")
-DIGITS = set("0123456789")
 
 
 @pytest.fixture(scope="module")
@@ -323,48 +278,34 @@ def lists(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def allowed(lists: Path, line: str) -> set[str]:
-    """What a line may be translated into, from the file."""
-    _, frequent, *rows = lists.read_text().splitlines()
-    lists_of_words = dict(row.split("\t") for row in rows)
-    return {*frequent.split(" "), *(lists_of_words[word] for word in line.split())}
-
-
 def test_a_copying_corpus_lists_copies(lists: Path) -> None:
     title, frequent, *rows = lists.read_text().splitlines()
     assert title == "fairseq-ext shortlist 1\t10"
-    assert len(set(frequent.split(" ")) & DIGITS) == 6
-    assert set(rows) == {f"{digit}\t{digit}" for digit in DIGITS}
+    assert len({*frequent.split(" ")} & {*"0123456789"}) == 6
+    assert set(rows) == {f"{digit}\t{digit}" for digit in "0123456789"}
 
 
 def test_every_command_translates_with_it_alike(copy_data, copy_model, lists, tmp_path):
     lines = ["1 2 3", "4 5", "9 9 9 9", "0 8"]
-    (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
+    text = "".join(f"{line}\n" for line in lines)
     options = ("--shortlist", lists)
-    model, outputs = tmp_path / "listed", {}
     bundle = ("bundle", copy_model, "--data", copy_data, "-o")
-    command(*bundle, model, *options)
+    command(*bundle, tmp_path / "listed", *options)
     command(*bundle, tmp_path / "plain")
-    command("describe", model, "--json", tmp_path / "sizes.json")
+    command("describe", tmp_path / "listed", "--json", tmp_path / "sizes.json")
     sizes = json.loads((tmp_path / "sizes.json").read_text())
     assert sizes["bytes"]["shortlist"] == lists.stat().st_size
-    for name, words in {
-        "own": ("--path", model),
-        "given": ("--path", tmp_path / "plain", *options),
-        "checkpoint": (copy_data, "--path", copy_model, *options),
-        "all": ("--path", tmp_path / "plain"),
-    }.items():
-        out = tmp_path / name
-        command("translate", *words, *BEAM, "--input", tmp_path / "in", "-o", out)
-        outputs[name] = out.read_text().splitlines()
-    done = fairseq(
-        *("interactive", copy_data, "--path", copy_model, *BEAM, *options, "--source-lang", "src"),
-        *("--target-lang", "tgt", "--input", tmp_path / "in"),
-    )
-    outputs["interactive"] = hypotheses(done.stdout)
-    assert outputs["own"] == outputs["given"] == outputs["checkpoint"] == outputs["interactive"]
-    for line, translation in zip(lines, outputs["own"], strict=True):
-        assert set(translation.split()) <= allowed(lists, line)
+    checkpoint = (copy_data, "--path", copy_model, *options)
+    languages = ("--source-lang", "src", "--target-lang", "tgt")
+    done = fairseq("interactive", *checkpoint, *BEAM, *languages, stdin=text)
+    translations = hypotheses(done.stdout)
+    plain = ("--path", tmp_path / "plain", *options)
+    for words in (("--path", tmp_path / "listed"), plain, checkpoint):
+        written = command("translate", *words, *BEAM, stdin=text.encode())
+        assert written.splitlines() == translations
+    frequent = lists.read_text().splitlines()[1].split(" ")
+    for line, translation in zip(lines, translations, strict=True):
+        assert {*translation.split()} <= {*frequent, *line.split()}  # each word is its own list
 
 
 @pytest.mark.parametrize(
