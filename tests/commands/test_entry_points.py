@@ -3,16 +3,14 @@
 import re
 import shutil
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
 
 from fairseq_ext.model.find_model import SHIPPED
 from tests.support import harness
 from tests.support.harness import USER_DIR, fairseq, forked, python, run
-from tests.support.trainings import load
+from tests.support.trainings import load, same_state
 
 FAULTY = harness.REPO / "tests" / "support" / "faulty"
 # The options of docs/hydra.md, as flags.
@@ -36,24 +34,16 @@ def conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def hydra_train(
-    conf: Path,
-    data: Path,
-    folder: Path,
-    *options: object,
-    flags: Sequence[str] = (),
-    ok: bool = True,
-):
+def hydra_train(conf: Path, data: Path, folder: Path, *options: object, ok: bool = True):
     """``fairseq-hydra-train`` of docs/hydra.md, short, in ``folder``."""
     folder.mkdir(exist_ok=True)
     overrides = (f"task.data={data}", "dataset.max_tokens=400", f"common.user_dir={USER_DIR}")
-    words = ("fairseq-hydra-train", "--config-dir", conf, "--config-name", "digits", *overrides)
-    return run(words[0], *flags, *words[1:], *options, cwd=folder, ok=ok)
+    words = ("--config-dir", conf, "--config-name", "digits", *overrides, *options)
+    return run("fairseq-hydra-train", *words, cwd=folder, ok=ok)
 
 
 def same_weights(left: Path, right: Path) -> bool:
-    first, two = load(left)["model"], load(right)["model"]
-    return first.keys() == two.keys() and all(torch.equal(first[name], two[name]) for name in first)
+    return same_state(load(left)["model"], load(right)["model"])
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +91,9 @@ print(*model.translate(sentences), sep="\\n")
 def test_hub_translates_as_fairseq_generate(trained: Path, copy_data: Path):
     """The plugin comes by ``user_dir`` alone, in the middle of loading; it names a missing file."""
     done = fairseq("generate", copy_data, "--path", trained, "--cpu", "--batch-size", 1)
-    sources = [line.split("\t")[1] for line in done.stdout.splitlines() if line[:2] == "S-"][:3]
-    indices = [int(x.split("\t")[0][2:]) for x in done.stdout.splitlines() if x[:2] == "S-"]
-    expected = [harness.hypotheses(done.stdout)[index] for index in indices[:3]]
+    sources = (copy_data.parent / "text" / "test.src").read_text().splitlines()[:3]
     hub = python("-c", HUB, trained.parent, trained.name, copy_data, USER_DIR, *sources)
-    assert hub.stdout.splitlines()[-3:] == expected
+    assert hub.stdout.splitlines()[-3:] == harness.hypotheses(done.stdout)[:3]
     words = (trained.parent, "none.pt", copy_data, USER_DIR, "1 2")
     harness.refused(python("-c", HUB, *words, ok=False), "none.pt does not exist")
 
@@ -132,9 +120,9 @@ def test_hydra_refuses_in_one_line(conf: Path, copy_data: Path, tmp_path: Path, 
 
 def test_hydra_runs_a_sweep_to_its_end(conf: Path, copy_data: Path, tmp_path: Path):
     options = ("hydra.sweep.dir=.", "hydra.sweep.subdir=${hydra.job.num}")
-    options = (*options, "optimization.max_update=2", "optimization.lr=[0.01],[1e-9]")
-    options = (*options, "common.log_file=train.log", "common.log_format=json")
-    hydra_train(conf, copy_data, tmp_path, *options, flags=("--multirun",))
+    options += ("optimization.max_update=2", "optimization.lr=[0.01],[1e-9]")
+    options += ("common.log_file=train.log", "common.log_format=json")
+    hydra_train(conf, copy_data, tmp_path, *options, "--multirun")
     first, second = ((tmp_path / job / "train.log").read_text() for job in "01")
     assert first.count("valid_num_updates") == second.count("valid_num_updates") > 0
     for number, lr in (("0", 0.01), ("1", 1e-9)):
@@ -166,10 +154,8 @@ def test_interruption(copy_data, conf, tmp_path, number, command):
     torchrun = ("torchrun", "--standalone", "--nproc_per_node", 2, "--no-python")
     hydra = ("fairseq-hydra-train", "--config-dir", conf, "--config-name", "digits")
     hydra += (f"task.data={copy_data}", f"common.user_dir={FAULTY}", "criterion._name=faulty")
-    words = {
-        "torchrun": (*torchrun, *train, *faulty),
-        "hydra": (*hydra, "~criterion.label_smoothing", "dataset.max_tokens=400"),
-    }[command]
+    hydra += ("~criterion.label_smoothing", "dataset.max_tokens=400")
+    words = hydra if command == "hydra" else (*torchrun, *train, *faulty)
     group = number == signal.SIGINT
     status, output, _ = harness.interrupted(words, tmp_path, "training", number, group=group)
     assert status != 0
@@ -213,8 +199,8 @@ def test_symbolic_link_and_spaces(tmp_path: Path):
     copied = tmp_path / "my plug ins" / "user dir"
     shutil.copytree(USER_DIR, copied, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "a link").symlink_to(copied)
-    assert architectures(tmp_path / "a link") == ARCHITECTURES
-    assert architectures(copied) == ARCHITECTURES
+    for path in (tmp_path / "a link", copied):
+        assert architectures(path) == ARCHITECTURES
 
 
 def test_every_route_in_one_process(tmp_path: Path):
@@ -222,22 +208,20 @@ def test_every_route_in_one_process(tmp_path: Path):
     (tmp_path / "link").symlink_to(USER_DIR)
     package = run("fairseq-ext", "user-dir").stdout.strip()
     routes = [USER_DIR, "user_dir", "import", tmp_path / "link", package, package, USER_DIR]
-    assert architectures(*routes, cwd=harness.REPO) == ARCHITECTURES
-    assert architectures("import", package, USER_DIR, "import") == ARCHITECTURES
+    for order in (routes, ["import", package, USER_DIR, "import"]):
+        assert architectures(*order, cwd=harness.REPO) == ARCHITECTURES
 
 
-def test_installed_folder_through_the_real_command(copy_data: Path, tmp_path: Path):
+def test_installed_folder_through_the_real_command(tmp_path: Path):
     """``--user-dir "$(fairseq-ext user-dir)"``: one absolute path, alone on standard output."""
     done = run("fairseq-ext", "user-dir", cwd=tmp_path)
     package = Path(done.stdout.removesuffix("\n"))
     assert package.is_absolute()
     assert (package / "__init__.py").is_file()
     # The architecture is accepted, so the command comes to its data, which is missing.
-    options = ("--arch", "gru_tiny", "--batch-size", 1, "--save-dir", tmp_path / "save")
-    options += ("--optimizer", "adam")
-    done = run("fairseq-train", tmp_path / "none", "--user-dir", package, *options, ok=False)
-    assert f"{tmp_path / 'none'}: No such file" in done.stderr
-    done = fairseq("train", tmp_path / "none", *options, ok=False)
+    options = ("--arch", "gru_tiny", "--batch-size", 1, "--optimizer", "adam")
+    options += ("--save-dir", tmp_path / "save", "--user-dir", package)
+    done = run("fairseq-train", tmp_path / "none", *options, ok=False)
     assert f"{tmp_path / 'none'}: No such file" in done.stderr
 
 
@@ -249,16 +233,14 @@ cli_main()
 """
 
 
-def test_a_command_that_is_imported_after_registering(copy_data: Path, tmp_path: Path):
+def test_a_command_that_is_imported_after_registering(copy_data, copy_model, tmp_path):
     """It has every patch: a finished run is left alone, which takes a patch of the command."""
-    options = (*("--arch", "gru_tiny", "--batch-size", 50, "--optimizer", "adam", "--cpu"),
-               *("--max-update", 2, "--save-dir", tmp_path))  # fmt: skip
-    fairseq("train", copy_data, *options)
-    last = tmp_path / "checkpoint_last.pt"
-    before = last.read_bytes()
+    last = Path(shutil.copy(copy_model, tmp_path / "checkpoint_last.pt"))
+    options = ("--arch", "gru_tiny", "--batch-size", 50, "--optimizer", "adam", "--cpu")
+    options += ("--max-update", 4, "--save-dir", tmp_path)
     done = python("-c", REGISTERS_FIRST, copy_data, *options)
     assert "nothing to do: this run has finished" in done.stdout + done.stderr
-    assert last.read_bytes() == before
+    assert last.read_bytes() == copy_model.read_bytes()
 
 
 TAKEN = """

@@ -107,31 +107,24 @@ def test_text_is_translated_as_by_fairseq_interactive(words: Path) -> None:
 
 def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(words, tmp_path):
     search = ("--path", words / "model.pt", "--beam", "4", "--nbest", "3", "--lenpen", "0.6")
-    length = ("--max-len-a", "1.5", "--max-len-b", "5", "--print-alignment", "soft")
-    done = fairseq("generate", words / "bin", *search, *length)
-    generated = tmp_path / "generated"
+    search += ("--max-len-a", "1.5", "--max-len-b", "5")
+    done = fairseq("generate", words / "bin", *search, "--print-alignment", "soft")
+    generated, details, source = tmp_path / "out", tmp_path / "json", words / "bpe" / "test.src"
     generated.write_text(done.stdout, encoding="utf-8")
     theirs = outputs.read_generated(generated)
-    options = ("--max-len-a", "1.5", "--max-len-b", "5", "--max-tokens", "200")
-    details = tmp_path / "details"
-    source = words / "bpe" / "test.src"
-    command = (words / "bin", *search, *options, "--input", source)
+    command = (words / "bin", *search, "--max-tokens", "200", "--input", source)
     rows = translate(*command, "--json", details, "--remove-bpe")
-    lines = [json.loads(line) for line in details.read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in read_lines(details)]
     assert len(lines) == len(theirs) == 25
+    expected_rows = []
     for number, (ours, sentence) in enumerate(zip(lines, theirs, strict=True), start=1):
         assert (ours["line"], ours["source"]) == (number, sentence.source)
-        tokens = [translation["tokens"] for translation in ours["translations"]]
-        assert tokens == [hypothesis.text for hypothesis in sentence.hypotheses]
-        scores = [translation["score"] for translation in ours["translations"]]
-        assert scores == pytest.approx(
-            [hypothesis.score for hypothesis in sentence.hypotheses], abs=1e-4
-        )
-    expected_rows = [
-        f"{line['line']}\t{rank}\t{best['score']:.4f}\t{remove_bpe(best['tokens'])}"
-        for line in lines
-        for rank, best in enumerate(line["translations"], start=1)
-    ]
+        pairs = zip(ours["translations"], sentence.hypotheses, strict=True)
+        for rank, (best, hypothesis) in enumerate(pairs, start=1):
+            assert best["tokens"] == hypothesis.text
+            assert best["score"] == pytest.approx(hypothesis.score, abs=1e-4)
+            text = remove_bpe(hypothesis.text)
+            expected_rows.append(f"{number}\t{rank}\t{best['score']:.4f}\t{text}")
     assert rows == expected_rows
     soft = Search(beam=4, nbest=3, lenpen=0.6, max_len_a=1.5, max_len_b=5, attention=True)
     translator = Translator(words / "bin", [words / "model.pt"], search=soft)
@@ -144,35 +137,33 @@ def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(words, tmp_path
 def test_mbr_chooses_as_the_command_mbr_does_among_fairseqs_samples(words, tmp_path):
     """The samples are fairseq-interactive's of the same seed, in the same batches."""
     source = write_lines(tmp_path / "source", read_lines(words / "bpe" / "test.src")[:12])
-    length = ("--max-len-a", "1.5", "--max-len-b", "5", "--max-tokens", "60", "--seed", "3")
+    common = ("--path", words / "model.pt", "--input", source, "--epsilon-sampling", "0.05")
+    common += ("--max-len-a", "1.5", "--max-len-b", "5", "--max-tokens", "60", "--seed", "3")
+    common += ("--engine", "fairseq")
     sampled = fairseq(
-        *("interactive", words / "bin", "--path", words / "model.pt", "--input", source),
-        *("--source-lang", "src", "--target-lang", "tgt", "--task", "translation_ext", *length),
-        *("--sampling", "--beam", "6", "--nbest", "6", "--epsilon-sampling", "0.05"),
-        *("--buffer-size", "100", "--engine", "fairseq"),
+        *("interactive", words / "bin", *common, "--source-lang", "src", "--target-lang", "tgt"),
+        *("--task", "translation_ext", "--sampling", "--beam", "6", "--nbest", "6"),
+        *("--buffer-size", "100"),
     ).stdout
     (tmp_path / "samples").write_text(sampled, encoding="utf-8")
     wording = ("--utility", "bleu", "--remove-bpe")
     samples = ("mbr", tmp_path / "samples", "--num-candidates", "6", *wording)
     command(*samples, "-o", tmp_path / "best")
-    ours = ("--path", words / "model.pt", "--input", source, *length, *wording)
-    options = ("--mbr", "6", "--epsilon-sampling", "0.05", "--engine", "fairseq")
-    assert translate(words / "bin", *ours, *options) == read_lines(tmp_path / "best")
+    ours = translate(words / "bin", *common, "--mbr", "6", *wording)
+    assert ours == read_lines(tmp_path / "best")
 
 
-def test_the_task_of_the_training_is_taken_from_the_checkpoint(digits, tmp_path):
-    lines = read_lines(digits / "text" / "test.src")[:15]
-    source = write_lines(tmp_path / "source", lines)
-    length = ("--max-len-b", "12")
+def test_the_task_of_the_training_is_taken_from_the_checkpoint(digits):
+    text = "".join(f"{line}\n" for line in read_lines(digits / "text" / "test.src")[:15])
+    model, search = digits / "model.pt", ("--beam", "2", "--max-len-b", "12")
     theirs = fairseq(
-        *("interactive", digits / "bin", "--path", f"{digits}/model.pt:{digits}/model.pt"),
+        *("interactive", digits / "bin", "--path", f"{model}:{model}", *search),
         *("--task", "translation_ext", "--source-bos", "--max-source-positions", "12"),
-        *("--input", source, "--beam", "2", "--buffer-size", "50", "--max-tokens", "200", *length),
+        *("--buffer-size", "50", "--max-tokens", "200"),
+        stdin=text,
     ).stdout
-    model = digits / "model.pt"
-    ensemble = (digits / "bin", "--path", model, model, "--input", source, "--beam", "2")
-    assert translate(*ensemble, *length, "-o", tmp_path / "out") == [""]
-    assert read_lines(tmp_path / "out") == printed(theirs, "H")
+    words = (digits / "bin", "--path", model, model, *search)
+    assert translate(*words, stdin=text.encode()) == printed(theirs, "H")
 
 
 @pytest.mark.parametrize(("escape", "aggressive"), [(False, False), (True, True)])
@@ -202,27 +193,22 @@ def test_text_is_prepared_as_the_training_corpus_was() -> None:
 
 
 def test_a_long_line_is_named_after_all_before_it_were_written(digits):
-    lines = ["1 2", "", "3", " ".join("4" * 11), "5"]  # <s> and </s> make it 13
-    text = "\n".join(lines).encode()
-    command = (digits / "bin", "--path", digits / "model.pt", "--buffer-size", "2")
-    command += ("--max-len-b", "9")
-    status, output, errors = ended("translate", *command, stdin=text)
-    assert status == 1
-    assert output.count("\n") == 2
+    text = f"1 2\n\n3\n{'4 ' * 11}\n5".encode()  # <s> and </s> make the fourth line 13
+    words = (digits / "bin", "--path", digits / "model.pt", "--buffer-size", "2")
+    words += ("--max-len-b", "9")
+    status, output, errors = ended("translate", *words, stdin=text)
+    assert (status, output.count("\n")) == (1, 2)
     message = errors.splitlines()[-1]
     assert "standard input, line 4: 13 source tokens, but the model takes at most 12." in message
-    skipped = translate(*command, "--skip-long", stdin=text)
+    skipped = translate(*words, "--skip-long", stdin=text)
     assert [bool(line) for line in skipped] == [True, False, True, False, True]
 
 
 def test_an_empty_line_has_one_row_among_the_nbest(digits):
     command = (digits / "bin", "--path", digits / "model.pt", "--nbest", "2", "--max-len-b", "9")
-    rows = translate(*command, stdin=b"1 2\r\n\n3")
-    columns = [row.split("\t") for row in rows]
-    assert [cells[:2] for cells in columns] == [
-        *(["1", "1"], ["1", "2"], ["2", "1"], ["3", "1"], ["3", "2"])
-    ]
-    assert columns[2] == ["2", "1", "0.0000", ""]
+    rows = [row.split("\t") for row in translate(*command, stdin=b"1 2\r\n\n3")]
+    assert ["".join(row[:2]) for row in rows] == ["11", "12", "21", "31", "32"]
+    assert rows[2] == ["2", "1", "0.0000", ""]
 
 
 def test_a_line_that_stays_as_it_is_has_its_text_in_the_details_too() -> None:
@@ -270,18 +256,16 @@ def test_errors_are_one_line(digits, options, stdin, message, tmp_path):
 
 
 def test_a_reader_that_leaves_early_is_no_error_message(digits: Path, tmp_path: Path) -> None:
-    command = [harness.forked("fairseq-ext"), "translate", digits / "bin"]
-    command += ["--path", digits / "model.pt", "--input", digits / "text" / "train.src"]
-    command += ["--buffer-size", "1", "--max-len-b", "5"]
+    words = [harness.forked("fairseq-ext"), "translate", digits / "bin", "--buffer-size", "1"]
+    words += ["--path", digits / "model.pt", "--input", digits / "text" / "train.src"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with start(*command, **streams) as process:
+    with start(*words, "--max-len-b", "5", **streams) as process:
         assert process.stdout.readline().endswith("\n")
         process.stdout.close()
         assert "Traceback" not in process.stderr.read()
     assert process.returncode == 1
-    details = tmp_path / "details.jsonl"
-    details.write_text("of another day\n")
-    with start(*command, "--json", details, **streams) as process:
+    details = write_lines(tmp_path / "details.jsonl", ["of another day"])
+    with start(*words, "--max-len-b", "5", "--json", details, **streams) as process:
         process.stdout.close()
         process.stderr.read()
     assert process.returncode == 1
@@ -313,13 +297,11 @@ def test_a_signal_leaves_no_unfinished_file(
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_dictionary_does_not_control_the_terminal(is_terminal: bool) -> None:
-    out = io.StringIO()
-    out.isatty = lambda: is_terminal
     text = "a \x1b[2J b\x9b31m é 猫"
-    candidate = Candidate(text, -1.0)
     shown = "a \\x1b[2J b\\x9b31m é 猫" if is_terminal else text
+    translation = Translation(7, "", [text], [Candidate(text, -1.0)])
     for nbest, row in ((1, f"{shown}\n"), (2, f"7\t1\t-1.0000\t{shown}\n")):
-        out.seek(0)
-        out.truncate()
-        assert write([Translation(7, "", [text], [candidate])], nbest, out, None) == 7
+        out = io.StringIO()
+        out.isatty = lambda: is_terminal
+        assert write([translation], nbest, out, None) == 7
         assert out.getvalue() == row
