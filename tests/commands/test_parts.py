@@ -1,5 +1,6 @@
 """Commands in parts write the plain command's lines, whoever is killed on the way."""
 
+import io
 import os
 import random
 import shutil
@@ -69,18 +70,19 @@ def test_the_parts_are_the_plain_commands_lines(copy_bundle, tmp_path, options):
 
 @pytest.mark.parametrize("engine", ["fairseq", "native"])
 def test_samples_and_votes_of_checkpoints(copy_data, copy_model, tmp_path, engine):
-    source = text(tmp_path / "source", 40)
-    options = {"sampling": ("--sampling", "--seed", 3), "beam": ("--beam", 2)}
-    paths = {"sampling": (copy_model,), "beam": (copy_model, copy_model)}
-    for name in options:
-        words = ("translate", copy_data, "--path", *paths[name], "--input", source, *LENGTH)
-        words += ("--engine", engine, *options[name])
-        command(*words, "-o", tmp_path / "plain")
-        parted = ("--parts", tmp_path / name, "--part-lines", 14)
+    source, whole = text(tmp_path / "source", 40), tmp_path / "whole"
+    for name, paths, options in (
+        ("sampling", [copy_model], ("--sampling", "--seed", 3)),
+        ("beam", [copy_model, copy_model], ("--beam", 2)),
+    ):
+        words = ("translate", copy_data, "--path", *paths, "--input", source, *LENGTH)
+        words += ("--engine", engine, *options)
+        plain = command(*words)
         for number in (2, 0, 1):  # in another order than the plain command's
-            command(*words, *parted, "--shard", f"{number}/3", "-o", tmp_path / "whole")
-        assert (tmp_path / "whole").read_bytes() == (tmp_path / "plain").read_bytes()
-        (tmp_path / "whole").unlink()
+            parted = ("--parts", tmp_path / name, "--part-lines", 14, "--shard", f"{number}/3")
+            command(*words, *parted, "-o", whole)
+        assert whole.read_text() == plain
+        whole.unlink()
 
 
 @given(
@@ -91,7 +93,7 @@ def test_parts_have_every_line_once(texts, size, tmp_path_factory):
     paths = [folder / str(number) for number in range(len(texts))]
     for path, lines in zip(paths, texts, strict=True):
         path.write_bytes(b"\n".join(lines))
-    all_lines = [line for path in paths for line in _lines(path)]
+    all_lines = [line for path in paths for line in io.BytesIO(path.read_bytes())]
     parts, described = cut(paths, size)
     assert [line for part in parts for line in part.read()] == all_lines
     assert [part.number for part in parts] == [*range(len(parts))]
@@ -102,11 +104,6 @@ def test_parts_have_every_line_once(texts, size, tmp_path_factory):
         counted += part.lines
     assert sum(entry["lines"] for entry in described) == len(all_lines)
     assert [entry["bytes"] for entry in described] == [path.stat().st_size for path in paths]
-
-
-def _lines(path: Path) -> list[bytes]:
-    with path.open("rb") as file:
-        return [*file]
 
 
 @pytest.fixture
@@ -131,6 +128,12 @@ def require_plain_output(folder: Path) -> None:
     assert (folder / "whole").read_bytes() == (folder / "plain").read_bytes()
     # no locks, nothing half-written
     assert names(folder / "parts") == ["manifest.json", *files_of(range(60))]
+
+
+def side_by_side(command_line: list[str]) -> None:
+    """Run two processes of a command at a time; both must end well."""
+    processes = [start(*command_line) for _ in range(2)]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
 
 
 def test_killed_again_and_again_no_line_is_lost(worker: list[str], tmp_path: Path) -> None:
@@ -163,8 +166,7 @@ def test_a_worker_does_the_part_of_a_killed_one(worker: list[str], tmp_path: Pat
 
 
 def test_two_side_by_side(worker: list[str], tmp_path: Path) -> None:
-    processes = [start(*worker) for _ in range(2)]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    side_by_side(worker)
     require_plain_output(tmp_path)
 
 
@@ -185,11 +187,11 @@ def test_the_whole_is_written_once(worker: list[str], tmp_path: Path) -> None:
 
 
 def test_details_alone(worker: list[str], tmp_path: Path) -> None:
-    without = worker[1 : worker.index("--parts")]
-    command(*without, "-o", tmp_path / "plain", "--json", tmp_path / "wanted")
-    in_parts = worker[worker.index("--parts") : worker.index("-o")]
-    command(*without, *in_parts, "--json", tmp_path / "details")
-    assert (tmp_path / "details").read_bytes() == (tmp_path / "wanted").read_bytes()
+    *words, _, _ = worker[1:]  # without the text
+    command(*words, "--json", tmp_path / "details")
+    without_parts = words[: words.index("--parts")]
+    command(*without_parts, "-o", tmp_path / "plain", "--json", tmp_path / "expected")
+    assert (tmp_path / "details").read_bytes() == (tmp_path / "expected").read_bytes()
 
 
 @pytest.fixture
@@ -237,27 +239,26 @@ def test_workers_that_a_cluster_has_room_for() -> None:
 
 
 def test_another_job_is_refused(copy_bundle: Path, tmp_path: Path) -> None:
-    source, other = text(tmp_path / "source", 20), tmp_path / "other"
-    paths = ("--path", copy_bundle, "--input", source, "--parts", tmp_path / "p")
-    words = ("translate", *paths, *LENGTH)
+    source, bundle = text(tmp_path / "source", 20), tmp_path / "bundle"
+    shutil.copytree(copy_bundle, bundle)
+    words = ("translate", "--path", bundle, "--input", source, "--parts", tmp_path / "p", *LENGTH)
     command(*words, "--part-lines", 9)
     before = contents(tmp_path / "p")
-    small_parts = (*words, "--part-lines", 9)
     for options, message in (
         (("--beam", 2), "`options --beam` was unset and not `2`. Choose another folder"),
         (("--lenpen", 0), "`options --lenpen` was unset and not `0.0`"),
         (("--no-tokenize",), "`options --tokenize` was unset and not `False`"),
         (("--json", tmp_path / "details"), "`details` was `False` and not `True`"),
     ):
-        assert message in error_line(*small_parts, *options)
+        assert message in error_line(*words, "--part-lines", 9, *options)
     assert "`part_lines` was `9` and not `10000`" in error_line(*words)
-    shutil.copytree(copy_bundle, other)
-    (other / "bundle.json").write_text((copy_bundle / "bundle.json").read_text() + " ")
-    with_other = [other if word is copy_bundle else word for word in small_parts]
-    assert "`files 1 sha256` was `" in error_line(*with_other)
+    manifest = (bundle / "bundle.json").read_text()
+    (bundle / "bundle.json").write_text(manifest + " ")
+    assert "`files 1 sha256` was `" in error_line(*words, "--part-lines", 9)
+    (bundle / "bundle.json").write_text(manifest)
     lines = source.read_text().splitlines()
     write_lines(source, [*lines[:-1], lines[-1][::-1] + " 1"])
-    assert "`inputs 1 " in error_line(*small_parts)
+    assert "`inputs 1 " in error_line(*words, "--part-lines", 9)
     assert contents(tmp_path / "p") == before
 
 
@@ -303,15 +304,13 @@ def test_a_file_that_changes_at_work_ends_the_work(copy_bundle, tmp_path, monkey
 
 
 def test_skip_long_goes_on_where_a_line_was_too_long(copy_bundle: Path, tmp_path: Path) -> None:
-    source, plain = tmp_path / "source", tmp_path / "plain"
-    write_lines(source, ["1 2 3"] * 9 + ["1 " * 2000] + ["3 4"] * 2)
+    source = write_lines(tmp_path / "source", ["1 2 3"] * 9 + ["1 " * 2000] + ["3 4"] * 2)
     words = ["translate", "--path", copy_bundle, "--input", source, *LENGTH]
-    parted = [*words, "--parts", tmp_path / "p", "--part-lines", 4, "-o", tmp_path / "whole"]
+    parted = [*words, "--parts", tmp_path / "parts", "--part-lines", 4, "-o", tmp_path / "whole"]
     assert "leave such lines empty with `--skip-long`" in error_line(*parted)
-    assert len([*(tmp_path / "p").glob("part-*.txt")]) == 2
+    assert len(parts_of(tmp_path)) == 2
     command(*parted, "--skip-long")
-    command(*words, "--skip-long", "-o", plain)
-    assert (tmp_path / "whole").read_bytes() == plain.read_bytes()
+    assert (tmp_path / "whole").read_text() == command(*words, "--skip-long")
 
 
 @pytest.mark.parametrize(
@@ -387,9 +386,7 @@ def test_killed_again_and_again_nothing_is_lost(plain: Path, tmp_path: Path) -> 
 
 
 def test_workers_side_by_side(plain: Path, tmp_path: Path) -> None:
-    words = in_parts(plain, tmp_path)
-    processes = [start("fairseq-ext", *words, "--workers", "1") for _ in range(2)]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    side_by_side(["fairseq-ext", *in_parts(plain, tmp_path), "--workers", "1"])
     all_is_plain(plain, tmp_path)
 
 

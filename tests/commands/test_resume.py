@@ -3,34 +3,32 @@
 import math
 import shutil
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
+from fairseq.data import ListDataset
+from fairseq.data.iterators import EpochBatchIterator
 
-from tests.support import trainings
-from tests.support.harness import USER_DIR, fairseq, run, write_lines
-from tests.support.trainings import ARCHITECTURES, load, plugin_without, same_state, training_state
+from tests.support.harness import names, write_lines
+from tests.support.trainings import (
+    ARCHITECTURES,
+    STOCK,
+    load,
+    plugin_without,
+    same_state,
+    train,
+    training_state,
+)
 
 LAST = "checkpoint_last.pt"
-RUN = (*trainings.TRAINING, "--max-update", 26, "--save-interval-updates", 7)
+RUN = ("--max-update", 26, "--save-interval-updates", 7)
 
 
-def train(data: Path, save_dir: Path, *options: object, plugin: Path = USER_DIR) -> str:
-    command = ("fairseq-train", data, "--save-dir", save_dir, "--user-dir", plugin, *options)
-    return run(*command).stdout
-
-
-def resumed(
-    finished: Path,
-    checkpoint: str,
-    folder: Path,
-    data: Path,
-    *options: object,
-    plugin: Path = USER_DIR,
-) -> Path:
+def resumed(checkpoint: Path, folder: Path, data: Path, *options: object, **how: Path) -> Path:
     """The folder of a run killed right after it had saved ``checkpoint``, then resumed."""
     folder.mkdir()
-    shutil.copy(finished / checkpoint, folder / LAST)
-    train(data, folder, *options, plugin=plugin)
+    shutil.copy(checkpoint, folder / LAST)
+    train(data, folder, *options, **how)
     return folder
 
 
@@ -40,50 +38,48 @@ def both_ends(
     """A run that a killed one equals, and one that was killed and resumed without the fix."""
     complete = folder / "whole"
     train(data, complete, *options)
-    killed = resumed(complete, checkpoint, folder / "killed", data, *options)
+    killed = resumed(complete / checkpoint, folder / "killed", data, *options)
     assert same_state(training_state(killed / LAST), training_state(complete / LAST))
-    without = plugin_without(folder, fix)
-    return complete, resumed(complete, checkpoint, folder / "stock", data, *options, plugin=without)
+    without = {"plugin": plugin_without(folder, fix)}
+    return complete, resumed(complete / checkpoint, folder / "stock", data, *options, **without)
 
 
 def fingerprint(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(copy_data, tmp_path_factory):
+@pytest.fixture(scope="module", params=["lstm"])
+def uninterrupted(request, copy_data, tmp_path_factory):
     """A run of 26 updates, ending in its third epoch; gives its folder, data and options."""
     folder = tmp_path_factory.mktemp("resume") / "whole"
-    options = (*ARCHITECTURES["lstm"], *RUN, "--dropout", 0.1)
+    options = (*ARCHITECTURES[request.param], *RUN, "--dropout", 0.1)
     train(copy_data, folder, *options)
     return folder, copy_data, options
 
 
-@pytest.mark.parametrize("moment", ["checkpoint_1_7.pt", "checkpoint_2_14.pt", "checkpoint2.pt"])
+OTHERS = sorted({*ARCHITECTURES} - {*STOCK})  # of "transformer" the test of bf16 shows it
+
+
+@pytest.mark.parametrize(
+    ("uninterrupted", "moment"),
+    [
+        *(("lstm", f"checkpoint{moment}.pt") for moment in ("_1_7", "_2_14", "2")),
+        *((architecture, "checkpoint_2_14.pt") for architecture in OTHERS),
+    ],
+    indirect=["uninterrupted"],
+)
 def test_resumes_exactly_in_every_epoch(uninterrupted, moment, tmp_path):
     complete, data, options = uninterrupted
-    killed = resumed(complete, moment, tmp_path / "killed", data, *options)
+    killed = resumed(complete / moment, tmp_path / "killed", data, *options)
     for name in ("checkpoint_3_21.pt", LAST):
         assert same_state(training_state(killed / name), training_state(complete / name)), name
 
 
 def test_without_the_fix_a_later_epoch_differs(uninterrupted, tmp_path):
     complete, data, options = uninterrupted
-    plugin = plugin_without(tmp_path, "batches after resume")
-    killed = resumed(
-        complete, "checkpoint_2_14.pt", tmp_path / "killed", data, *options, plugin=plugin
-    )
+    how = {"plugin": plugin_without(tmp_path, "batches after resume")}
+    killed = resumed(complete / "checkpoint_2_14.pt", tmp_path / "killed", data, *options, **how)
     assert not same_state(load(killed / LAST)["model"], load(complete / LAST)["model"])
-
-
-# of "transformer" the test of bf16 shows it, of "lstm" the one before
-@pytest.mark.parametrize("architecture", sorted({*ARCHITECTURES} - {*trainings.STOCK}))
-def test_other_architectures_resume_exactly(architecture, copy_data, tmp_path):
-    options = (*ARCHITECTURES[architecture], *RUN, "--dropout", 0.1)
-    complete = tmp_path / "whole"
-    train(copy_data, complete, *options)
-    killed = resumed(complete, "checkpoint_2_14.pt", tmp_path / "killed", copy_data, *options)
-    assert same_state(training_state(killed / LAST), training_state(complete / LAST))
 
 
 def test_bf16_resumes_exactly(copy_data, tmp_path):
@@ -94,7 +90,7 @@ def test_bf16_resumes_exactly(copy_data, tmp_path):
     assert not same_state(load(stock / LAST)["model"], load(complete / LAST)["model"])
 
 
-STANDSTILL = (*ARCHITECTURES["lstm"], *trainings.TRAINING, "--lr", 1e-9)
+STANDSTILL = (*ARCHITECTURES["lstm"], "--lr", 1e-9)
 """Validation never improves at this learning rate."""
 
 
@@ -105,7 +101,7 @@ def test_early_stopping_continues_to_count(copy_data, tmp_path):
     assert training_state(complete / LAST)["updates"] == 9
     assert training_state(stock / LAST)["updates"] > 9
     before = fingerprint(complete)
-    log = train(copy_data, complete, *options)
+    log = train(copy_data, complete, *options).stdout
     assert "has finished (2 validations in a row brought no improvement" in log
     assert fingerprint(complete) == before
 
@@ -123,11 +119,10 @@ def test_plateau_scheduler_continues_to_count(copy_data, tmp_path):
 
 def test_another_metric_begins_anew(copy_data, tmp_path):
     """A perplexity is higher than any loss: it must not be compared with the best loss."""
-    options = (*ARCHITECTURES["lstm"], *trainings.TRAINING, "--patience", 1)
-    options = (*options, "--lr-scheduler", "reduce_lr_on_plateau")
+    options = (*ARCHITECTURES["lstm"], "--patience", 1, "--lr-scheduler", "reduce_lr_on_plateau")
     train(copy_data, tmp_path, *options, "--max-epoch", 1)
     options = (*options, "--max-epoch", 2, "--best-checkpoint-metric", "ppl")
-    log = train(copy_data, tmp_path, *options)
+    log = train(copy_data, tmp_path, *options).stdout
     assert "the best value so far is dropped: it is the lowest loss, not the lowest ppl" in log
     best, last = (training_state(tmp_path / name) for name in ("checkpoint_best.pt", LAST))
     assert same_state(best, last)
@@ -139,16 +134,15 @@ def test_another_metric_begins_anew(copy_data, tmp_path):
 
 def test_an_average_begins_at_a_checkpoint_without_one(uninterrupted, tmp_path):
     complete, data, options = uninterrupted
-    average = ("--store-ema", "--ema-decay", 1)
-    expected = load(complete / "checkpoint_3_21.pt")["model"]
+    average = (*options, "--store-ema", "--ema-decay", 1)
+    checkpoint = complete / "checkpoint_3_21.pt"
+    expected = load(checkpoint)["model"]
 
-    tuning = ("--finetune-from-model", complete / "checkpoint_3_21.pt", "--max-update", 1)
-    log = train(data, tmp_path / "tuned", *options, *average, *tuning)
+    tuning = ("--finetune-from-model", checkpoint, "--max-update", 1)
+    log = train(data, tmp_path / "tuned", *average, *tuning).stdout
     assert "`--store-ema` begins with its weights" in log
     assert same_state(load(tmp_path / "tuned" / LAST)["extra_state"]["ema"], expected)
-    killed = resumed(
-        complete, "checkpoint_3_21.pt", tmp_path / "killed", data, *options, *average, "--ema-fp32"
-    )
+    killed = resumed(checkpoint, tmp_path / "killed", data, *average, "--ema-fp32")
     result = load(killed / LAST)
     assert same_state(result["extra_state"]["ema"], expected)
     assert same_state(result["model"], load(complete / LAST)["model"])
@@ -157,11 +151,11 @@ def test_an_average_begins_at_a_checkpoint_without_one(uninterrupted, tmp_path):
 def test_finished_run_is_left_alone(uninterrupted, tmp_path):
     complete, data, options = uninterrupted
     before = fingerprint(complete)
-    log = train(data, complete, *options)
+    log = train(data, complete, *options).stdout
     assert "nothing to do: this run has finished (26 of 26 updates" in log
     assert fingerprint(complete) == before
     longer = (*options, "--max-update", 99, "--max-epoch", 2)
-    assert "this run has finished (2 of 2 epochs are done)" in train(data, complete, *longer)
+    assert "this run has finished (2 of 2 epochs are done)" in train(data, complete, *longer).stdout
     assert fingerprint(complete) == before
 
     shutil.copytree(complete, tmp_path / "copy")
@@ -176,14 +170,11 @@ def test_temporary_files_of_killed_runs_are_removed(uninterrupted, tmp_path):
     shutil.copy(complete / LAST, folder)
     (folder / ".checkpoint_best.pt.99.tmp").write_bytes(b"half a checkpoint")
     train(data, folder, *options)
-    assert [path.name for path in folder.iterdir()] == [LAST]
+    assert names(folder) == [LAST]
 
 
 def test_curriculum_ends():
     """Batches are shuffled after the epochs of ``--curriculum``; fairseq forgot to."""
-    from fairseq.data import ListDataset
-    from fairseq.data.iterators import EpochBatchIterator
-
     batches = [[index] for index in range(20)]
     iterator = EpochBatchIterator(ListDataset(range(20)), list, batches, reuse_dataloader=True)
     first = list(iterator.next_epoch_itr(shuffle=False))
@@ -195,17 +186,17 @@ def test_curriculum_ends():
 
 def test_every_checkpoint_that_was_asked_for(copy_data, tmp_path):
     """While the loss rises, the best three are still three; the end of an epoch is an interval."""
-    options = (*ARCHITECTURES["lstm"], *trainings.TRAINING, "--lr", 5, "--max-update", 14)
+    options = (*ARCHITECTURES["lstm"], "--lr", 5, "--max-update", 14)
     options += ("--keep-best-checkpoints", 3, "--save-interval-updates", 1)
     train(copy_data, tmp_path, *options)
     assert len(list(tmp_path.glob("checkpoint.best_loss_*.pt"))) == 3
-    updates = load(tmp_path / LAST)["optimizer_history"][-1]["num_updates"]
-    names = [path.stem for path in tmp_path.glob("checkpoint_?_*.pt")]
-    assert sorted(int(name.rpartition("_")[2]) for name in names) == list(range(1, updates + 1))
+    updates = training_state(tmp_path / LAST)["updates"]
+    numbers = [int(path.stem.rpartition("_")[2]) for path in tmp_path.glob("checkpoint_?_*.pt")]
+    assert sorted(numbers) == list(range(1, updates + 1))
 
 
 # Checkpoints written while training goes on: the same files, whole whenever a run is killed
-EPOCHS = (*ARCHITECTURES["lstm"], *trainings.TRAINING, "--dropout", 0.1, "--max-epoch", 3)
+EPOCHS = (*ARCHITECTURES["lstm"], "--dropout", 0.1, "--max-epoch", 3)
 SAVED = (
     *("--save-interval-updates", 7, "--keep-interval-updates", 2, "--keep-last-epochs", 1),
     *("--keep-best-checkpoints", 2),
@@ -273,37 +264,34 @@ resume.write = full
 """
 
 
-def train_epochs(data: Path, folder: Path, *options: object) -> str:
-    return fairseq("train", data, *EPOCHS, "--save-dir", folder, *options).stdout
-
-
 @pytest.fixture(scope="module")
 def waited_for(copy_data, tmp_path_factory):
     """The folder of a run that waits for its checkpoints."""
     folder = tmp_path_factory.mktemp("waited")
-    train_epochs(copy_data, folder, *SAVED)
+    train(copy_data, folder, *EPOCHS, *SAVED)
     return folder
 
 
 def test_the_same_files(waited_for, copy_data, tmp_path):
     """Copies and removals included, though fairseq alone would write one file of several."""
-    train_epochs(copy_data, tmp_path, *SAVED, BEHIND)
-    names = {path.name for path in waited_for.iterdir()}
-    assert {path.name for path in tmp_path.iterdir()} == names
-    assert {LAST, "checkpoint_best.pt", "checkpoint3.pt", "checkpoint_3_28.pt"} < names
-    assert "checkpoint2.pt" not in names
-    for name in names:
-        if name.endswith(".pt"):
-            assert same_state(training_state(tmp_path / name), training_state(waited_for / name)), (
-                name
-            )
+    train(copy_data, tmp_path, *EPOCHS, *SAVED, BEHIND)
+    assert names(tmp_path) == names(waited_for)
+    expected = {path.name: training_state(path) for path in waited_for.glob("*.pt")}
+    assert {LAST, "checkpoint_best.pt", "checkpoint3.pt", "checkpoint_3_28.pt"} < expected.keys()
+    assert "checkpoint2.pt" not in expected
+    for name, state in expected.items():
+        assert same_state(training_state(tmp_path / name), state), name
+
+
+def failed(data: Path, folder: Path, code: str) -> CompletedProcess[str]:
+    """Train with a plugin of this code, which must end the training; ``run`` has checkpoints."""
+    plugin = write_lines(folder / "plugin" / "__init__.py", [code]).parent
+    return train(data, folder / "run", *EPOCHS, *SAVED, BEHIND, plugin=plugin, ok=False)
 
 
 def test_training_goes_on_and_a_kill_leaves_the_checkpoint_before(waited_for, copy_data, tmp_path):
     folder = tmp_path / "run"
-    options = (copy_data, *EPOCHS, *SAVED, BEHIND, "--save-dir", folder)
-    plugin = write_lines(tmp_path / "plugin" / "__init__.py", [KILLED]).parent
-    died = run("fairseq-train", *options, "--user-dir", plugin, ok=False)
+    died = failed(copy_data, tmp_path, KILLED)
     assert died.returncode == 9, died.stdout + died.stderr
     (torn,) = folder.glob("*.tmp")
     assert torn.name.startswith(".checkpoint1.pt.")
@@ -311,7 +299,7 @@ def test_training_goes_on_and_a_kill_leaves_the_checkpoint_before(waited_for, co
     complete = [*folder.glob("*.pt")]
     assert folder / LAST in complete
     assert {training_state(path)["updates"] for path in complete} == {7}
-    train_epochs(copy_data, folder, *SAVED, BEHIND)
+    train(copy_data, folder, *EPOCHS, *SAVED, BEHIND)
     assert same_state(training_state(folder / LAST), training_state(waited_for / LAST))
     assert not [*folder.glob("*.tmp")]
 
@@ -319,16 +307,13 @@ def test_training_goes_on_and_a_kill_leaves_the_checkpoint_before(waited_for, co
 @pytest.mark.parametrize("number", [2, LAST_ONE], ids=["in the middle", "the last one"])
 def test_what_cannot_be_written_ends_the_run_with_one_line(number, copy_data, tmp_path):
     folder = tmp_path / "run"
-    options = (copy_data, *EPOCHS, *SAVED, BEHIND, "--save-dir", folder)
-    code = FULL.format(number=number, last=LAST_ONE)
-    plugin = write_lines(tmp_path / "plugin" / "__init__.py", [code]).parent
-    failed = run("fairseq-train", *options, "--user-dir", plugin, ok=False)
-    assert failed.returncode == 1
-    (line,) = (line for line in failed.stderr.splitlines() if "No space left" in line)
+    done = failed(copy_data, tmp_path, FULL.format(number=number, last=LAST_ONE))
+    assert done.returncode == 1
+    (line,) = (line for line in done.stderr.splitlines() if "No space left" in line)
     assert ": error: " in line
     assert "checkpoint" in line
-    assert "Traceback" not in failed.stderr
+    assert "Traceback" not in done.stderr
     assert not [*folder.glob("*.tmp")]
     if number == LAST_ONE:
-        assert "done training" in failed.stdout + failed.stderr
+        assert "done training" in done.stdout + done.stderr
     assert training_state(folder / LAST)["updates"] > 0

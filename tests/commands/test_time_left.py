@@ -8,8 +8,8 @@ import pytest
 
 from fairseq_ext.evaluation.training_log import read_log
 from fairseq_ext.plugin.features.time_left import clock, updates_left
-from tests.support.harness import REPO, fairseq, run
-from tests.support.trainings import ARCHITECTURES, TRAINING
+from tests.support.harness import REPO, run
+from tests.support.trainings import ARCHITECTURES, train
 
 LEFT = re.compile(r"num_updates=(\d+),.* left=(\d+:\d\d:\d\d)")
 
@@ -41,10 +41,9 @@ def test_clock(seconds: float, output: str):
 
 def test_a_training_says_how_long_it_takes(copy_data: Path, tmp_path: Path):
     """Up to its last update, also resumed; a log without limits has no such column."""
-    common = (copy_data, *ARCHITECTURES["transformer"], *TRAINING, "--save-dir", tmp_path)
     for limit in (3, 5):
         ends = ("--max-update", limit, "--log-file", tmp_path / "log")
-        output = fairseq("train", *common, *ends).stdout
+        output = train(copy_data, tmp_path, *ARCHITECTURES["transformer"], *ends).stdout
         times = {int(update): left for update, left in LEFT.findall(output)}
         assert times[limit] == "0:00:00"
         assert set(times.values()) <= {f"0:00:{second:02}" for second in range(60)}
