@@ -2,6 +2,7 @@
 
 import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -75,6 +76,7 @@ def test_an_update_that_makes_the_weights_infinite_is_not_saved(copy_data: Path,
     assert not list(tmp_path.glob("*.pt"))
 
 
+FIRST = f"import sys\nsys.path.insert(0, {str(FAULTY.parent)!r})\n"
 LOSS_SCALE = """
 import faulty
 from fairseq.optim import FP16Optimizer
@@ -88,33 +90,24 @@ FP16Optimizer.clip_grad_norm = clip_grad_norm
 
 def test_smallest_loss_scale(copy_data: Path, tmp_path: Path):
     """The scaler of --fp16 (which needs CUDA) at its floor, in the optimizer of --bf16."""
-    start = f"import sys\nsys.path.insert(0, {str(FAULTY.parent)!r})\n"
-    plugin = write_lines(tmp_path / "plugin" / "__init__.py", [start + LOSS_SCALE]).parent
+    plugin = write_lines(tmp_path / "plugin" / "__init__.py", [FIRST + LOSS_SCALE]).parent
     message, _ = diverged(copy_data, tmp_path / "run", "--bf16", plugin=plugin)
     assert "at update 1: fp16 overflows even at the smallest loss scale (0.0001); no" in message
 
 
 def test_without_the_fix_there_is_no_report(copy_data: Path, tmp_path: Path):
     plugin = plugin_without(tmp_path, "report of a NaN")
-    start = f"import sys\nsys.path.insert(0, {str(FAULTY.parent)!r})\n"
     source = plugin / "__init__.py"
-    source.write_text(start + source.read_text() + "import faulty\n")
+    source.write_text(FIRST + source.read_text() + "import faulty\n")
     command = ("fairseq-train", copy_data, *TRAINING, "--save-dir", tmp_path / "run")
     done = run(*command, "--fault", "loss", "--user-dir", plugin, ok=False)
     assert "StopIteration" in done.stderr
 
 
-def processes_of(group: int) -> list[int]:
-    """The living processes of a process group."""
-    result = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state, _, owner = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
-        except OSError:  # it has just ended
-            continue
-        if int(owner) == group and state != "Z":
-            result.append(int(folder.name))
-    return result
+def processes_of(group: int) -> list[str]:
+    """The living processes of a process group: their group and state."""
+    rows = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True).stdout
+    return re.findall(rf"^ *{group} +[^Z]\S*", rows, re.MULTILINE)
 
 
 CASES = {

@@ -1,7 +1,6 @@
 """The command ``fairseq-ext`` itself: help, laziness, errors. What it calls is tested elsewhere."""
 
 import argparse
-import errno
 import importlib
 import os
 import re
@@ -14,9 +13,8 @@ import pytest
 
 from fairseq_ext import cli, commands
 from fairseq_ext.base import wings
-from fairseq_ext.commands import doctor
 from fairseq_ext.version import __version__
-from tests.support.harness import BIN, REPO, ended, error_line, leaves_no_trace, run, write_lines
+from tests.support.harness import BIN, REPO, ended, leaves_no_trace, run, write_lines
 
 
 def parsers(parser):
@@ -68,14 +66,7 @@ def test_help_imports_nothing_heavy():
         "try: main()\n"
         "finally: print('HEAVY', {'torch', 'fairseq', 'numpy', 'matplotlib'} & set(sys.modules))"
     )
-    done = run(sys.executable, "-c", code, cwd=REPO)
-    assert "HEAVY set()" in done.stdout
-    for command in ("user-dir", "doctor", "average", "hypotheses", "score", "plot"):
-        assert command in done.stdout
-
-
-def test_without_a_command_the_help_is_shown():
-    assert ended()[:2] == (0, cli.build_parser().format_help())
+    assert "HEAVY set()" in run(sys.executable, "-c", code, cwd=REPO).stdout
 
 
 def test_every_module_of_a_command_is_in_the_help_below_its_group():
@@ -109,14 +100,11 @@ def test_every_command_has_an_example_that_it_takes():
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("corpus", "pairs", "a.tsv", "--src", "de", "--tgt", "en", "-o", "text"),
-        ("corpus", "pairs", "a.tsv", "--src-lang", "de", "--tgt-lang", "en", "--out", "text"),
-        ("corpus", "pairs", "a.tsv", "--src", "de", "--tgt", "en", "--output", "text"),
-    ],
+    "names", ["--src --tgt -o", "--src --tgt --output", "--src-lang --tgt-lang --out"]
 )
-def test_older_names_of_options_are_the_same_options(words: tuple[str, ...]):
+def test_older_names_of_options_are_the_same_options(names: str):
+    src, tgt, out = names.split()
+    words = ["corpus", "pairs", "a.tsv", src, "de", tgt, "en", out, "text"]
     args = cli.build_parser().parse_args(words)
     assert (args.src_lang, args.tgt_lang, args.out) == ("de", "en", Path("text"))
 
@@ -171,6 +159,7 @@ def test_advice_names_options_of_the_command_alone(words, message: str):
 @pytest.mark.parametrize(
     ("words", "status", "text"),
     [
+        ([], 0, cli.build_parser().format_help()),
         (["help"], 0, "usage: fairseq-ext [-h]"),
         (["help", "models"], 0, "usage: fairseq-ext models"),
         (["version"], 0, f"fairseq-ext {__version__}\n"),
@@ -187,50 +176,50 @@ def test_words_that_people_try(words: list[str], status: int, text: str):
 
 
 GATES = (  # of a command of MUSE
-    (["plot", "gates", "text", "-o", "out"], "text is not a checkpoint"),
-    (["plot", "gates", "text", "-o", "absent/out.png"], "`--output absent/out.png`"),
+    ("plot gates text -o out", "text is not a checkpoint"),
+    ("plot gates text -o absent/out.png", "`--output absent/out.png`"),
 )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["hypotheses", "absent.txt", "-o", "out"], "absent.txt"),
-        (["hypotheses", "text", "-o", "out"], "no hypotheses"),
-        (["hypotheses", "text", "-o", "out", "--expected", "0"], "`--expected` must be at least 1"),
+        ("hypotheses absent.txt -o out", "absent.txt"),
+        ("hypotheses text -o out", "no hypotheses"),
+        ("hypotheses text -o out --expected 0", "`--expected` must be at least 1"),
         (
-            ["score", "--ref", "text", "--hyp", "text", "-l", "zh"],
+            "score --ref text --hyp text -l zh",
             "`--language-pair` must be SRC-TGT, such as en-de, but is `zh` instead.",
         ),
-        (["score", "--ref", "text", "--hyp", "absent.txt"], "absent.txt"),
-        (["score", "--ref", "text", "--hyp", "shorter"], "`shorter` has 1 lines, but `text` has 2"),
-        (["score", "--ref", "text", "--hyp", "text", "--tokenized-ref", "text"], "Give both"),
-        (["score", "--ref", "text", "--hyp", "text", "--ref", "text"], "`--ref` is given twice"),
-        (["score", "--ref", "text", "--hyp", "text", "--detokenize", "de"], "--generated"),
-        (["score", "--ref", "text", "--generated", "g", "--tokenized-hyp", "text"], "goes with"),
+        ("score --ref text --hyp absent.txt", "absent.txt"),
+        ("score --ref text --hyp shorter", "`shorter` has 1 lines, but `text` has 2"),
+        ("score --ref text --hyp text --tokenized-ref text", "Give both"),
+        ("score --ref text --hyp text --ref text", "`--ref` is given twice"),
+        ("score --ref text --hyp text --detokenize de", "--generated"),
+        ("score --ref text --generated g --tokenized-hyp text", "goes with"),
         (
-            ["score", "--ref", "text", "--hyp", "text", "--generated", "g"],
+            "score --ref text --hyp text --generated g",
             "`--generated` does not go with `--hyp`; leave one out.",
         ),
-        (["score", "--ref", "text", "--hyp"], "`--hyp` must have a value, which is missing."),
-        (["average", "--dir", ".", "-o", "out"], "--last-epochs"),
-        (["average", "--inputs", "text", "--best", "2", "-o", "out"], "--last-epochs"),
-        (["average", "--inputs", "text", "-o", "out"], "text is not a checkpoint"),
+        ("score --ref text --hyp", "`--hyp` must have a value, which is missing."),
+        ("average --dir . -o out", "--last-epochs"),
+        ("average --inputs text --best 2 -o out", "--last-epochs"),
+        ("average --inputs text -o out", "text is not a checkpoint"),
         (
-            ["average", "--dir", ".", "--last-epochs", "2", "-o", "out"],
+            "average --dir . --last-epochs 2 -o out",
             "holds 0 checkpoints named `checkpointEPOCH.pt`",
         ),
-        (["average", "--dir", "absent", "--best", "2", "-o", "out"], "`absent` is not a folder"),
-        (["plot", "curves", "--log", "=text", "-o", "out"], "NAME=FILE"),
-        (["plot", "curves", "--log", "text", "-o", "out"], "holds no loss"),
-        (["plot", "curves", "--log", "a=text", "--log", "a=text", "-o", "out"], "of its own"),
-        (["plot", "curves", "--log", "a=text", "-o", "out"], "holds no loss"),
-        (["plot", "alignment", "text", "--index", "0", "-o", "out"], "no hypotheses"),
-        (["plot", "alignment", "one.gen", "--index", "7", "-o", "out"], "`--index 7`"),
-        (["plot", "alignment", "one.gen", "--index", "0", "-o", "out"], "soft"),
-        (["score", "--ref", "text", "--hyp", "text", "--split-compounds"], "--tokenized-ref"),
-        (["hypotheses", "one.gen", "-o", "absent/out"], "absent/out"),
-        (["score", "--ref", "text", "--hyp", "text", "--json", "absent/out"], "mkdir -p "),
+        ("average --dir absent --best 2 -o out", "`absent` is not a folder"),
+        ("plot curves --log =text -o out", "NAME=FILE"),
+        ("plot curves --log text -o out", "holds no loss"),
+        ("plot curves --log a=text --log a=text -o out", "of its own"),
+        ("plot curves --log a=text -o out", "holds no loss"),
+        ("plot alignment text --index 0 -o out", "no hypotheses"),
+        ("plot alignment one.gen --index 7 -o out", "`--index 7`"),
+        ("plot alignment one.gen --index 0 -o out", "soft"),
+        ("score --ref text --hyp text --split-compounds", "--tokenized-ref"),
+        ("hypotheses one.gen -o absent/out", "absent/out"),
+        ("score --ref text --hyp text --json absent/out", "mkdir -p "),
         *(GATES if "muse" in wings.names() else ()),
     ],
 )
@@ -238,45 +227,30 @@ def test_errors_are_one_message_and_leave_nothing(arguments, message, tmp_path):
     write_lines(tmp_path / "text", ["a b c", "d e f"])
     write_lines(tmp_path / "shorter", ["a b c"])
     write_lines(tmp_path / "one.gen", ["S-0\ta", "H-0\t-0.5\tb"])
-    leaves_no_trace(tmp_path, message, *arguments)
-
-
-def test_a_library_that_finds_no_file_handle_is_one_line(monkeypatch):
-    def font(_: object) -> int:
-        raise OSError(errno.EMFILE, "Too many open files", "a font")
-
-    monkeypatch.setattr(doctor, "_doctor", font)
-    assert error_line("doctor") == (
-        "fairseq-ext: error: cannot use a font: Too many open files. "
-        "Allow more of them: ulimit -n 4096"
-    )
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
-def test_closed_streams_stop_nobody(closed: str, tmp_path: Path):
-    write_lines(tmp_path / "in.txt", ["El perro duerme."])
-    command = f"{BIN}/fairseq-ext translate --model tatoeba-es-en --input in.txt -o out.txt"
-    done = run("sh", "-c", f"{command} {closed}", cwd=tmp_path)
-    assert (tmp_path / "out.txt").read_text("utf-8") == "The dog sleeps.\n"
-    assert done.stdout == ""
+    leaves_no_trace(tmp_path, message, *arguments.split())
 
 
 @pytest.mark.system
 @pytest.mark.parametrize(
-    ("rest", "message"),
+    ("words", "message"),
     [
+        *(("--input in.txt -o out.txt " + closed, "") for closed in ("0<&-", "1>&-", "2>&-")),
+        ("--input in.txt -o out.txt 0<&- 1>&- 2>&-", ""),
         ("--input in.txt 1>&-", "standard output is closed; name a file for the text by `--output"),
         ("-o out.txt 0<&-", "standard input is closed; name a file with text by `--input`"),
     ],
 )
-def test_text_from_or_to_a_closed_stream_is_refused(rest: str, message: str, tmp_path: Path):
+def test_only_a_closed_stream_that_is_needed_is_refused(words: str, message: str, tmp_path: Path):
     write_lines(tmp_path / "in.txt", ["El perro duerme."])
-    command = f"{BIN}/fairseq-ext translate --model tatoeba-es-en {rest}"
-    done = run("sh", "-c", command, cwd=tmp_path, ok=False)
-    assert done.stderr.startswith(f"fairseq-ext: error: {message}")
-    assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "out.txt").exists()
+    command = f"{BIN}/fairseq-ext translate --model tatoeba-es-en {words}"
+    done = run("sh", "-c", command, cwd=tmp_path, ok=not message)
+    assert done.stdout == ""
+    if message:
+        assert done.stderr.startswith(f"fairseq-ext: error: {message}")
+        assert done.stderr.count("\n") == 1
+        assert not (tmp_path / "out.txt").exists()
+    else:
+        assert (tmp_path / "out.txt").read_text("utf-8") == "The dog sleeps.\n"
 
 
 @pytest.mark.system

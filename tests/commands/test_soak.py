@@ -46,10 +46,16 @@ def test_a_process_dies_when_it_has_written_so_many_bytes(tmp_path):
     assert (done.returncode, output.read_bytes()) == (-signal.SIGKILL, b"abc")
 
 
-def test_an_unknown_part_is_refused():
-    script = REPO / "tests" / "soak.sh"
-    done = run("bash", script, "kill", ok=False)
-    assert re.search(r"`kill` is no part; there are kills disk memory", done.stderr)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["soak.sh", "kill"], "`kill` is no part; there are kills disk memory"),
+        (["gpu.sh", "--steps", "swim"], "`swim` is not a step"),
+    ],
+)
+def test_an_unknown_part_is_refused(words: list[str], message: str) -> None:
+    script, *options = words
+    assert message in run("bash", REPO / "tests" / script, *options, ok=False).stderr
 
 
 def test_the_document_says_what_was_measured():
@@ -81,11 +87,6 @@ def test_step_writes_complete_results(step: str, tmp_path: Path) -> None:
     assert not [cell for cell in content["cells"].values() if "error" in cell]
     assert CELLS[step] in {**content, **content["cells"]}
     assert f"== {step}: complete" in (tmp_path / "table.txt").read_text()
-
-
-def test_unknown_step_is_refused(tmp_path: Path) -> None:
-    done = run("bash", REPO / "tests" / "gpu.sh", "--steps", "swim", ok=False)
-    assert "`swim` is not a step" in done.stderr
 
 
 HOSTILE = REPO / "tests" / "hostile"

@@ -15,14 +15,10 @@ import sys
 from importlib.machinery import PathFinder
 
 HIDDEN = {"torch", "fairseq", "fairseq_cli", "fairseq-fixed", "hydra", "omegaconf"}
+sys.modules.update(dict.fromkeys(HIDDEN))
 
 
 class WithoutTraining(PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        hidden = name.partition(".")[0] in HIDDEN
-        return None if hidden else super().find_spec(name, path, target)
-
     @classmethod
     def find_distributions(cls, *context):
         for distribution in super().find_distributions(*context):
