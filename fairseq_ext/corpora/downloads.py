@@ -141,7 +141,10 @@ def _download(url: str, path: Path) -> None:
             _attempt(url, part)
             break
         except (OSError, http.client.HTTPException) as error:
-            status = error.code if isinstance(error, urllib.error.HTTPError) else None
+            status = None
+            if isinstance(error, urllib.error.HTTPError):
+                status = error.code
+                error.close()  # it is a response, too, with an open connection
             if status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and before:
                 part.remove()  # the file has changed, and is shorter now
                 continue

@@ -74,8 +74,9 @@ def test_the_client_of_libretranslate(tmp_path: Path):
             assert several == f"{texts[0]} {texts[2]}\n\n- {texts[0]} 😀"
         if importlib.util.find_spec("py3langid") is not None:
             assert client.detect(lines[2])[0]["language"] == "es"
-        with pytest.raises(urllib.error.HTTPError, match="401"):
+        with pytest.raises(urllib.error.HTTPError, match="401") as failure:
             library.LibreTranslateAPI(client.url).translate("1", "es", "en")
+        failure.value.close()  # it is a response, too, with an open connection
 
 
 def test_the_other_addresses(server: Server):
