@@ -235,9 +235,12 @@ def test_without_the_filters_training_warns(copy_data, tmp_path):
     plugin = plugin_without(tmp_path, "warnings of a normal run")
     options = (*ARCHITECTURES["transformer"], "--max-update", 1, "--disable-validation")
     output = train(copy_data, tmp_path, *options, plugin=plugin).stderr
-    old_hydra = importlib.metadata.version("hydra-core").startswith("1.0.")  # it does not warn
-    for words in ("autocast", "pin_memory", "mismatched key_padding_mask", "hydra"):
-        assert words in output or (old_hydra and words == "hydra")
+    warnings = {"autocast", "pin_memory", "mismatched key_padding_mask", "hydra"}
+    if importlib.metadata.version("hydra-core").startswith("1.0."):  # it does not warn
+        warnings.remove("hydra")
+    if "'pin_memory' argument" not in inspect.getsource(torch.utils.data.dataloader):  # torch 2.6
+        warnings.remove("pin_memory")
+    assert not [words for words in warnings if words not in output]
 
 
 def test_log_file_repeats_no_line(copy_data, tmp_path):
