@@ -19,7 +19,10 @@ SETTINGS = tomllib.loads((REPO / "pyproject.toml").read_text("utf-8"))
 PROJECT = SETTINGS["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 DISTRIBUTIONS = {"fairseq": "fairseq-fixed", "fairseq_cli": "fairseq-fixed", "hydra": "hydra-core"}
-NOT_BUILT = (".venv", "runs", "build", "dist", "site", ".git", ".hypothesis", "__pycache__")
+NOT_BUILT = (
+    *(".venv", "runs", "build", "dist", "site", ".git", ".hypothesis", "__pycache__"),
+    *("*.so", "*.egg-info", "*.pyc", "*_cache"),
+)
 AS_FAIRSEQ_DOES = """
 import sys
 from argparse import Namespace
@@ -107,15 +110,7 @@ def test_a_build_without_the_kernels_says_so(tmp_path: Path) -> None:
 
 def clone(folder: Path) -> set[str]:
     """Copy the files of the repository, without what a build or a run has left there."""
-
-    def left_out(parent: str, entries: list[str]) -> set[str]:
-        return {
-            name
-            for name in entries
-            if name in NOT_BUILT or name.endswith((".so", ".egg-info", ".pyc", "_cache"))
-        }
-
-    shutil.copytree(REPO, folder, ignore=left_out)
+    shutil.copytree(REPO, folder, ignore=shutil.ignore_patterns(*NOT_BUILT))
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
