@@ -109,11 +109,7 @@ def test_names_at_the_edge_of_a_sentence_belong_to_it(line: str, text: str, ends
         (ADDRESSES, "連絡はana@x.orgまで", "連絡はana@x.orgまで"),
         (MARKUP, "<p>a <b>big</b> house.</p>", "<p>A <b>BIG</b> HOUSE.</p>"),
         (MARKUP, "a &lt; b<br/>", "A &lt; B<br/>"),
-        (
-            MARKUP,
-            '<a href="x>y" t=\'"\'>a</a>, <!-- b -->',
-            '<a href="x>y" t=\'"\'>A</a>, <!-- b -->',
-        ),
+        (MARKUP, '<a k="x>y" t=\'"\'>a</a>, <!-- b -->', '<a k="x>y" t=\'"\'>A</a>, <!-- b -->'),
         (MARKUP, "<p></p>", "<p></p>"),
         (MARKUP, "  <li> one </li>", "  <li> ONE </li>"),
         (MARKUP, "a < b & c", "A &lt; B &amp; C"),
