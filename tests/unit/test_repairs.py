@@ -15,6 +15,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,7 +25,6 @@ from fairseq.data import (
     ConcatDataset,
     DenoisingDataset,
     Dictionary,
-    FairseqDataset,
     ListDataset,
     PrependTokenDataset,
     SortDataset,
@@ -203,24 +203,16 @@ def test_scores_of_an_ensemble_with_and_without_attention(without: Callable[[str
         scores(ensemble)
 
 
-class Epochs(FairseqDataset):
-    """Sentences that are the number of the epoch."""
-
-    epoch = 0
-
-    def __getitem__(self, index: int) -> int:
-        return self.epoch
-
-    def __len__(self) -> int:
-        return 2
+class Epochs(ListDataset):
+    """Two sentences that are the number of the epoch."""
 
     def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
+        self.dataset = [epoch, epoch]
 
 
 def sentences_of_two_epochs() -> list[int]:
     how = {"num_workers": 1, "reuse_dataloader": True, "buffer_size": 0}
-    iterator = EpochBatchIterator(Epochs(), list, [[0], [1]], **how)
+    iterator = EpochBatchIterator(Epochs([0, 0]), list, [[0], [1]], **how)
     return [number for _ in range(2) for (number,) in iterator.next_epoch_itr()]
 
 
@@ -377,18 +369,10 @@ def test_destructors_of_data_that_were_never_opened(without: Callable[[str], Non
         MMapIndexedDataset.__del__(SimpleNamespace())
 
 
-class CountingModel(torch.nn.Module):
-    """A model with an integer, which has no average."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("count", torch.zeros(1, dtype=torch.long))
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-
-
-def average(*later: str) -> CountingModel:
+def average(*later: str) -> torch.nn.Module:
     """The average of weights 0 and 1, before the second of which buffers appear."""
-    model = CountingModel()
+    model = torch.nn.BatchNorm1d(1)  # counts batches in an integer, which has no average
+    torch.nn.init.zeros_(model.weight)
     ema = EMA(model, EMAConfig(ema_decay=0.5))
     for name in later:
         model.register_buffer(name, torch.ones(2))
@@ -555,10 +539,10 @@ def test_mkl_does_not_change_the_number_of_threads() -> None:
         pytest.skip("this torch has no MKL, or hides its functions")
     threads = torch.get_num_threads()
     library.mkl_serv_set_dynamic(1)  # as at the start of a process
-    made = []
-    resume.fix_threads.wrapper(lambda *args, **options: made.append((args, options)))("a", b=1)
+    original = Mock()
+    resume.fix_threads.wrapper(original)("a", b=1)
     assert (library.mkl_serv_get_dynamic(), torch.get_num_threads()) == (0, threads)
-    assert made == [(("a",), {"b": 1})]
+    original.assert_called_once_with("a", b=1)
 
 
 @pytest.mark.parametrize("length", [1, 3, 5, 7])
