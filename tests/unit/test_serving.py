@@ -202,31 +202,22 @@ async def test_a_fault_of_one_sentence_is_no_other_requests():
 
 @asynchronous
 async def test_a_changed_model_ends_requests_by_its_name(caplog: pytest.LogCaptureFixture):
-    class Overwritten(Model):
-        def translate(self, sentences: Sequence[str]) -> list[list[Candidate]]:
-            raise DataError("m/model.safetensors has changed; start the command again.")
-
-    queue = batcher()
+    fault = "m/model.safetensors has changed; start the command again."
+    model, queue = Mock(**{"translate.side_effect": DataError(fault)}), batcher()
     async with queue.running():
         for _ in range(2):
             with refused(503):
-                await queue.translate(Overwritten(), sentences("a", "b"))
-    errors = [record.message for record in caplog.records if record.levelname == "ERROR"]
-    assert errors == ["m/model.safetensors has changed; start the command again."]
+                await queue.translate(model, sentences("a", "b"))
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [fault]
 
 
 @asynchronous
 async def test_any_other_fault_ends_its_batch_alone():
     """Here answers that are too few; the requests of the next batch are translated."""
-
-    class Forgetful(Model):
-        def translate(self, sentences: Sequence[str]) -> list[list[Candidate]]:
-            return super().translate(sentences)[1:]
-
-    queue = batcher()
+    forgetful, queue = Mock(**{"translate.return_value": []}), batcher()
     async with queue.running():
         with refused(500):
-            await queue.translate(Forgetful(), sentences("a", "b"))
+            await queue.translate(forgetful, sentences("a", "b"))
         assert best(await queue.translate(Model(), sentences("c"))) == ["C 0"]
 
 
@@ -542,11 +533,8 @@ def test_lines_are_split_by_default_if_the_library_is_there(library, monkeypatch
 def test_a_process_that_only_watches_keeps_no_models(workers: int, monkeypatch: pytest.MonkeyPatch):
     references = []
 
-    class Application:
-        pass
-
-    def build(settings: Settings) -> Application:
-        application = Application()
+    def build(settings: Settings) -> Mock:
+        application = Mock()
         references.append(weakref.ref(application))
         return application
 

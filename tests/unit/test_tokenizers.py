@@ -5,6 +5,7 @@ import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import sacrebleu
@@ -98,10 +99,7 @@ def test_a_tokenizer_that_is_not_installed_is_one_line() -> None:
 
 
 def test_a_metric_without_its_tokenizer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(*_: object, **__: object) -> None:
-        raise OSError("no network")
-
-    monkeypatch.setattr("sacrebleu.metrics.BLEU", unreachable)
+    monkeypatch.setattr("sacrebleu.metrics.BLEU", Mock(side_effect=OSError("no network")))
     with pytest.raises(EnvironmentProblem, match=r"^`--metric spbleu` cannot be used: no network"):
         score.build_bleu("flores200", "spbleu")
 
@@ -147,10 +145,10 @@ def test_pieces_of_a_sentence_without_spaces_stay_apart() -> None:
 
 
 def test_validation_scores_by_the_target_language() -> None:
-    def original(self: object, generator: object, sample: object, model: object) -> float:
-        return sacrebleu.corpus_bleu(SLIGHTLY_OTHER, [CHINESE]).score
-
-    wrapped, before = generation.bleu_by_language.wrapper(original), sacrebleu.corpus_bleu
+    before = sacrebleu.corpus_bleu
+    wrapped = generation.bleu_by_language.wrapper(
+        lambda *_: sacrebleu.corpus_bleu(SLIGHTLY_OTHER, [CHINESE]).score
+    )
     cases = (("zh", False, "zh"), ("en", False, "13a"), ("zh", True, "13a"))
     for language, tokenized, tokenizer in cases:
         options = SimpleNamespace(target_lang=language, eval_tokenized_bleu=tokenized)
@@ -200,10 +198,7 @@ def test_what_is_neither_is_named(name: str, pair: str | None, error: type, mess
 def test_a_set_that_cannot_be_had_is_one_line(tmp_path, monkeypatch):
     from sacrebleu import utils
 
-    def leave(*_: object) -> None:
-        raise SystemExit(1)
-
-    monkeypatch.setattr(utils, "get_reference_files", leave)
+    monkeypatch.setattr(utils, "get_reference_files", Mock(side_effect=SystemExit(1)))
     with pytest.raises(DataError, match=r"cannot get the test set `wmt17` \(SystemExit: 1\); try"):
         score.test_set_reference(Path("wmt17"), "en-de")
     several = [os.fspath(tmp_path / name) for name in ("a", "b")]
