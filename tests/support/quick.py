@@ -39,7 +39,6 @@ SLOW_TESTS = {
     "test_overfits_one_batch",
     "test_the_names_of_runs_cover_nothing",
     "test_curves_are_drawn",
-    "test_the_name_of_a_picture_may_have_an_ending_or_none",
     "test_alignment_is_drawn_with_every_letter",
     "test_a_letter_that_the_font_lacks_is_drawn_by_one_that_has_it",
     "test_sentencepiece_keeps_what_cleaning_keeps",

@@ -426,21 +426,26 @@ def test_a_last_line_that_may_be_cut_is_not_believed(tmp_path, end):
 
 
 def test_curves_are_drawn(tmp_path):
+    """The name of a picture may have an ending or none; the same curves give the same bytes."""
     train = {"loss": {1: 3.0, 2: 2.0}, "nll_loss": {1: 3.0, 2: 2.0}, "ppl": {1: 8.0, 2: 4.0}}
     runs = {
         "gru": training_log.Curves(train, {"loss": {2: 2.5}, "bleu": {2: 12.0}}),
         "lstm $x_1": training_log.Curves(train, {}),
     }
-    written = plots.plot_curves(runs, tmp_path / "curves.v1.png")
-    assert [path.name for path in written] == ["curves.v1.png", "curves.v1.json"]
-    check_picture(written)
+    names = {"a": "a.png", "a.png": "a.png", "a.json": "a.png", "a.svg": "a.svg"}
+    names |= {"beam1.5": "beam1.5.png", "beam1.5.png": "beam1.5.png"}
+    pictures: dict[str, list[bytes]] = {}
+    for name, picture in names.items():
+        written = plots.plot_curves(runs, tmp_path / name)
+        assert [path.name for path in written] == [picture, f"{picture[:-4]}.json"]
+        check_picture(written)
+        content = [path.read_bytes() for path in written]
+        assert pictures.setdefault(picture, content) == content
+    assert {path.name for path in tmp_path.iterdir()} == {*pictures, "a.json", "beam1.5.json"}
     data = json.loads(written[1].read_text())["runs"]
     # Only what is drawn: `ppl` says what `nll_loss` says.
     assert data["gru"]["train"] == {"loss": [[1, 3.0], [2, 2.0]], "ppl": [[1, 8.0], [2, 4.0]]}
     assert data["gru"]["valid"] == {"loss": [[2, 2.5]], "bleu": [[2, 12.0]]}
-    first = [path.read_bytes() for path in written]
-    plots.plot_curves(runs, tmp_path / "curves.v1.png")
-    assert [path.read_bytes() for path in written] == first
 
 
 @pytest.mark.filterwarnings("error")
@@ -463,19 +468,6 @@ def test_the_names_of_runs_cover_nothing(count, name, figures, tmp_path):
         assert axes.get_window_extent().height > 3 * figure.dpi
         looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
         assert len(looks) == (count if count > 1 else 2)
-
-
-def test_the_name_of_a_picture_may_have_an_ending_or_none(tmp_path):
-    runs = {"gru": training_log.Curves({"loss": {1: 3.0}}, {})}
-    for name in ("a", "a.png", "a.svg", "a.json", "beam1.5", "beam1.5.png"):
-        written = plots.plot_curves(runs, tmp_path / name)
-        stem = "a" if name.startswith("a") else "beam1.5"
-        kind = "svg" if name == "a.svg" else "png"
-        assert [path.name for path in written] == [f"{stem}.{kind}", f"{stem}.json"]
-        check_picture(written)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        *("a.png", "a.svg", "a.json", "beam1.5.png", "beam1.5.json")
-    }
 
 
 def check_picture(written: list[Path]) -> None:
