@@ -162,15 +162,6 @@ def test_draws_follow_the_truncated_distribution(step: int) -> None:
     assert scores.tolist() == pytest.approx(model.tolist(), abs=1e-5)
 
 
-def test_sentences_are_truncated_each_for_itself() -> None:
-    rows = torch.tensor([[[0.90, 0.06, 0.04]], [[0.34, 0.33, 0.33]]]).log()
-    torch.manual_seed(2)
-    search = EpsilonSampling(dictionary(5), 0.1)
-    _, tokens, _ = search.step(0, rows.expand(2, 500, 3).contiguous(), None)
-    assert set(tokens[0].tolist()) == {0}
-    assert set(tokens[1].tolist()) == {0, 1, 2}
-
-
 @pytest.fixture(scope="module")
 def samples(copy_data: Path, unsure_model: Path) -> list[Path]:
     """Six samples of each test sentence in a file: from two seeds, and without truncation."""
