@@ -128,10 +128,9 @@ def test_files_are_compared_with_the_manifest(data: Path, name: str) -> None:
     path.write_bytes(content)
     indexed.check(prefix, 14)
     flip(path)
-    with pytest.raises(DataError, match=f"{name} is damaged"):
-        indexed.check(prefix, 14)
-    with pytest.raises(DataError, match=f"{name} is damaged"):  # no note says that it is fine
-        indexed.check(prefix, 14)
+    for _ in range(2):  # no note says that it is fine
+        with pytest.raises(DataError, match=f"{name} is damaged"):
+            indexed.check(prefix, 14)
     indexed.check(prefix, 14, contents=False)
 
 
@@ -315,18 +314,16 @@ def test_negative_sizes_and_tokens_are_refused(copy_data: Path, tmp_path: Path) 
     prefix = indexed_copy(copy_data, tmp_path)
     with pytest.raises(DataError, match="token number 13, but its dictionary has only 13 entries"):
         indexed.check(prefix, 13)
-    index = bytearray(Path(f"{prefix}.idx").read_bytes())
-    complete = bytes(index)
-    index[HEADER + 8 : HEADER + 12] = np.int32(-5).tobytes()
-    Path(f"{prefix}.idx").write_bytes(index)
-    with pytest.raises(DataError, match="sentence 3, of -5 tokens"):
-        indexed.check(prefix)
-    Path(f"{prefix}.idx").write_bytes(complete)
     tokens = np.memmap(f"{prefix}.bin", "<i2", "r+")
     tokens[100] = -1
     tokens.flush()
     with pytest.raises(DataError, match="token number 65,535, but its dictionary has only 14"):
         indexed.check(prefix, 14)
+    index = bytearray(Path(f"{prefix}.idx").read_bytes())
+    index[HEADER + 8 : HEADER + 12] = np.int32(-5).tobytes()
+    Path(f"{prefix}.idx").write_bytes(index)
+    with pytest.raises(DataError, match="sentence 3, of -5 tokens"):
+        indexed.check(prefix)
 
 
 @pytest.mark.system

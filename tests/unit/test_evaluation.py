@@ -243,10 +243,10 @@ def checkpoint(seed: int, arch: str = "gru_tiny", **tensors: torch.Tensor) -> di
     }
 
 
-def save(folder: Path, count: int, name: str = "checkpoint{}.pt", **options) -> list[Path]:
+def save(folder: Path, count: int, name: str = "checkpoint{}.pt") -> list[Path]:
     paths = [folder / name.format(i) for i in range(1, count + 1)]
     for seed, path in enumerate(paths, start=1):
-        torch.save(checkpoint(seed, **options), path)
+        torch.save(checkpoint(seed), path)
     return paths
 
 

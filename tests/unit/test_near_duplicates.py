@@ -80,6 +80,7 @@ def test_either_side_joins_pairs_and_chains_join_groups() -> None:
         ("¡Buenas!", "Good evening."),  # equal sources: the first group grows
     ]
     assert group_pairs(pairs).tolist() == [0, 0, 2, 0]
+    assert group_pairs([]).tolist() == []
 
 
 def corpus(size: int) -> list[tuple[str, str]]:
@@ -115,10 +116,6 @@ def test_whole_groups_are_drawn_to_the_exact_size() -> None:
 def test_large_groups_are_not_held_out() -> None:
     groups = np.array([0] * 30 + [30, 30, 32])
     assert draw_groups(groups, 33, "test").tolist() == [False] * 30 + [True] * 3
-
-
-def test_no_sentences_have_no_groups() -> None:
-    assert group_pairs([]).tolist() == []
     assert draw_groups(np.empty(0, np.int64), 3, "test").tolist() == []
 
 
