@@ -311,7 +311,7 @@ def entries(**others: object) -> str:
         (entries(tokenize="yes"), "`tokenize` is 'yes'"),
         (entries(subwords="subword-nmt"), "`files` names 0, but `subword-nmt` has 1"),
         (entries(subwords="byte-level", files=[]), "`files` names 0, but `byte-level` has 2"),
-        (entries(escape=True), r"text\.json cannot be used: `--escape` goes with `--tokenize`, w"),
+        (entries(escape=True), r"json cannot be used: .*`--tokenize`, which is missing\. Rest"),
         (entries(src=5), "`src` is 5"),
         (entries(files=[{"name": "../codes"}]), "`files` has"),
         (entries(files=[{"name": "c", "sha256": ""}]), "does not exist"),

@@ -530,8 +530,11 @@ def test_command_splits_a_tab_separated_file(tmp_path):
         ),
         ("--source a --target b --as test --no-strict", "with `--as`, which does not split."),
         *(
-            (f"a --src-lang '{x}'", "`--src` must be a language, s")
-            for x in ("a/b", "", "../en", "e n")
+            (
+                f"a --src-lang '{language}'",
+                "`--src` must be a language, such as en or pt-BR, but is",
+            )
+            for language in ("a/b", "", "../en", "e n")
         ),
         ("table --header --columns ja,de", "must have one column `de`; it has ja, en."),
         ("table --columns ja,en", "`--columns` has names, which `--header` reads; give `--header`"),
