@@ -7,42 +7,22 @@ from typing import Any
 import pytest
 import torch
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
-from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import FairseqTask
-from fairseq.tasks.sentence_prediction import SentencePredictionTask
-from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 from torch import Tensor
 
 from tests.models.test_linformer_encoder import HEAD, TASK
-from tests.models.test_model_options import OF_STOCK
-from tests.support.models import batch, configuration, dictionary
+from tests.models.test_model_options import FIRST, OF_STOCK, VARIANTS, task_of
+from tests.support.models import batch, configuration
 
-OURS = sorted(
-    name for name, model in MODEL_REGISTRY.items() if model.__module__.startswith("fairseq_ext.")
-)
-# Small ones, so that they are built quickly; all other options have their defaults.
-SHAPE = {"layers": 1, "embed_dim": 32, "ffn_embed_dim": 32, "attention_heads": 4, "hidden_size": 16}
-SIZES = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in SHAPE.items()}
-SIZES["linformer_k"] = "4"
+OURS = sorted(FIRST)
 
 
-def flags_of(name: str) -> list[str]:
-    """The command line of a small model."""
-    options = MODEL_DATACLASS_REGISTRY[name].__dataclass_fields__
-    sizes = [
-        word
-        for option, value in SIZES.items()
-        if option in options
-        for word in (f"--{option.replace('_', '-')}", str(value))
-    ]
+def configuration_of(name: str) -> Any:
+    """The configuration of the first variant of a model."""
     task = [*TASK, "--num-classes", "3"] if name.endswith("_encoder") else []
-    return ["--arch", name, *sizes, *task]
-
-
-def task_of(cfg: Any, name: str) -> FairseqTask:
-    kind = SentencePredictionTask if name.endswith("_encoder") else TranslationTask
-    return kind(cfg.task, dictionary(), dictionary())
+    return configuration([*VARIANTS[FIRST[name]], *task])
 
 
 def output(model: torch.nn.Module, name: str) -> Tensor:
@@ -69,11 +49,11 @@ def loaded(path: Path, task: FairseqTask, **state: Any) -> torch.nn.Module:
 @pytest.mark.parametrize("name", OURS)
 def test_a_missing_option_has_its_default(name: str, tmp_path: Path):
     """Each option of ours in turn, then all of them at once, also fairseq's."""
-    cfg = configuration(flags_of(name))
-    task = task_of(cfg, name)
+    cfg, task = configuration_of(name), task_of(name)
     model = task.build_model(cfg.model).eval()
     expected = output(model, name)
-    options = [option for option in cfg.model if option not in {"_name", "arch", *SIZES}]
+    chosen = {word[2:].replace("-", "_") for word in VARIANTS[FIRST[name]]}
+    options = [option for option in cfg.model if option not in {"_name", *chosen}]
     assert len(options) > 5
     for missing in [*([option] for option in options if option not in OF_STOCK), options]:
         cut = older(cfg, *missing)
@@ -94,8 +74,7 @@ def test_every_option_has_help(name: str):
 @pytest.mark.parametrize("form", ["cfg", "args"])
 def test_a_named_architecture_has_its_own_default(form: str, tmp_path: Path):
     """Also in checkpoints of fairseq before 0.12, which hold a Namespace instead."""
-    cfg = configuration(["--arch", "gru_tiny"])
-    task = task_of(cfg, "gru_tiny")
+    cfg, task = configuration(["--arch", "gru_tiny"]), task_of("gru_tiny")
     model = task.build_model(cfg.model).eval()
     options = {"cfg": older(cfg, "encoder_hidden_size", "decoder_order")}
     if form == "args":
