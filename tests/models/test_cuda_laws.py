@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fairseq_ext.engine import TORCH
 from fairseq_ext.generation import on_engine as engine
+from tests.models.test_laws import SOURCE_ROWS, TARGET_ROWS, compare_steps_with_full
 from tests.support import models
 
 DEVICE = os.environ.get("FAIRSEQ_EXT_TEST_DEVICE", "cuda")
@@ -29,8 +30,6 @@ pytestmark = [
     pytest.mark.parametrize("name", MODELS),
 ]
 in_all_types = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
-SOURCE = models.random_sentences([7, 3, 1, 5])
-TARGET = models.random_sentences([4, 6, 3, 2], seed=4)
 
 
 @pytest.fixture(autouse=True)
@@ -56,13 +55,13 @@ def sharpened(name: str) -> tuple[BaseFairseqModel, object]:
 
 
 def logits(model: BaseFairseqModel, device: str) -> Tensor:
-    words = models.net_input(models.padded(SOURCE, left=True), models.padded(TARGET, left=False))
+    words = models.net_input(SOURCE_ROWS, TARGET_ROWS)
     return model(**{name: part.to(device) for name, part in words.items()})[0]
 
 
 def gradients(model: BaseFairseqModel, device: str) -> list[Tensor]:
     """Gradients of the mean negative log-likelihood."""
-    target = models.padded(TARGET, left=False).to(device)
+    target = TARGET_ROWS.to(device)
     likelihood = logits(model, device).float().log_softmax(-1).gather(2, target.unsqueeze(2))
     (-likelihood.squeeze(2)[target.ne(1)].mean()).backward()
     return [parameter.grad.float().cpu() for parameter in model.parameters()]
@@ -113,17 +112,8 @@ def test_autocast_is_finite(name: str) -> None:
 @torch.no_grad()
 def test_incremental_equals_full(name: str) -> None:
     model, _ = sharpened(name)
-    model = model.to(DEVICE)
-    source = models.padded(SOURCE, left=True).to(DEVICE)
-    target = models.previous(
-        models.padded(models.random_sentences([6] * 4, seed=5), left=False)
-    ).to(DEVICE)
-    full = model(source, source.ne(1).sum(1), target)[0]
-    encoded = model.encoder(source, src_lengths=source.ne(1).sum(1))
-    state: dict = {}
-    for t in range(target.size(1)):
-        step, _ = model.decoder(target[:, : t + 1], encoded, incremental_state=state)
-        torch.testing.assert_close(step[:, 0], full[:, t], rtol=0, atol=1e-4 * full.std().item())
+    tolerance = 1e-4 * logits(model, "cpu").std().item()
+    compare_steps_with_full(model.to(DEVICE), tolerance, 1e-4, DEVICE)
 
 
 def search(model: BaseFairseqModel, task: object, device: str, *, on_engine: bool = False) -> list:

@@ -28,7 +28,6 @@ from tests.support import models
 from tests.support.engine import (
     ALL,
     LENGTHS,
-    LIGHTCONV,
     SENTENCE,
     SIZE,
     STOCK,
@@ -152,27 +151,11 @@ def test_rules(names: str, how: dict):
     voters, task = together(names)
     lengths = [10] if how["max_len_b"] == 0 else LENGTHS[:4]
     sentences = models.random_sentences(lengths, size=SIZE, seed=5)
-    lenpen = how.get("len_penalty", 1) if how.get("normalize_scores", True) else None
-    alike = {name: how[name] for name in ("min_len", "max_len_a", "temperature") if name in how}
-    alike |= {"beam": how["beam_size"], "max_len_b": how["max_len_b"], "lenpen": lenpen}
-    rules = Rules(unkpen=how.get("unk_penalty", 0), **alike)
+    rules = rules_of(SequenceGenerator(voters, task.target_dictionary, **how))
     ours = worker_of(voters, task).translate(sentences, rules)
     assert_same(ours, fairseqs(voters, task, sentences, **how))
     if how["max_len_b"] == 0:
         assert len(ours[0][0].tokens) == 8
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--weight-softmax", "False"], "dynamic convolution without `--weight-softmax`"),
-        (["--encoder-kernel-size-list", "[3, 4]"], "even number of taps in the encoder"),
-    ],
-)
-def test_convolutions_that_the_engine_does_not_have(flags: list[str], message: str):
-    model, task = models.build([*LIGHTCONV, *flags], size=SIZE)
-    with pytest.raises(ConfigError, match=f"^the engine has no .*{message}"):
-        compile_model(model, task.target_dictionary)
 
 
 def test_limits_of_length_may_be_any_number():

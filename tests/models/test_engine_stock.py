@@ -16,6 +16,7 @@ from fairseq_ext.generation.on_engine import NativeGenerator, with_engine
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 from tests.support import models
 from tests.support.bundles import engine_model
+from tests.support.engine import LIGHTCONV
 
 STOCK = ["--arch", "transformer", *models.SMALL]
 
@@ -101,11 +102,17 @@ def test_code_of_its_own_in_other_models(name: str):
         compile_model(model, task.target_dictionary)
 
 
-def test_a_projection_of_quant_noise_is_fairseqs():
-    """`--quant-noise-pq` adds a layer behind the embeddings, which counts at translation too."""
-    model, task = models.build([*STOCK, "--quant-noise-pq", "0.1"])
-    assert type(model.encoder.quant_noise) is nn.Linear
-    with pytest.raises(ConfigError, match="layer that `--quant-noise-pq` adds"):
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([*STOCK, "--quant-noise-pq", "0.1"], "layer that `--quant-noise-pq` adds"),
+        ([*LIGHTCONV, "--weight-softmax", "False"], "convolution without `--weight-softmax`"),
+        ([*LIGHTCONV, "--encoder-kernel-size-list", "[3, 4]"], "number of taps in the encoder"),
+    ],
+)
+def test_layers_that_the_engine_does_not_have_are_fairseqs(flags: list[str], message: str):
+    model, task = models.build(flags)
+    with pytest.raises(ConfigError, match=f"^the engine has no .*{message}"):
         compile_model(model, task.target_dictionary)
     assert type(engine(model, task)) is SequenceGenerator
 

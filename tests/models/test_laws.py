@@ -133,9 +133,9 @@ def test_incremental_equals_full(model, name: str, grad: bool) -> None:
         compare_steps_with_full(model, law.step_tolerance, law.attention_tolerance)
 
 
-def compare_steps_with_full(model, atol: float, attention_atol: float) -> None:
-    source = padded(SOURCE, left=True)
-    target = previous(padded(random_sentences([6] * 4, seed=5), left=False))
+def compare_steps_with_full(model, atol: float, attention_atol: float, device: str = "cpu") -> None:
+    source = SOURCE_ROWS.to(device)
+    target = previous(padded(random_sentences([6] * 4, seed=5), left=False)).to(device)
     full, extra = model(source, source.ne(1).sum(1), target)
     encoded = model.encoder(source, src_lengths=source.ne(1).sum(1))
     state: dict = {}
