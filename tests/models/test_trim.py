@@ -12,23 +12,12 @@ from fairseq_ext.model import write
 from fairseq_ext.model.trim import trim
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.models.test_published import M2M
-from tests.support import models
-from tests.support.bundles import save_run
-from tests.support.engine import ALL
+from tests.support.bundles import bundled
 from tests.support.harness import command, error_line
 from tests.support.published import LINES, publish, publish_many
 
 TEXTS = {"de": "W1 w2 w3\nw7 w5 w9 x\n", "en": "w0 w4 w8\nw11 w12 w13 w14 w15\nw16 w17 w18\n"}
 SENTENCES = ["w1 w2 w3", "w7", "w9 w5 w5 w3 w7 w2"]
-
-
-def bundled(
-    folder: Path, name: str, numbers: str = "fp32", target_size: int | None = None
-) -> bundle.Bundle:
-    """A bundle of a random model, made of a run in the same folder."""
-    model, task = models.build(ALL[name], size=40, target_size=target_size)
-    run = save_run(folder / "run", ALL[name], model, task)
-    return write.write(run / "checkpoint_best.pt", run, folder / "bundle", numbers=numbers)
 
 
 def written(folder: Path, texts: dict[str, str] = TEXTS) -> list[Path]:
@@ -70,7 +59,7 @@ def assert_searches_alike(before: Path, after: Path, sentences: list[str]) -> No
     ],
 )
 def test_it_searches_as_the_whole_model_with_these_tokens(name: str, numbers: str, tmp_path: Path):
-    source = bundled(tmp_path, name, numbers)
+    source = bundle.read(bundled(tmp_path, name, numbers))
     trimmed = trim(source, written(tmp_path), tmp_path / "small")
     assert trimmed.is_joint
     assert trimmed.symbols == ((40, 21), (40, 21))
@@ -79,7 +68,7 @@ def test_it_searches_as_the_whole_model_with_these_tokens(name: str, numbers: st
 
 
 def test_each_dictionary_has_the_tokens_of_its_language(tmp_path: Path):
-    source = bundled(tmp_path, "transformer", target_size=30)
+    source = bundle.read(bundled(tmp_path, "transformer", target_size=30))
     trimmed = trim(source, written(tmp_path), tmp_path / "small")
     assert not trimmed.is_joint
     assert trimmed.symbols == ((40, 10), (30, 15))
@@ -112,7 +101,7 @@ def test_language_tokens_and_single_characters_stay(tmp_path: Path):
 
 
 def test_the_shortlist_keeps_its_frequent_tokens(tmp_path: Path):
-    source = bundled(tmp_path, "transformer", target_size=30)
+    source = bundle.read(bundled(tmp_path, "transformer", target_size=30))
     frequent = ["</s>", "<unk>", *(f"w{number}" for number in range(18, 26))]
     lists = {"w1": ["w0", "w1"], "w2": ["w2"], "w30": ["w0"]}
     shortlist.write(tmp_path / "list", frequent, lists)
@@ -134,7 +123,7 @@ def test_the_shortlist_keeps_its_frequent_tokens(tmp_path: Path):
     ],
 )
 def test_texts_that_are_refused(texts: dict, error: type, message: str, tmp_path: Path):
-    source = bundled(tmp_path, "transformer")
+    source = bundle.read(bundled(tmp_path, "transformer"))
     with pytest.raises(error, match=message):
         trim(source, written(tmp_path, texts), tmp_path / "small")
     assert not (tmp_path / "small").exists()
@@ -150,7 +139,7 @@ def test_an_adaptive_softmax_is_refused(tmp_path: Path):
 
 
 def test_the_command(tmp_path: Path):
-    source = bundled(tmp_path, "transformer", target_size=30)
+    source = bundle.read(bundled(tmp_path, "transformer", target_size=30))
     texts, checkpoint = written(tmp_path), tmp_path / "run" / "checkpoint_best.pt"
     output = command("trim", source.folder, "--for", *texts, "-o", tmp_path / "small.zip")
     assert "10 of 40 source symbols, 15 of 30 target symbols; weights of " in output

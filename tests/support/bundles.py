@@ -38,14 +38,14 @@ def save_run(
     return folder
 
 
-def saved(folder: Path, name: str) -> Path:
+def saved(folder: Path, name: str, target_size: int | None = None) -> Path:
     """Write the run of a small model of the architecture ``name``."""
-    return save_run(folder, ALL[name], *sharpened(name))
+    return save_run(folder, ALL[name], *sharpened(name, target_size=target_size))
 
 
-def bundled(folder: Path, name: str, numbers: str = "fp32") -> Path:
+def bundled(folder: Path, name: str, numbers: str = "fp32", target_size: int | None = None) -> Path:
     """Write a bundle of a small model, made from a run in the same folder."""
-    run = saved(folder / "run", name)
+    run = saved(folder / "run", name, target_size)
     write.write(run / "checkpoint_best.pt", run, folder / numbers, numbers=numbers)
     return folder / numbers
 

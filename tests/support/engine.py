@@ -80,9 +80,11 @@ TIE = 1e-5
 """Candidates whose scores differ by less may change their order, because sums are rounded."""
 
 
-def sharpened(name: str, seed: int = 0) -> tuple[BaseFairseqModel, object]:
+def sharpened(
+    name: str, seed: int = 0, target_size: int | None = None
+) -> tuple[BaseFairseqModel, object]:
     """Build a model whose random weights are large enough for its words to vary."""
-    model, task = models.build(ALL[name], size=SIZE, seed=seed)
+    model, task = models.build(ALL[name], size=SIZE, target_size=target_size, seed=seed)
     models.sharpen(model, 6 if name.startswith("lstm") else 1.5)  # fairseq's weights are < 0.1
     return model, task
 
