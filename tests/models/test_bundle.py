@@ -59,40 +59,35 @@ def texts(model: Model, **search: int) -> list[list[str]]:
     return [translation.texts for translation in model.translate(LINES, **SHORT, **search)]
 
 
-@pytest.mark.parametrize("numbers", ["fp32", "bf16"])
-def test_an_exported_checkpoint_has_the_weights(run: Path, tmp_path: Path, numbers: str):
-    write.write(run / "checkpoint_best.pt", run, tmp_path / "b", numbers=numbers)
+def rounded(tensor: torch.Tensor) -> torch.Tensor:
+    """Round to int8, with a unit for each row, whose largest is 127."""
+    units = tensor.abs().amax(1, keepdim=True).clamp(min=1e-37) / 127
+    return (tensor / units).round() * units
+
+
+@pytest.mark.parametrize("numbers", ["fp32", "bf16", "int8"])
+def test_weights_are_the_checkpoints(run: Path, tmp_path: Path, numbers: str):
+    """In the bundle, and in the checkpoint that it is exported to."""
+    path = run / "checkpoint_best.pt"
+    assert write.write(path, run, tmp_path / "b", numbers=numbers).numbers == numbers
     count, words = export(tmp_path / "b", tmp_path / "back.pt")
-    paths = (run / "checkpoint_best.pt", tmp_path / "back.pt")
-    checkpoint, back = (storage.load(path)["model"] for path in paths)
-    assert "exactly" in words
-    assert count == len(checkpoint) == len(back)
-    for name, tensor in checkpoint.items():
-        expected = tensor.bfloat16().float() if numbers == "bf16" else tensor
-        assert torch.equal(back[name], expected.to(tensor.dtype)), name
-    expected = texts(fairseq_ext.load(tmp_path / "back.pt", run))
-    assert texts(fairseq_ext.load(tmp_path / "b")) == expected
-
-
-@pytest.mark.parametrize("numbers", ["bf16", "int8"])
-def test_rounded_weights(run: Path, tmp_path: Path, numbers: str):
-    """Those of the checkpoint: in bf16, or with a unit for each row, whose largest is 127."""
-    checkpoint = storage.load(run / "checkpoint_best.pt")
-    written = write.write(run / "checkpoint_best.pt", run, tmp_path / "b", numbers=numbers)
-    assert written.numbers == numbers
-    state = storage.load(tmp_path / "b")["model"]
-    assert state.keys() == checkpoint["model"].keys()
-    for name, tensor in checkpoint["model"].items():
-        expected = tensor
-        if numbers == "bf16" and tensor.is_floating_point():
-            expected = tensor.bfloat16().float()
-        if numbers == "int8" and tensor.dim() == 2:
-            units = tensor.abs().amax(1, keepdim=True).clamp(min=1e-37) / 127
-            expected = (tensor / units).round() * units
-        assert torch.equal(state[name], expected), name
-    assert len(fairseq_ext.load(tmp_path / "b").translate(LINES, **SHORT)) == len(LINES)
+    checkpoint, bundled_state, back = (
+        storage.load(file)["model"] for file in (path, tmp_path / "b", tmp_path / "back.pt")
+    )
+    assert count == len(checkpoint)
+    assert ("exactly" in words) == (numbers != "int8")
+    assert checkpoint.keys() == bundled_state.keys() == back.keys()
+    for name, expected in checkpoint.items():
+        if numbers == "bf16" and expected.is_floating_point():
+            expected = expected.bfloat16().float()
+        if numbers == "int8" and expected.dim() == 2:
+            expected = rounded(expected)
+        assert torch.equal(bundled_state[name], expected), name
+        assert torch.equal(back[name], expected), name
+    translations = texts(fairseq_ext.load(tmp_path / "b"))
+    assert numbers == "int8" or translations == texts(fairseq_ext.load(tmp_path / "back.pt", run))
     size = (tmp_path / "b" / bundle.WEIGHTS).stat().st_size
-    assert size < 0.6 * (run / "checkpoint_best.pt").stat().st_size
+    assert (size < 0.6 * path.stat().st_size) == (numbers != "fp32")
 
 
 @pytest.mark.parametrize(
@@ -165,9 +160,7 @@ def test_bits_and_embeddings_in_int8(tmp_path: Path):
     table = storage.load(path)["model"][name]
     sizes = [file.stat().st_size for file in weights]
     assert sizes[1] - sizes[0] > 2 * table.numel()
-    units = table.abs().amax(1, keepdim=True).clamp(min=1e-37) / 127
-    state = storage.load(tmp_path / "bits-int8")["model"]
-    assert torch.equal(state[name], (table / units).round() * units)
+    assert torch.equal(storage.load(tmp_path / "bits-int8")["model"][name], rounded(table))
     assert fairseq_ext.load(tmp_path / "bits-int8").translate(LINES, **SHORT)
 
 

@@ -166,11 +166,14 @@ def test_scores_are_fairseqs(model: Model):
     assert model.score([], []) == []
 
 
+def opened(run: Path, kind: str, **options: object) -> Model:
+    how = {} if kind == "bundle" else {"engine": kind, "cpu": True}
+    return fairseq_ext.load(run / "bundle" if kind == "bundle" else run, **how, **options)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reference_may_be_longer_than_a_batch(run: Path, kind: str):
-    path = run / ("bundle" if kind == "bundle" else "checkpoint_best.pt")
-    how = {} if kind == "bundle" else {"engine": kind, "cpu": True}
-    model = fairseq_ext.load(path, None if kind == "bundle" else run, max_tokens=8, **how)
+    model = opened(run, kind, max_tokens=8)
     target = " ".join(["w1", "w3"] * 8)
     assert model.score(["w1"], [target]) == pytest.approx([by_fairseq("w1", target)], abs=1e-4)
 
@@ -232,9 +235,7 @@ def test_text_to_keep(model: Model):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_constraints(run: Path, kind: str):
-    path = run / "bundle" if kind == "bundle" else run
-    engine = {} if kind == "bundle" else {"engine": kind, "cpu": True}
-    model = fairseq_ext.load(path, constraints="ordered", **engine)
+    model = opened(run, kind, constraints="ordered")
     text, free = (each.text for each in model.translate(["w1 w2\tw9 w9\tw5", "w1 w2"], max_len_b=9))
     assert re.search(r"\bw9 w9\b.*\bw5\b", text)
     assert not re.search(r"\bw9 w9\b.*\bw5\b", free)
@@ -243,7 +244,7 @@ def test_constraints(run: Path, kind: str):
     with pytest.raises(ConfigError, match="`--keep-addresses` does not go with `--constraints`"):
         model.translate("w1", keep_addresses=True)
     with pytest.raises(ConfigError, match="`--constraints` must be ordered or unordered"):
-        fairseq_ext.load(path, constraints="sorted", **engine)
+        opened(run, kind, constraints="sorted")
 
 
 def test_texts_of_other_types(model: Model):
