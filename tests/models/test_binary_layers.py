@@ -201,18 +201,6 @@ class TestBinaryLinear:
         pairs = zip((product, *gradients), (expected, *expected_gradients), strict=True)
         pairs_close(dict(zip(names, pairs, strict=True)))
 
-    def test_stages(self) -> None:
-        layer = BinaryLinear(8, 4, **BOTH)
-        x = random(3, 8, dtype=torch.float32)
-        layer.set_stage(0)
-        assert layer(x).equal(nn.functional.linear(x, layer.weight, layer.bias))
-        layer.set_stage(1)
-        weight = Binarizer()(layer.weight, 1)
-        assert layer(x).equal(nn.functional.linear(x, weight, layer.bias))
-        layer.set_stage(2)
-        expected = nn.functional.linear(Binarizer()(x), weight, layer.bias)
-        torch.testing.assert_close(layer(x), expected)
-
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_a_sum_that_is_zero_stays_zero_in_any_order(self, dtype: torch.dtype) -> None:
         """Equal numbers of both signs: rounding must not decide about the next layer's sign."""

@@ -337,10 +337,8 @@ def test_samples_depend_on_seed_and_sentence_only():
         return bits(machine.worker().translate(sentences, search, None, of))
 
     batch = drawn(SENTENCES, numbers)
-    for threads in (2, 3):
-        assert bits(Team(machine, threads).translate(SENTENCES, rules, None, numbers)) == batch
+    assert bits(Team(machine, 3).translate(SENTENCES, rules, None, numbers)) == batch
     assert drawn(SENTENCES[::-1], numbers[::-1])[::-1] == batch
-    assert drawn(SENTENCES[2:3], [4]) == batch[2:3]
     first, second = drawn([SENTENCES[0]] * 2, [3, 4])  # the same, as another one of the file
     assert first == batch[0] != second
     other_seed = dataclasses.replace(rules, seed=5)

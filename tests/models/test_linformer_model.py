@@ -2,15 +2,20 @@
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from fairseq_ext.linformer.model import SourceAttention, slots_of_layers
 from fairseq_ext.utils.errors import ConfigError, DataError
-from tests.support.harness import fairseq
-from tests.support.models import LINFORMER, build, configuration, count, padded, random_sentences
-from tests.support.trainings import TRAINING
+from tests.support.models import (
+    LINFORMER,
+    batch,
+    build,
+    configuration,
+    count,
+    padded,
+    random_sentences,
+)
 
 SOURCE = random_sentences([7, 3, 1, 5])
 
@@ -45,15 +50,6 @@ def test_parameters_beyond_the_transformer(sharing: str, projection: str, extra:
     options = ["--linformer-sharing", sharing, "--linformer-projection", projection]
     linformer = parameters(["--arch", "linformer", *options])
     assert linformer - parameters(["--arch", "transformer"]) == extra
-
-
-@pytest.mark.parametrize(("k", "extra"), [("32", 196_608), ("64", 393_216)])
-def test_the_papers_model_has_its_size(k: str, extra: int) -> None:
-    """Section 3: 512/2048/8 heads/6+6, one table of 50,272 pieces, no output bias."""
-    linformer = parameters(["--arch", "linformer_wmt_en_de", "--linformer-k", k], size=50_272)
-    assert linformer == 69_877_760 + extra
-    stock = ["--arch", "transformer_wmt_en_de", "--share-all-embeddings"]
-    assert parameters(stock, size=50_272) == 69_877_760
 
 
 @pytest.mark.parametrize("name", ["wmt_en_de", "iwslt_de_en"])
@@ -181,16 +177,10 @@ def test_masks_over_positions_are_refused() -> None:
         model.encoder.layers[0].self_attn(x, x, x, attn_mask=torch.zeros(3, 3))
 
 
-def test_training_goes_on_with_a_larger_max_len(copy_data, tmp_path):
-    first, second = (tmp_path / name / "checkpoint_last.pt" for name in ("first", "second"))
-    longer = ("--finetune-from-model", first, "--linformer-max-len", 40)
-    for path, flags in ((first, ()), (second, longer)):
-        fairseq(
-            *("train", copy_data, "--save-dir", path.parent, *LINFORMER, *TRAINING, *flags),
-            *("--max-update", 2, "--no-epoch-checkpoints"),
-        )
-    models, cfg = checkpoint_utils.load_model_ensemble(
-        [str(second)], arg_overrides={"data": str(copy_data)}
-    )
-    assert cfg.model.linformer_max_len == 40
-    assert models[0].encoder.layers[0].self_attn.projection.weight.shape == (2, 4, 40)
+def test_weights_go_on_with_a_larger_max_len() -> None:
+    model, _ = build(LINFORMER)
+    longer, _ = build([*LINFORMER, "--linformer-max-len", "40"], seed=1)
+    longer.load_state_dict(model.state_dict())
+    words = batch()["net_input"]
+    torch.testing.assert_close(longer(**words)[0], model(**words)[0])
+    assert longer.encoder.layers[0].self_attn.projection.weight.shape == (2, 4, 40)
