@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fairseq_ext.gru import recurrence, reference
 from fairseq_ext.gru.attention import exponentials, masked_softmax, tanh_of_sum
 from fairseq_ext.gru.decoder import AttentiveGRU
+from tests.support.gradients import assert_same_function
 
 VARIANTS = [*itertools.product(("mlp", "general", "dot"), ("bahdanau", "luong"), (True, False))]
 
@@ -40,24 +41,12 @@ def inputs(model: AttentiveGRU, length: int, source: int, batch: int = 3) -> tup
     return words, state, annotations, mask
 
 
-def gradients(loss: Tensor, tensors: list[Tensor]) -> list[Tensor]:
-    gradients = torch.autograd.grad(loss, tensors, allow_unused=True)
-    return [
-        torch.zeros_like(t) if g is None else g for t, g in zip(tensors, gradients, strict=True)
-    ]
-
-
 @pytest.mark.parametrize(("length", "source"), [(1, 1), (2, 3), (9, 7)])
 @pytest.mark.parametrize(("kind", "order", "feeding"), VARIANTS)
 def test_decoder_equals_the_reference(kind, order, feeding, length, source):
     model = build(kind, order, feeding)
     words, state, annotations, mask = inputs(model, length, source)
-    variables = [words, state, annotations, *model.parameters()]
-
     fast, weights = model(words, state, model.source(annotations, mask))
-    direction = torch.randn_like(fast)
-    fast_gradients = gradients((fast * direction).sum(), variables)
-
     naive = []
     for b in range(words.size(1)):
         feature, alpha = reference.decode(
@@ -65,11 +54,8 @@ def test_decoder_equals_the_reference(kind, order, feeding, length, source):
         )
         naive.append(feature)
         torch.testing.assert_close(weights[:, b][:, ~mask[b]], alpha, rtol=0, atol=1e-12)
-    naive = torch.stack(naive, dim=1)
-    torch.testing.assert_close(fast, naive, rtol=0, atol=1e-12)
-    naive_gradients = gradients((naive * direction).sum(), variables)
-    for actual, expected in zip(fast_gradients, naive_gradients, strict=True):
-        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+    variables = [words, state, annotations, *model.parameters()]
+    assert_same_function(fast, torch.stack(naive, dim=1), variables)
 
 
 def test_written_out_backward_against_finite_differences() -> None:

@@ -14,6 +14,7 @@ from fairseq_ext.muse import attention, convolution, reference
 from fairseq_ext.muse.block import ParallelBlock
 from fairseq_ext.muse.convolution import DynamicConvolution, band, convolve, taps_to_the_left
 from fairseq_ext.muse.projections import OneDnnProduct, can_pack, unfuse
+from tests.support.gradients import assert_same_function
 
 HEADS, DIM = 2, 6
 KERNELS = [*((k,) for k in (1, 2, 3, 4, 5, 6, 7, 8, 15, 31)), (3, 15), (15, 3), (4, 3, 2)]
@@ -42,18 +43,6 @@ def tensor(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.double).requires_grad_()
 
 
-def equal(actual: Tensor, expected: Tensor, inputs: list[Tensor], atol: float = 1e-12) -> None:
-    """Values, and the gradient of a random sum of them to each of ``wanted``."""
-    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
-    direction = tensor(*actual.shape, seed=9).detach()
-    gradients = [
-        torch.autograd.grad((out * direction).sum(), inputs, retain_graph=True)
-        for out in (actual, expected)
-    ]
-    for gradient, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(gradient, other, rtol=0, atol=atol)
-
-
 def dynamic(sizes: tuple[int, ...], causal: bool) -> DynamicConvolution:
     return random_(DynamicConvolution(DIM, HEADS, sizes, causal))
 
@@ -69,8 +58,9 @@ def test_convolution_equals_the_reference(sizes, causal, longest_band, monkeypat
     for length in (1, 2, 3, 11):
         values = tensor(length, 2, DIM)
         form = (module.predictor.weight, module.gate, HEADS, sizes, causal)
-        expected = [reference.gated_convolutions(values[:, b], *form) for b in range(2)]
-        equal(module(values), torch.stack(expected, 1), [values, *module.parameters()])
+        naive = [reference.gated_convolutions(values[:, b], *form) for b in range(2)]
+        inputs = [values, *module.parameters()]
+        assert_same_function(module(values), torch.stack(naive, 1), inputs)
 
 
 @pytest.mark.parametrize("sizes", [(3,), (15,), (3, 15)], ids=str)
@@ -88,7 +78,7 @@ def test_convolution_equals_fairseqs(sizes: tuple[int, ...], length: int) -> Non
             )
             peer.weight_linear.weight.data = weight.reshape(-1, DIM)
             expected = expected + share * peer.double()(values, unfold=False)
-        equal(module(values), expected, [values])
+        assert_same_function(module(values), expected, [values])
 
 
 @pytest.mark.parametrize("length", [1, 5, 65])
@@ -96,8 +86,9 @@ def test_paths_agree_and_their_gradients_are_true(length: int) -> None:
     values, weights = tensor(2, length, 3), tensor(2, length, 4, seed=2)
     for left in range(4):
         by_band = torch.bmm(band(weights, left), values)
-        equal(convolution._TapLoop.apply(values, weights, left), by_band, [values, weights])
-        equal(convolve(values, weights, left), by_band, [values, weights])
+        by_loop = convolution._TapLoop.apply(values, weights, left)
+        for convolved in (by_loop, convolve(values, weights, left)):
+            assert_same_function(convolved, by_band, [values, weights])
     small = tensor(2, 5, 3), tensor(2, 5, 4, seed=2)
     assert torch.autograd.gradcheck(lambda v, w: convolution._TapLoop.apply(v, w, 1), small)
 
@@ -199,17 +190,14 @@ def test_block_equals_the_reference(variant, decoder, length, longest_band, monk
     monkeypatch.setattr(attention, "longest_band", lambda kernel_size: longest_band)
     block = build(variant, decoder)
     x, source = tensor(length, 2, DIM), tensor(4, 2, 5, seed=3) if decoder else None
-    options = {key: VARIANTS[variant].get(key, False) for key in ("normalize_before",)}
     form = (HEADS, VARIANTS[variant].get("kernel_sizes", ()))
-    weights, sources = dict(block.named_parameters()), [None] * 2
-    if source is not None:
-        sources = [source[:, b] for b in range(2)]
-    expected = [
-        reference.block(weights, x[:, b], *form, causal=decoder, source=sources[b], **options)
-        for b in range(2)
-    ]
-    read = [x] if source is None else [x, source]
-    equal(run(block, x, source), torch.stack(expected, 1), [*read, *weights.values()], atol=1e-11)
+    options = {"normalize_before": VARIANTS[variant].get("normalize_before", False)}
+    weights, expected = dict(block.named_parameters()), []
+    for b in range(2):
+        options |= {"causal": decoder, "source": source[:, b] if decoder else None}
+        expected.append(reference.block(weights, x[:, b], *form, **options))
+    expected, read = torch.stack(expected, 1), [x, source] if decoder else [x]
+    assert_same_function(run(block, x, source), expected, [*read, *weights.values()], atol=1e-11)
 
     fused = build(variant, decoder, fused=True)
     state = {f"layers.0.{name}": value for name, value in block.state_dict().items()}
@@ -218,7 +206,7 @@ def test_block_equals_the_reference(variant, decoder, length, longest_band, monk
     assert sum(p.numel() for p in fused.parameters()) == sum(p.numel() for p in block.parameters())
     fused.layer_norm = block.layer_norm
     read += block.layer_norm.parameters()
-    equal(run(fused, x, source), torch.stack(expected, 1), read, atol=1e-11)
+    assert_same_function(run(fused, x, source), expected, read, atol=1e-11)
 
 
 def test_shared_values_make_kernels_and_queries_do_not() -> None:
