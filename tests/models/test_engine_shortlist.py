@@ -144,22 +144,16 @@ def test_probabilities_are_those_of_the_listed_tokens(numbers: str, path: str) -
 
 def test_a_prefix_is_possible_though_it_is_not_listed() -> None:
     worker = small_worker(shortlist.Shortlist(range(4, 20), [[]] * engine.SIZE))
-    translations = worker.translate([SENTENCES[0]] * 2, Rules(beam=3, max_len_b=9), [[30, 31], []])
-    assert {tuple(hypothesis.tokens[:2]) for hypothesis in translations[0]} == {(30, 31)}
-    assert all(np.isfinite(hypothesis.scores).all() for hypothesis in translations[0])
+    rules = Rules(beam=3, max_len_b=9)
+    prefixed, free = worker.translate([SENTENCES[0]] * 2, rules, [[30, 31], []])
+    assert {tuple(hypothesis.tokens[:2]) for hypothesis in prefixed} == {(30, 31)}
+    for hypothesis in (*prefixed, *free):
+        assert np.isfinite(hypothesis.scores).all()
+        assert {*hypothesis.tokens.tolist()} <= {30, 31, engine.END, *range(4, 20)}
+    assert engine.bits([free]) == engine.bits(worker.translate(SENTENCES[:1], rules))
     for wrong in (-1, engine.SIZE):
         with pytest.raises(DataError, match="a prefix must consist of target tokens"):
             worker.translate([SENTENCES[0]], Rules(beam=3), [[wrong]])
-    tokens = {
-        token
-        for hypotheses in translations
-        for hypothesis in hypotheses
-        for token in hypothesis.tokens.tolist()
-    }
-    assert tokens - {30, 31, engine.END} <= set(range(4, 20))
-    assert engine.bits(translations[1:]) == engine.bits(
-        worker.translate(SENTENCES[:1], Rules(3, max_len_b=9))
-    )
 
 
 def test_references_are_scored_among_all_tokens() -> None:

@@ -134,48 +134,30 @@ def test_encoder_equals_a_loop_over_each_sentence():
     encoder = recurrence.BidirectionalGRU(5, 6).double()
     for parameter in encoder.gru.parameters():
         nn.init.normal_(parameter)
-    embedded = torch.randn(4, 7, 5, dtype=torch.double, requires_grad=True)
-    mask = torch.zeros(4, 7, dtype=torch.bool)
+    embedded = torch.randn(5, 7, 5, dtype=torch.double, requires_grad=True)
+    mask = torch.zeros(5, 7, dtype=torch.bool)
     mask[0, :3] = True  # left
     mask[1, 2:] = True  # right, and longer sentences follow: lengths are unsorted
     mask[3, 0] = mask[3, 5:] = True  # both
+    mask[4] = True  # nothing but pads
     annotations, final = encoder(embedded, mask)
-    parameters = dict(encoder.named_parameters())
-    expected_loss = torch.zeros((), dtype=torch.double)
-    for b in range(4):
-        words = embedded[b][~mask[b]]
-        for direction, suffix in enumerate(("", "_reverse")):
-            state, layer = torch.zeros(6, dtype=torch.double), f"gru.{{}}_l0{suffix}"
-            ordered = words.flip(0) if direction else words
-            states = []
-            for word in ordered:
-                state = reference.gru(parameters, word, state, layer)
-                states.append(state)
-            expected = torch.stack(states[::-1] if direction else states)
-            part = slice(6 * direction, 6 * direction + 6)
-            actual = annotations[b][~mask[b]][:, part]
-            torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
-            torch.testing.assert_close(final[b, part], state, rtol=0, atol=1e-12)
-            expected_loss = expected_loss + expected.square().sum() + state.pow(3).sum()
     assert annotations[mask].eq(0).all()
-    inputs = [embedded, *encoder.parameters()]
-    grad, *parameter_grads = torch.autograd.grad(
-        annotations.square().sum() + final.pow(3).sum(), inputs
-    )
-    expected_gradients = torch.autograd.grad(expected_loss, inputs)
-    for actual, expected in zip([grad, *parameter_grads], expected_gradients, strict=True):
-        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-11)
-    assert grad[mask].eq(0).all()
-    assert grad[~mask].abs().sum(-1).gt(0).all()
+    assert final[4].eq(0).all()
 
-
-def test_encoder_survives_a_sentence_of_pads() -> None:
-    encoder = recurrence.BidirectionalGRU(3, 4)
-    mask = torch.tensor([[True, True], [False, False]])
-    annotations, final = encoder(torch.randn(2, 2, 3), mask)
-    assert annotations[0].eq(0).all()
-    assert final[0].eq(0).all()
-    assert annotations[1].abs().sum() > 0
+    parameters, naive, last = dict(encoder.named_parameters()), [], []
+    for words in (embedded[b][~mask[b]] for b in range(4)):
+        directions = []
+        for suffix, ordered in (("", words), ("_reverse", words.flip(0))):
+            state, states = torch.zeros(6, dtype=torch.double), []
+            for word in ordered:
+                state = reference.gru(parameters, word, state, f"gru.{{}}_l0{suffix}")
+                states.append(state)
+            directions.append(torch.stack(states[::-1] if suffix else states))
+            last.append(state)
+        naive.append(torch.cat(directions, dim=1).flatten())
+    actual = torch.cat([annotations[~mask].flatten(), final[:4].flatten()])
+    inputs = [embedded, *parameters.values()]
+    assert_same_function(actual, torch.cat([*naive, *last]), inputs, atol=1e-11)
 
 
 def test_xavier_bound_of_each_gate() -> None:

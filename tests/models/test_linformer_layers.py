@@ -31,9 +31,8 @@ def attention(
     """An attention with random biases and noise on E and F, in float64."""
     torch.manual_seed(seed)
     projection = LengthProjection(slots, max_len, **options)
-    layer = LinformerAttention(
-        width, heads, projection, scale=scale, compress_first=compress_first
-    ).double()
+    how = {"scale": scale, "compress_first": compress_first}
+    layer = LinformerAttention(width, heads, projection, **how).double()
     projection.reset_parameters()  # 1 / w in float64
     for parameter in layer.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
