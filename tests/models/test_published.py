@@ -3,6 +3,7 @@
 import runpy
 import shutil
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,9 @@ CONVOLUTIONS = {f"{side}_{name}": value for side in SIDES for name, value in SHA
 DYNAMIC = {**CONVOLUTIONS, "encoder_conv_type": "dynamic", "decoder_conv_type": "dynamic"}
 NO_GATES = {"encoder_glu": False, "decoder_glu": False}
 JOINED = {"share_all_embeddings": True}
+PUBLISHED = "as published"  # in its widths and with its dictionaries, but one layer on each side
+WIDTHS = {"embed_dim": 1024, "ffn_embed_dim": 4096, "attention_heads": 16, "layers": 1}
+BIG = {f"{side}_{name}": size for side in SIDES for name, size in WIDTHS.items()}
 FAMILIES = {
     "transformer": ("transformer", {}),
     "wmt16": ("transformer_wmt_en_de_big", JOINED),
@@ -64,8 +68,20 @@ FAMILIES = {
          "options": {"encoder_layers_to_keep": "1", "decoder_layers_to_keep": "0"}},
     ),
     "relu_squared": ("transformer", {"activation_fn": "relu_squared"}),
+    f"wmt16 {PUBLISHED}": ("transformer_wmt_en_de_big", {**BIG, **JOINED, "vocabulary": 32_768}),
+    f"wmt19 {PUBLISHED}": (
+        "transformer_wmt_en_de_big",
+        {**BIG, **JOINED, "vocabulary": 42_024, "encoder_ffn_embed_dim": 8192,
+         "decoder_ffn_embed_dim": 8192},
+    ),
 }  # fmt: skip
 IN_FAIRSEQ = ("conv", "adaptive softmax", "relu_squared")
+
+
+def each(families: Iterable[str]) -> list:
+    """Parameters of a test; those in published sizes take minutes."""
+    long = {True: pytest.mark.long, False: ()}
+    return [pytest.param(name, marks=long[PUBLISHED in name]) for name in families]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +106,7 @@ def test_each_layout(kind: str, steps: str, old: bool, tmp_path: Path, caplog):
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", each(FAMILIES))
 def test_each_family(family: str, tmp_path: Path, caplog):
     """In the engine, in fairseq's generator and as a bundle."""
     arch, options = FAMILIES[family]
@@ -253,6 +269,15 @@ OF_MANY_LANGUAGES = {
         Layout("model.pt", "sentence.bpe.model"),
     ),
 }  # fmt: skip
+BEFORE = {**BIG, "encoder_normalize_before": True, "decoder_normalize_before": True}
+for family, arch, vocabulary in (
+    ("M2M-100", "transformer_wmt_en_de_big", 128_112),
+    ("NLLB-200", "transformer", 256_206),
+    ("mBART-50", "mbart_large", 250_054),
+):
+    task, _, style, options, layout = OF_MANY_LANGUAGES[family]
+    options = {**options, "vocabulary": vocabulary, "sizes": BEFORE}
+    OF_MANY_LANGUAGES[f"{family} {PUBLISHED}"] = (task, arch, style, options, layout)
 
 
 def as_fairseq_translates(
@@ -284,13 +309,14 @@ def as_fairseq_translates(
     return words.string(best["tokens"], extra_symbols_to_ignore=left_out)
 
 
-@pytest.mark.parametrize("family", OF_MANY_LANGUAGES)
+@pytest.mark.parametrize("family", each(OF_MANY_LANGUAGES))
 def test_models_of_many_languages(family: str, tmp_path: Path, caplog):
     """As checkpoint in fairseq's generator and in the engine, and as a bundle."""
     task, arch, style, options, layout = OF_MANY_LANGUAGES[family]
     folder, words, model = publish_many(
         tmp_path / "model", task, arch, style, layout=layout, **options
     )
+    assert len(words) == options.get("vocabulary", len(words))
     checkpoint = folder / layout.checkpoint if layout.others else folder
     path = model_of(checkpoint, "en", "de")
     write.write(path, path.parent, tmp_path / "bundle")
@@ -304,11 +330,13 @@ def test_models_of_many_languages(family: str, tmp_path: Path, caplog):
     for line in LINES[:2]:
         encoded = pieces.encode(line)
         expected = as_fairseq_translates(style, words, model, options, encoded, LENGTH)
-        for way in ways:
-            assert way.translate(line, max_len_b=LENGTH).candidates[0].tokens == expected
-    scores = [way.score(LINES, LINES[::-1]) for way in ways]
-    assert scores[0] == pytest.approx(scores[1], rel=1e-4)
-    assert scores[2] == pytest.approx(scores[1], rel=1e-4)
+        best = [way.translate(line, max_len_b=LENGTH).candidates[0] for way in ways]
+        assert [candidate.tokens for candidate in best] == [expected] * 3
+        scores = [candidate.score for candidate in best]
+        assert scores == pytest.approx([scores[0]] * 3, rel=1e-4)
+    scores = pytest.approx(ways[0].score(LINES, LINES[::-1]), rel=1e-4)
+    for way in ways[1:]:
+        assert way.score(LINES, LINES[::-1]) == scores
     assert "instead of the engine" not in caplog.text
 
 
@@ -318,60 +346,6 @@ def test_a_folder_of_several_models(tmp_path: Path):
     message = r"but has criss\.1st\.pt, criss\.2nd\.pt, criss\.3rd\.pt; give one of them"
     with pytest.raises(ConfigError, match=message):
         models_of(tmp_path / "model", "en", "de")
-
-
-BIG = {f"{side}_{name}": size for side in SIDES
-       for name, size in {"embed_dim": 1024, "ffn_embed_dim": 4096, "attention_heads": 16,
-                          "layers": 1}.items()}  # fmt: skip
-BEFORE = {**BIG, "encoder_normalize_before": True, "decoder_normalize_before": True}
-REAL_SHAPES: dict[str, tuple[str, int, dict]] = {
-    "wmt16": ("transformer_wmt_en_de_big", 32_768, {**BIG, "share_all_embeddings": True}),
-    "wmt19": (
-        *("transformer_wmt_en_de_big", 42_024),
-        {**BIG, "share_all_embeddings": True, "encoder_ffn_embed_dim": 8192,
-         "decoder_ffn_embed_dim": 8192},
-    ),
-    "M2M-100": ("transformer_wmt_en_de_big", 128_112, BEFORE),
-    "NLLB-200": ("transformer", 256_206, BEFORE),
-    "mBART-50": ("mbart_large", 250_054, BEFORE),
-}  # fmt: skip
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("family", REAL_SHAPES)
-def test_real_shapes(family: str, tmp_path: Path, caplog):
-    """Widths and dictionaries as published, with one layer on each side."""
-    arch, vocabulary, sizes = REAL_SHAPES[family]
-    lines, languages = LINES[:2], dict[str, str]()
-    if family in OF_MANY_LANGUAGES:
-        task, _, style, options, layout = OF_MANY_LANGUAGES[family]
-        languages = {"src": "en", "tgt": "de"}
-        folder, words, model = publish_many(
-            *(tmp_path / "model", task, arch, style),
-            **{"layout": layout, "vocabulary": vocabulary, "sizes": sizes, **options},
-        )
-        assert len(words) == vocabulary
-        path = folder / layout.checkpoint
-        encode = load_subwords("sentencepiece", [folder / layout.subwords]).encode
-        expected = [
-            as_fairseq_translates(style, words, model, options, encode(line), 20) for line in lines
-        ]
-        del model
-    else:
-        path = publish(tmp_path / "model", arch, vocabulary=vocabulary, **sizes)
-    ways = [fairseq_ext.load(path, **languages, engine=engine) for engine in ("fairseq", "native")]
-    by_fairseq, by_engine = (
-        [translation.candidates[0] for translation in way.translate(lines, max_len_b=20)]
-        for way in ways
-    )
-    assert [best.tokens for best in by_engine] == [best.tokens for best in by_fairseq]
-    for best, reference in zip(by_engine, by_fairseq, strict=True):
-        assert best.score == pytest.approx(reference.score, rel=1e-4)
-    if languages:
-        assert [best.tokens for best in by_engine] == expected
-    scores = [way.score(lines, LINES[2:4]) for way in ways]
-    assert scores[1] == pytest.approx(scores[0], rel=1e-4)
-    assert "instead of the engine" not in caplog.text
 
 
 def test_multilingual_transformer(tmp_path: Path):
