@@ -129,7 +129,10 @@ class TestPresets:
             (["--stage-updates", "0,0"], "`--stage-updates` must be"),
             ([*models.MUSE, "--binary-activations", "qk"], "must not name qk or score-v"),
             ([*models.LINFORMER, "--binary-activations", "qk"], "must not name qk or score-v"),
-            ([*models.MUSE, "--muse-fused", "--binary-weights", "ffn"], "with `--muse-fused`"),
+            (
+                [*models.MUSE, "--muse-fused", "--binary-weights", "ffn"],
+                "must not be given with `--muse-fused`",
+            ),
         ],
     )
     def test_refuses(self, flags: list[str], message: str) -> None:

@@ -102,12 +102,18 @@ def test_code_of_its_own_in_other_models(name: str):
         compile_model(model, task.target_dictionary)
 
 
+EVEN_KERNELS = ["--encoder-kernel-size-list", "[3, 4]"]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         ([*STOCK, "--quant-noise-pq", "0.1"], "layer that `--quant-noise-pq` adds"),
-        ([*LIGHTCONV, "--weight-softmax", "False"], "convolution without `--weight-softmax`"),
-        ([*LIGHTCONV, "--encoder-kernel-size-list", "[3, 4]"], "number of taps in the encoder"),
+        (
+            [*LIGHTCONV, "--weight-softmax", "False"],
+            "dynamic convolution without `--weight-softmax`",
+        ),
+        ([*LIGHTCONV, *EVEN_KERNELS], "even number of taps in the encoder"),
     ],
 )
 def test_layers_that_the_engine_does_not_have_are_fairseqs(flags: list[str], message: str):
