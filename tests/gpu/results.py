@@ -22,6 +22,7 @@ def arguments(step: str) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--work", type=Path, required=True, help="folder for data and checkpoints")
     parser.add_argument("--seconds", type=float, default=600, help="time box")
+    parser.add_argument("--data", type=Path, help="archive with the binarized Multi30k")
     parser.add_argument("--tiny", action="store_true", help="on the CPU, tiny sizes")
     options = parser.parse_args()
     options.device = "cpu" if options.tiny else "cuda"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-STEPS = ("laws", "processes", "updates", "layers", "generation")
+STEPS = ("laws", "processes", "updates", "layers", "generation", "multi30k")
 
 
 def short(value: Any) -> str:
@@ -30,8 +30,10 @@ def rows(content: dict[str, Any]) -> Iterator[str]:
             last = cell["error"].strip().splitlines() or ["?"]
             yield f"{name}: ERROR {last[-1][:160]}"
         elif content["step"] != "laws":
-            left_out = ("wall_seconds", "seconds", "tokens")
+            left_out = ("wall_seconds", "setting", "updates", "seconds", "tokens")
             parts = {key: value for key, value in cell.items() if key not in left_out}
+            if content["step"] == "multi30k":
+                parts["updates"] = cell["updates"]
             yield f"{name}: " + ", ".join(f"{key} {short(entry)}" for key, entry in parts.items())
 
 
