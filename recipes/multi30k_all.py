@@ -121,7 +121,11 @@ def rates_table(grids: dict[str, Row]) -> list[list[str]]:
 
 
 def as_markdown(rows: Sequence[Row], tests: Sequence[str], grids: dict[str, Row]) -> str:
-    """Return ``systems.md``: the tables of systems and rates, signatures and machines."""
+    """Return the text of ``systems.md``.
+
+    It has a table of systems, a table of the learning rates tried (``grids``), the signatures of
+    the scores, and the machines.
+    """
     scored = [
         score for row in rows for test_scores in row["tests"].values() for score in test_scores
     ]

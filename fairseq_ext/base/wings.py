@@ -34,7 +34,7 @@ def declared(attribute: str) -> Iterator[tuple[str, Any]]:
 
 
 def load() -> None:
-    """Import all wings' modules that register architectures, criterions and schedules."""
+    """Import the modules of all four papers that register models, criterions and schedules."""
     for wing in names():
         importlib.import_module(f"fairseq_ext.{wing}.model")
     for package, modules in declared("REGISTERS"):

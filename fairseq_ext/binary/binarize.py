@@ -20,9 +20,9 @@ TERNARY = "ternary"
 
 
 class _Quantized(torch.autograd.Function):
-    """The autograd function that maps ``x`` to signs, times ``level`` if ``level`` is not None.
+    """The autograd function that maps ``x`` to signs, or to signs times ``level``, the magnitude.
 
-    ``levels`` decides which signs are 0, and where the gradient passes.
+    The :class:`Levels` decide which signs are 0, and which gradients pass.
     """
 
     @staticmethod

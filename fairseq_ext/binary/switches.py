@@ -82,7 +82,8 @@ def selected(cfg: Any) -> Switches:
 
     Raises:
         ConfigError: an option names an unknown product; ``--binary-weights`` has both ``ternary``
-            and ``none``; or ``--binarizer`` has no effect (ternary weights, float activations).
+            and ``none``; or ``--binarizer`` has no effect, because weights are ternary and no
+            activations are binary.
     """
     switches = PRESETS[str(cfg.bmt_preset)] if hasattr(cfg, "bmt_preset") else Switches()
     if cfg.binary_weights:

@@ -185,7 +185,10 @@ class SpannedSentences:
         return [part for part, _ in parts], [place for _, place in parts]
 
     def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
-        """Return all translations, with spans; ``ranked`` are those of :meth:`restore`'s texts."""
+        """Return the translations of all sentences, with their spans.
+
+        ``ranked`` has the translations of the texts that :meth:`restore` returned.
+        """
         translated, results = iter(ranked), list[Ranked]()
         for line, result in zip(self._masked, self._results, strict=True):
             if result is None:

@@ -218,7 +218,7 @@ class NativeGenerator:
 
     @property
     def search(self) -> Search:
-        """The search strategy of the fallback; a task may set another one."""
+        """The search strategy of fairseq's own generator, which a task may replace."""
         return self._fallback.search
 
     @search.setter

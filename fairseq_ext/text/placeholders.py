@@ -158,10 +158,10 @@ class Keeper:
     def _core(self, span: str, is_whole: bool) -> tuple[int, int]:
         """Return start and end of a span's core, the part that belongs to the sentence.
 
-        Tags before the span's first text or after its last are outside the core. A start tag and
-        its end tag with text between them are inside: the core of ``<p><b>word</b>`` is
-        ``<b>word</b>``. If the span ``is_whole`` (all of the line), they are outside, too, and the
-        core is ``word``. If the span has no word, return ``(len(span), 0)``.
+        The core goes from the span's first text to its last, with the tags that enclose this text:
+        the core of ``<p><b>word</b>`` is ``<b>word</b>``. If the span is the whole line
+        (``is_whole``), the core has no enclosing tags: it is ``word``. If the span has no word,
+        return ``(len(span), 0)``.
         """
         tags = [match.span() for match in TAG.finditer(span)] if self.markup else []
         start, stop = 0, len(span)

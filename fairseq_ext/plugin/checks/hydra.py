@@ -124,9 +124,8 @@ def complete(cfg: Any) -> None:
 def fill_in_architecture(cfg: Any) -> None:
     """Set the options that ``cfg.model`` lacks to the defaults of its architecture.
 
-    Architectures of fairseq itself are left alone. Otherwise the first job of ``--multirun``,
-    which loads the plugin too late for this function, would train them in other sizes than the
-    later jobs.
+    Architectures of fairseq itself are left alone: the first job of ``--multirun`` loads the plugin
+    too late for this function, so it would train them in other sizes than the later jobs.
     """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
     from omegaconf import open_dict

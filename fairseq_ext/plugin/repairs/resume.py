@@ -250,8 +250,8 @@ def copy_whole(original: Callable, src_path: str, dst_path: str, overwrite: bool
     """Copy a checkpoint so that ``dst_path`` is always a whole file; return ``dst_path``.
 
     Problem: fairseq copies checkpoint_best.pt and checkpoint_last.pt in place, so that a kill
-    leaves a torn file. Temporary files of killed runs stay. On a full disk, fairseq appends to the
-    same torn file three times, and ends in a traceback.
+    leaves a torn file. fairseq never removes temporary files of killed runs. On a full disk, it
+    appends to the same torn file three times, and ends in a traceback.
     """
     with atomic_write(dst_path, "wb", through_links=False) as copy:
         shutil.copyfile(src_path, copy.name)
