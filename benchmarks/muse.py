@@ -372,7 +372,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def draw(question: str, cells: Cells, options: Namespace) -> None:
-    """Draw the convolutions' time per token by sentence length; do nothing for other questions."""
+    """If ``question`` is ``convolution``, draw its time per token by sentence length."""
     if question != "convolution":
         return
     import pictures

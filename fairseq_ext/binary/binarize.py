@@ -114,7 +114,7 @@ class Binarizer:
 
     @torch.no_grad()
     def levels(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Levels:
-        """Compute the :class:`Levels` that the numbers of ``x`` along ``dim`` share."""
+        """Compute the :class:`Levels` of each vector of ``x`` along the dimensions ``dim``."""
         magnitudes = x.abs()
         if self.kind == "xnor":
             mean = magnitudes.mean(dim, keepdim=True)

@@ -52,7 +52,7 @@ def open_model(
         paths: bundles or checkpoints, as :func:`models_of` finds them; several are an ensemble.
         data: folder with the dictionaries; None for the model's own, or those of its training.
         languages: source and target; None for the model's own.
-        make_search: function from the model's search defaults to the default search of all calls.
+        make_search: takes the model's search options, and returns those for all translations.
         threads: number of threads; None for the number set in the environment.
 
     Raises:

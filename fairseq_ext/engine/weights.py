@@ -154,7 +154,7 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
 
 
 def to_int8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Round a matrix to int8, -127 to 127; return it, and the unit that multiplies each row."""
+    """Round a matrix to int8, -127 to 127; return it, and the scale of each of its rows."""
     units = np.maximum(np.abs(values).max(1), np.finfo(np.float32).tiny) / np.float32(127)
     return np.rint(values / units[:, None]).astype(np.int8), units
 

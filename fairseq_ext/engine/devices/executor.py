@@ -193,9 +193,10 @@ def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
 
 
 def ancestors_of(ancestors: Tensor, rows: Tensor) -> Tensor:
-    """Look up the ancestors of n hypotheses of each sentence, ``[B, n, T]``: a row for each step.
+    """Select the ancestors of n of the W hypotheses of each sentence.
 
-    ``rows [B, n]`` are the rows of these hypotheses in ``ancestors [B, W, T]``.
+    ``rows [B, n]`` are the numbers of the n hypotheses in ``ancestors [B, W, T]``. The result
+    ``[B, n, T]`` has, for each of T steps, the number of the hypothesis that was continued.
     """
     return ancestors.gather(1, rows.unsqueeze(2).expand(-1, -1, ancestors.size(2)))
 

@@ -163,8 +163,8 @@ def bleu_by_language(original: Callable, self: Any, generator: Any, sample: Any,
     """Compute BLEU with the target language's tokenizer, and without symbols such as ``[ro_RO]``.
 
     Problem: --eval-bleu is 0 for Chinese and Japanese, because each sentence counts as one word.
-    Symbols of languages count as words that are always right. Batches in which no translation has a
-    word do not count.
+    Symbols of languages count as words that are always right. If all translations are empty,
+    fairseq logs no BLEU instead of 0.
     """
     import sacrebleu
 
