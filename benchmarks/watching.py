@@ -1,7 +1,8 @@
 """Measure the memory of a process and all its descendants from outside.
 
 A thread reads their memory from /proc while they run. The figure that Linux reports at the end of a
-process (``ru_maxrss``) would be too large: it is at least that of the parent, which has torch here.
+process (``ru_maxrss``) would be too large: it is at least the parent's memory, and here the parent
+has torch in memory.
 """
 
 from __future__ import annotations

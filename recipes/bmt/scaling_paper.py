@@ -46,7 +46,10 @@ LAWS = {
 
 
 def rows(noise: float, seed: int = 1) -> list[dict[str, str | int | float]]:
-    """Return a row for each data set, family and size; ``noise`` is a standard deviation."""
+    """Return a row for each data set, family and size.
+
+    ``noise`` is the standard deviation of the noise on the losses.
+    """
     generator = np.random.default_rng(seed)
     return [
         {
