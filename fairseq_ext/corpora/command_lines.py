@@ -243,6 +243,8 @@ class TranslationOptions:
 
 @dataclass(frozen=True)
 class ContaminationOptions:
+    """Options to look for the sentences of a test set in training text."""
+
     test: Path = option(MISSING, "test set as plain text, one sentence per line", "test")
     training: Sequence[Path] = option(
         help="training text in the same language, plain or compressed", nargs="+"
@@ -274,6 +276,8 @@ class NoiseOptions:
 
 @dataclass(frozen=True)
 class OwnTextOptions:
+    """Options to check and copy a user's own text."""
+
     data: Path = option(help="folder with the six text files", metavar="DIR")
     src: str = option(help="source language, the ending of its files")
     tgt: str = option(help="target language, the ending of its files")
@@ -304,6 +308,8 @@ class MonolingualOptions(PreparedCorpus):
 
 @dataclass(frozen=True)
 class MixOptions(PreparedCorpus):
+    """Options to add synthetic pairs to a corpus."""
+
     source: Path = option(help="text file with the source lines of the synthetic pairs")
     target: Path = option(help="text file with the target lines of the synthetic pairs")
     out: Path = option(MISSING, "folder to write", *OUTPUT, metavar="DIR")
