@@ -46,8 +46,8 @@ class BinaryAttention(MultiheadAttention):
 
     Args:
         embed_dim, num_heads, **options: arguments of fairseq's attention.
-        norm_heads: whether each head of q, k and v gets a layer norm: one for all heads of q, one
-            for those of k, one for those of v.
+        norm_heads: whether each head of q, k and v gets a layer norm. q, k and v each have one norm
+            for all heads.
         norm_output: whether the output projection ``A W`` gets a layer norm (3.5).
         shortcut: whether ``A``, the input of the output projection, is added (3.5).
         qk: whether to binarize queries and keys in stage 2 of training (:meth:`set_stage`).

@@ -123,7 +123,7 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
     - The files have the sizes and checksums in the folder's manifest, if it lists them.
     - Each sentence starts in ``.bin`` where the sentence before it ends.
-    - All tokens are below ``vocabulary``, the number of entries in the dictionary (if not None).
+    - All tokens are below ``vocabulary``, the number of entries in the dictionary; None skips this.
 
     Layouts other than ``mmap`` are only compared with the manifest. If ``contents`` is False, only
     the header of ``.idx`` and the sizes of the files are checked: enough if another process of the

@@ -91,7 +91,7 @@ class Writer(Program):
         return len(self.matrices) - 1
 
     def register(self, width: int, phase: Phase, rows: int = 0) -> Columns:
-        """Add a register; return its columns. ``rows`` is the number of slots of a sentence."""
+        """Add a register and return its columns; ``rows`` is its number of slots, 0 for none."""
         self.shapes.append(programs.Shape(width, phase, rows))
         return Columns(len(self.shapes) - 1, 0, width)
 

@@ -17,8 +17,9 @@ def load(
 ) -> tuple[list[BaseFairseqModel], Any, TranslationTask]:
     """Load checkpoints or bundles; return the models, the last one's configuration, and the task.
 
-    ``data`` is the folder with the dictionaries. ``src`` and ``tgt`` are the languages in their
-    file names, which may differ from those of training (``deu`` for ``de``); None if they do not.
+    ``data`` is the folder with the dictionaries. ``src`` and ``tgt`` are the languages in the names
+    of the dictionaries; None for those of the training. Other names for these languages, such as
+    ``deu`` for ``de``, are allowed.
 
     Raises:
         CheckpointError: a file cannot be read, does not translate, or does not fit ``data``.

@@ -39,7 +39,7 @@ class Layer:
 
 
 def replacing(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Decorate a function that makes the replacement of each target from the original.
+    """Decorate a function that takes each original target, and returns its replacement.
 
     A target is a name such as ``fairseq.trainer:Trainer.train_step`` (:attr:`Layer.targets`).
     ``patch`` is the name of the patch to which the function belongs.
@@ -85,7 +85,7 @@ class Patch:
 
     @property
     def kind(self) -> str:
-        """``repair``, ``security``, ``feature`` or ``check``, by the folder of its functions."""
+        """The kind of patch, by the folder of its functions: ``repair``, ``security`` and so on."""
         return self.layers[0].wrapper.__module__.split(".")[2].removesuffix("s")
 
 

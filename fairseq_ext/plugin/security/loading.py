@@ -173,7 +173,7 @@ def _require_source_bos(name: str, cfg: Any, task: Any) -> None:
     """Raise ConfigError if only the training, or only this run, has `--source-bos`.
 
     This option puts `<s>` before each source. ``cfg`` is the configuration in the checkpoint
-    ``name``; fairseq-generate ignores its option, and reads that of the command line.
+    ``name``. fairseq-generate ignores the option in ``cfg``, and reads that of the command line.
     """
     trained, requested = (
         bool(getattr(getattr(owner, attribute, None), "source_bos", False))
