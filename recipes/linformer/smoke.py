@@ -37,8 +37,8 @@ def write_csv(pairs: Path, src: str, tgt: str, out: Path) -> None:
 def train(texts: Sequence[Path], size: int, out: Path) -> int:
     """Learn a byte-level encoding, and write it as :data:`FILES`; return its number of ids.
 
-    ``size`` is the number of ids to learn, ``<|endoftext|>`` included. It must be at least 257; a
-    small text gives fewer ids than ``size``. Equal text gives equal files.
+    ``size`` (at least 257) is the number of ids to learn, ``<|endoftext|>`` included; a small text
+    gives fewer. Equal text gives equal files.
     """
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train(
