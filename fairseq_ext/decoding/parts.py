@@ -89,7 +89,10 @@ class Folder:
                 file.writelines(self._content(details))
 
     def _content(self, details: bool) -> Iterator[bytes]:
-        """Yield the translations or details of each part; DataError if a checksum is wrong."""
+        """Yield the translations or details of each part.
+
+        Raise DataError if a checksum is wrong.
+        """
         for part in self.parts:
             path = self.details_path(part) if details else self.text_path(part)
             content = path.read_bytes()

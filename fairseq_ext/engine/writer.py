@@ -173,7 +173,10 @@ class Writer(Program):
 
     @staticmethod
     def activation(name: str) -> int:
-        """Return the engine's number of an activation function; ConfigError if it has no number."""
+        """Return the engine's number of an activation function.
+
+        Raise ConfigError if the engine has no such function.
+        """
         if name not in programs.ACTIVATIONS:
             raise ConfigError(f"the engine has no activation `{name}`.")
         return programs.ACTIVATIONS[name]
