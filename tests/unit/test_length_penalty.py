@@ -2,13 +2,17 @@
 
 import math
 from argparse import Namespace
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+from fairseq.models import FairseqDecoder, FairseqEncoder, FairseqEncoderDecoderModel
 from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks.translation import TranslationTask
 from sacrebleu import sentence_chrf
 from scipy.stats import chisquare
+from torch import Tensor
 
 from fairseq_ext.decoding import mbr
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
@@ -18,25 +22,81 @@ from fairseq_ext.generation.translation_ext import TranslationExtConfig, Transla
 from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import command, fairseq
-from tests.support.models import build, dictionary
+from tests.support.models import dictionary
+
+EOS, WORDS, LONGEST, SIZE = 2, (4, 5, 6), 3, 64
 
 
-def score_of(token_scores: list[float], alpha: float) -> float:
-    """GNMT's score (Wu et al.): the log-probability by a power of the length."""
-    return sum(token_scores) / ((5 + len(token_scores)) / 6) ** alpha
+class NoEncoder(FairseqEncoder):
+    def forward_torchscript(self, net_input: dict) -> dict:
+        return {"size": net_input["src_tokens"].shape}
+
+    def reorder_encoder_out(self, out: dict, order: Tensor) -> dict:
+        return out
+
+
+class TableDecoder(FairseqDecoder):
+    """The next token depends on the position and the last token; all but a few are impossible."""
+
+    def __init__(self, words, table: Tensor) -> None:
+        super().__init__(words)
+        self.table = table  # [positions, V, V], logarithms
+
+    def forward(self, previous: Tensor, **unused: object) -> tuple[Tensor, dict]:
+        positions = torch.arange(previous.size(1))
+        return self.table[positions, previous], {"attn": [None]}
+
+    def max_positions(self) -> int:
+        return 50
+
+
+def table(seed: int) -> Tensor:
+    torch.manual_seed(seed)
+    allowed = torch.full((SIZE,), -math.inf)
+    allowed[[EOS, *WORDS]] = 0
+    return (torch.randn(LONGEST + 1, SIZE, SIZE) + allowed).log_softmax(-1)
+
+
+def everything(logs: Tensor) -> dict[tuple[int, ...], float]:
+    """log P of every hypothesis of one to three words, with its </s>."""
+    sequences = {}
+    for length in range(1, LONGEST + 1):
+        for words in product(WORDS, repeat=length):
+            tokens = (*words, EOS)
+            steps = zip((EOS, *words), tokens, strict=True)
+            total = sum(float(logs[t, a, b]) for t, (a, b) in enumerate(steps))
+            if length == LONGEST:  # what is left at --max-len-b is </s>, at its own probability
+                assert tokens[-1] == EOS
+            sequences[tokens] = total
+    return sequences
+
+
+def search(seed: int, **options: object) -> list[dict]:
+    """All that a beam wide enough for every hypothesis finds, best first."""
+    words = dictionary(SIZE)
+    model = FairseqEncoderDecoderModel(NoEncoder(words), TableDecoder(words, table(seed)))
+    generator = SequenceGenerator(
+        [model], words, beam_size=SIZE - 1, max_len_a=0, max_len_b=LONGEST, **options
+    )
+    source = torch.tensor([[4, 5, EOS]])
+    net_input = {"src_tokens": source, "src_lengths": torch.tensor([3])}
+    return generator.forward({"net_input": net_input})[0]
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.6, 1.0, 2.0])
-def test_scores_and_order_are_the_papers(alpha: float) -> None:
-    lengths = [*range(1, 20), 1, 7]
-    sentences = [[{"positional_scores": -torch.rand(n)} for n in lengths], []]
-    ranked, empty = with_gnmt_scores(sentences, alpha)
-    assert empty == []
-    scores = [float(hypothesis["score"]) for hypothesis in ranked]
-    truth = [score_of(hypothesis["positional_scores"].tolist(), alpha) for hypothesis in ranked]
-    assert scores == pytest.approx(truth, rel=1e-5)
-    assert scores == sorted(scores, reverse=True)
-    assert len(scores) == len(lengths)
+def test_exhaustive_search_finds_the_same_order_and_scores(alpha: float) -> None:
+    for seed in range(5):
+        truth = everything(table(seed))
+        scores = {y: log / ((5 + len(y)) / 6) ** alpha for y, log in truth.items()}
+        (hypotheses_of_search,) = with_gnmt_scores([search(seed)], alpha)
+        assert [tuple(h["tokens"].tolist()) for h in hypotheses_of_search] == sorted(
+            scores, key=scores.get, reverse=True
+        )
+        for hypothesis in hypotheses_of_search:
+            tokens = tuple(hypothesis["tokens"].tolist())
+            assert float(hypothesis["score"]) == pytest.approx(scores[tokens], rel=1e-5)
+            log = float(hypothesis["positional_scores"].sum())
+            assert log == pytest.approx(truth[tokens], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -62,10 +122,11 @@ def test_options_that_cannot_work(check, value: float, options: dict, message: s
 
 def test_0_leaves_everything_to_fairseq() -> None:
     check_gnmt_lenpen(0.0, Namespace(lenpen=0.6, unnormalized=True, score_reference=True))
-    model, stock_task = build(["--arch", "gru_tiny"])
-    words, generation = stock_task.target_dictionary, Namespace(lenpen=0.6, beam=3)
+    words = dictionary(SIZE)
+    model = FairseqEncoderDecoderModel(NoEncoder(words), TableDecoder(words, table(0)))
+    generation = Namespace(lenpen=0.6, beam=3)
     task = TranslationExtTask(TranslationExtConfig(data="x"), words, words)
-    stock = stock_task.build_generator([model], generation)
+    stock = TranslationTask(task.cfg, words, words).build_generator([model], generation)
     ours = task.build_generator([model], generation)
     assert type(ours) is type(stock) is SequenceGenerator
     assert (ours.len_penalty, ours.normalize_scores) == (0.6, True)
@@ -83,6 +144,10 @@ def generate(data: Path, checkpoint: Path, name: str, *flags: object) -> Path:
 def generated(data: Path, checkpoint: Path, *flags: object) -> list[Sentence]:
     search = ("--task", "translation_ext", "--beam", 4, "--nbest", 4, "--max-len-b", 20)
     return read_generated(generate(data, checkpoint, "generated.txt", *search, *flags), expected=50)
+
+
+def score_of(token_scores: list[float], alpha: float) -> float:
+    return sum(token_scores) / ((5 + len(token_scores)) / 6) ** alpha
 
 
 def test_printed_scores_are_those_of_the_printed_tokens(copy_data, unsure_model) -> None:
