@@ -22,12 +22,6 @@ BLEU = {"tatoeba-en-es": 56.3, "tatoeba-es-en": 54.7, "tatoeba-es-en-bmt-1": 48.
 """On the pairs in that file. Two models may have seen some of them: this shows changes alone."""
 
 
-def pairs() -> tuple[list[str], list[str]]:
-    lines = PAIRS.read_text(encoding="utf-8").splitlines()[1:]
-    spanish, english = zip(*(line.split("\t") for line in lines), strict=True)
-    return list(spanish), list(english)
-
-
 def test_all_are_tested_and_small():
     assert find_model.shipped() == sorted(BLEU)
     files = [path for path in find_model.SHIPPED.rglob("*") if path.is_file()]
@@ -45,7 +39,8 @@ def test_each_has_its_figure_and_its_card(name: str, tmp_path: Path, monkeypatch
         assert statement in card
 
     model = fairseq_ext.load(name)
-    spanish, english = pairs()
+    rows = [line.split("\t") for line in PAIRS.read_text(encoding="utf-8").splitlines()[1:]]
+    spanish, english = zip(*rows, strict=True)
     if name.endswith("en-es"):
         spanish, english = english, spanish
     hypotheses = [translation.text for translation in model.translate(spanish)]
