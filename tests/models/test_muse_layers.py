@@ -209,38 +209,30 @@ def test_block_equals_the_reference(variant, decoder, length, longest_band, monk
     assert_same_function(run(fused, x, source), expected, read, atol=1e-11)
 
 
+def branches(variant: str, name: str = "weight", part: int = 0, change: float = 0.0) -> list:
+    """The results of attention and convolution, after a change of a part of the projection."""
+    block, outputs = build(variant, decoder=False), []
+    block.attention.register_forward_hook(lambda m, i, o: outputs.extend(o.split(DIM, -1)))
+    getattr(block.projections.in_proj, name).data[part * DIM : (part + 1) * DIM] += change
+    run(block, tensor(5, 2, DIM), None)
+    return outputs
+
+
 def test_shared_values_make_kernels_and_queries_do_not() -> None:
     """Kernels come from V with its bias: W_v and b_v move them, W_q, W_k do not."""
-    calls = []
-    for third in ("none", "q", "k", "v", "bias of v"):
-        block = build("gated", decoder=False)
-        block.attention.register_forward_hook(lambda m, i, o: calls.append(o.split(DIM, -1)))
-        weight, bias = (getattr(block.projections.in_proj, n).data for n in ("weight", "bias"))
-        if third in "qkv":
-            rows = {"q": 0, "k": 1, "v": 2}[third]
-            weight[rows * DIM : (rows + 1) * DIM] += 0.1
-        elif third == "bias of v":
-            bias[2 * DIM :] += 0.1
-        run(block, tensor(5, 2, DIM), None)
-    (attended, convolved), *changed = calls
-    for (other_attended, other_convolved), moves in zip(changed, "qkvb", strict=True):
+    attended, convolved = branches("gated")
+    for name, part in (("weight", 0), ("weight", 1), ("weight", 2), ("bias", 2)):  # of q, k, v
+        other_attended, other_convolved = branches("gated", name, part, change=0.1)
         assert not other_attended.allclose(attended)
-        assert other_convolved.equal(convolved) == (moves in "qk")
-    block = build("gated", decoder=False)
-    values = tensor(5, 2, DIM)
-    kernels = block.attention.convolution.kernels(values)
-    assert not block.attention.convolution.kernels(values + 0.1).allclose(kernels)
+        assert other_convolved.equal(convolved) == (part < 2)
+    kernels, values = build("gated", decoder=False).attention.convolution.kernels, tensor(5, 2, DIM)
+    assert not kernels(values + 0.1).allclose(kernels(values))
 
 
 def test_separate_values_are_the_convolutions_own() -> None:
-    calls = []
-    for changed in (None, 2, 3):
-        block = build("separate", decoder=False)
-        block.attention.register_forward_hook(lambda m, i, o: calls.append(o.split(DIM, -1)))
-        if changed is not None:
-            block.projections.in_proj.weight.data[changed * DIM : (changed + 1) * DIM] += 0.1
-        run(block, tensor(5, 2, DIM), None)
-    (attended, convolved), (of_v, conv_of_v), (of_u, conv_of_u) = calls
+    attended, convolved = branches("separate")
+    of_v, conv_of_v = branches("separate", part=2, change=0.1)
+    of_u, conv_of_u = branches("separate", part=3, change=0.1)
     assert conv_of_v.equal(convolved)
     assert not of_v.allclose(attended)
     assert of_u.equal(attended)
