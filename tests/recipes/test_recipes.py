@@ -398,6 +398,8 @@ def test_the_papers_protocol_runs_from_text_to_both_scores(tmp_path: Path) -> No
 def test_compare_shares_data_and_shows_models_of_several_calls_in_one_table(tmp_path):
     lines = [f"{a} {b}" for a in "abcdef" for b in "ghijkl"]
     data = write_sides(tmp_path / "data", {"en": lines, "de": lines})
+    for name in ("valid.en", "valid.de", "test.en", "test.de"):
+        write_lines(data / name, lines[:3])
     command = (RECIPES / "compare.sh", data, "en", "de", "--updates", "3", "--bpe", "0")
     command += ("--out", tmp_path / "out")
     bash(*command, "gru_tiny")
