@@ -5,6 +5,7 @@
 
 import argparse
 import json
+import multiprocessing
 import shutil
 import tempfile
 from collections import Counter
@@ -22,7 +23,6 @@ from fairseq_ext.model import program_file
 from fairseq_ext.utils.errors import CheckpointError, FairseqExtError
 from tests.support import damages
 from tests.support.bundles import sign_again
-from tests.support.harness import fork_status
 
 EDGES = (-(1 << 31), -2, -1, 0, 1, 2, 3, 5, 16, 64, 1023, 1 << 20, (1 << 31) - 1, 1 << 40, 0.5)
 SENTENCES = ([2], [4, 5, 6, 2], [7, 4, 9, 8, 5, 6, 4, 3, 9, 2])
@@ -90,8 +90,10 @@ def _spots(tree: Any) -> list[tuple[Any, Any]]:
 
 def run(model: EngineModel) -> None:
     """Translate a few sentences in a child process, which must not crash."""
-    status = fork_status(lambda: _translate(model))
-    assert status == 0, f"a model that was read ended with status {status}"
+    child = multiprocessing.get_context("fork").Process(target=_translate, args=(model,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0, f"a model that was read ended with status {child.exitcode}"
 
 
 def _translate(model: EngineModel) -> None:
