@@ -55,7 +55,7 @@ def select(folder: str | Path, kind: str, count: int) -> list[Path]:
             for name, (_, other) in KINDS.items()
         )
         raise CheckpointError(
-            f"`{folder}` holds {len(values)} checkpoints named `{shape}`, fewer than {count}: "
+            f"`{folder}` holds {len(values)} of {count} checkpoints named `{shape}`: "
             f"{', '.join(counts)}."
         )
     if kind == "best" and len(metrics := {path.name.rpartition("_")[0] for path in values}) > 1:

@@ -367,7 +367,7 @@ def test_choice_of_checkpoints(tmp_path):
     save(tmp_path, 1, "checkpoint.best_bleu_{}.5.pt")
     with pytest.raises(CheckpointError, match=r"several metrics \(bleu, loss\), .* `--inputs`"):
         averaging.select(tmp_path, "best", 2)
-    with pytest.raises(CheckpointError, match=r"holds 11 checkpoints named .*, fewer than 12: "):
+    with pytest.raises(CheckpointError, match=r"holds 11 of 12 checkpoints named .*: "):
         averaging.select(tmp_path, "last_epochs", 12)
     for count in (0, -1):
         with pytest.raises(ConfigError, match=rf"`--last-\w+` must be at least 1, but is {count}"):
