@@ -1,6 +1,7 @@
 """Bundles: the same translations as of their checkpoints, and nothing in them is trusted."""
 
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -31,7 +32,6 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, Fa
 from tests.models.test_loaded import LINES
 from tests.support.bundles import bundled as bundle_of
 from tests.support.bundles import edit, saved, sign_again
-from tests.support.harness import fork_status
 from tests.support.killed import at_operation
 
 ARCHIVES = ("b.zip", "b.tar.zst")
@@ -251,12 +251,15 @@ def killed(operation: int, write: Callable[[], object], folder: Path) -> bool:
     """Whether ``kill -9`` ended the process before that file operation in the folder."""
 
     def work() -> None:
+        os.setpgid(0, 0)
         at_operation(operation, str(folder))
         write()
 
-    status = fork_status(work)
-    assert status in (0, -signal.SIGKILL)
-    return status != 0
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join()
+    assert child.exitcode in (0, -signal.SIGKILL)
+    return child.exitcode != 0
 
 
 @pytest.mark.parametrize("name", ["b", "b.zip", pytest.param("b.tar.zst", marks=pytest.mark.long)])

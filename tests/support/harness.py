@@ -292,19 +292,6 @@ def refused(done: subprocess.CompletedProcess[str], *parts: object) -> None:
         assert str(part) in messages[0]
 
 
-def fork_status(work: Callable[[], object]) -> int:
-    """Do ``work`` in a child with its own process group; return its status (signals negative)."""
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setpgid(0, 0)
-            work()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def in_a_fork(work: Callable[[], Any], at_the_fork: AbstractContextManager | None = None) -> Any:
     """Return what ``work`` returns in a child that is forked in the context ``at_the_fork``."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
