@@ -340,27 +340,22 @@ def test_options_that_cannot_be(copy_bundle, tmp_path, options, message):
 # ``fairseq-ext corpus pairs --parts``: the plain command's files, whoever is killed on the way
 OPTIONS = ("--src-lang", "es", "--tgt-lang", "en", "--max-words", "6", "--test", "30")
 OPTIONS += ("--valid", "20", "--lowercase")
-PARTS = 12
-
-
-def pair_table(path: Path) -> Path:
-    """Pairs, some of them repeated, too long or short of a side."""
-    draw = random.Random(5)
-    words = [f"w{number}" for number in range(60)]
-    sides = [
-        [" ".join(draw.choices(words, k=draw.randint(0, 8))) for _ in "12"] for _ in range(550)
-    ]
-    pairs = ["\t".join(draw.choice(sides)) for _ in range(PARTS * 50 - 7)]
-    return write_lines(path, pairs)
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the command without parts; ``pairs.tsv`` beside it."""
-    folder = tmp_path_factory.mktemp("plain")
-    pair_table(folder / "pairs.tsv")
-    words = ("corpus", "pairs", folder / "pairs.tsv", *OPTIONS)
-    command(*words, "--out", folder / "out", "--workers", 1)
+    """The folder of the command without parts; ``pairs.tsv`` beside it, for twelve parts.
+
+    Some pairs are repeated, too long or short of a side.
+    """
+    folder, draw = tmp_path_factory.mktemp("plain"), random.Random(5)
+    words = [f"w{number}" for number in range(60)]
+    sides = [
+        [" ".join(draw.choices(words, k=draw.randint(0, 8))) for _ in "12"] for _ in range(550)
+    ]
+    pairs = ["\t".join(draw.choice(sides)) for _ in range(12 * 50 - 7)]
+    path = write_lines(folder / "pairs.tsv", pairs)
+    command("corpus", "pairs", path, *OPTIONS, "--out", folder / "out", "--workers", 1)
     return folder
 
 
@@ -422,23 +417,18 @@ def test_another_job_of_pairs_is_refused(plain: Path, copy_bundle: Path, tmp_pat
     assert contents(tmp_path / "parts") == before
 
 
-def aligned(folder: Path, out: str, *words: str) -> list[str]:
-    """Words of the command for two files of one name, which writes ``folder/out``."""
-    languages = ("--src-lang", "es", "--tgt-lang", "en", "--valid", "1", "--test", "1")
-    sides = ("--source", str(folder / "es" / "corpus"), "--target", str(folder / "en" / "corpus"))
-    into = ("--out", str(folder / out), "--parts", str(folder / "parts"))
-    return ["corpus", "pairs", *sides, *languages, *into, "--workers", "1", *words]
-
-
-def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_files_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for side in ("es", "en"):
-        write_lines(tmp_path / side / "corpus", [f"{side} {number}" for number in range(9)])
-    run("fairseq-ext", *aligned(tmp_path, "out"))
-    inputs = read_json(tmp_path / "out" / "manifest.json")["inputs"]
-    sums = [sha256(tmp_path / side / "corpus") for side in ("es", "en")]
+        write_lines(Path(side, "corpus"), [f"{side} {number}" for number in range(9)])
+    flags = "corpus pairs --src-lang es --tgt-lang en --valid 1 --test 1 --parts parts --workers 1"
+    words = (*flags.split(), "--source", "es/corpus", "--target", "en/corpus", "--out")
+    command(*words, "out")
+    inputs = read_json("out/manifest.json")["inputs"]
+    sums = [sha256(Path(side, "corpus")) for side in ("es", "en")]
     assert [entry["sha256"] for entry in inputs] == sums
-    exchanged = aligned(tmp_path, "other")
-    exchanged[3], exchanged[5] = exchanged[5], exchanged[3]
-    assert "of another job, in which `inputs 1 sha256`" in error_line(*exchanged)
-    write_lines(tmp_path / "es" / "corpus", [f"new {number}" for number in range(9)])
-    assert "of another job, in which `inputs 1 sha256`" in error_line(*aligned(tmp_path, "other"))
+    message = "of another job, in which `inputs 1 sha256`"
+    exchanged = (*words, "other", "--source", "en/corpus", "--target", "es/corpus")
+    assert message in error_line(*exchanged)
+    write_lines(Path("es/corpus"), [f"new {number}" for number in range(9)])
+    assert message in error_line(*words, "other")

@@ -1,6 +1,7 @@
 """Shards of a set for `fairseq-generate`, and shards of data by ``fairseq-ext binarize``."""
 
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -152,26 +153,23 @@ def test_each_epoch_opens_the_next_shard(shards, text, tmp_path):
     assert translations.count("\n") == 10
 
 
-def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path) -> None:
-    out, _ = shards
-    twice = ("--shards", 2, "-o", tmp_path / "d")
+def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fault = "fairseq-preprocess: `--thresholdsrc` must be a whole number, but is 'no'."
     for options, message in (
-        (("--shards", 4, "-o", out), "`shards` was `3` and not `4`. Choose another"),
-        (("--shards", 101, "-o", tmp_path / "a"), "than 101 shards; give a smaller `--shards`."),
-        (("--shards", 401, "-o", tmp_path / "b"), "`--shards` must be from 1 to 400, but is 401"),
-        ((*twice, "--flags=--srcdict x"), "`--srcdict` is set by this command; leave it out."),
-        (
-            ("--shards", 2, "-o", tmp_path / "g", "--flags=--thresholdsrc no"),
-            "fairseq-preprocess: `--thresholdsrc` must be a whole number, but is 'no'.",
-        ),
+        (f"--shards 4 -o {shards[0]}", "`shards` was `3` and not `4`. Choose another"),
+        ("--shards 101 -o a", "than 101 shards; give a smaller `--shards`."),
+        ("--shards 401 -o b", "`--shards` must be from 1 to 400, but is 401"),
+        ("--shards 2 -o d --flags=--srcdict", "`--srcdict` is set by this command; leave it out."),
+        ("--shards 2 -o g '--flags=--thresholdsrc no'", fault),
     ):
-        assert message in error_line("binarize", text, *LANGS, *options)
-    words = ("binarize", text, *LANGS, *twice)
-    assert command(*words) == f"{tmp_path / 'd' / '000'}:{tmp_path / 'd' / '001'}\n"
+        assert message in error_line("binarize", text, *LANGS, *shlex.split(options))
+    words = ("binarize", text, *LANGS, "--shards", 2, "-o", "d")
+    assert command(*words) == "d/000:d/001\n"
     line = error_line(*words, "--flags=--joined-dictionary")
     assert "`flags 1` was unset and not `--joined-dictionary`." in line
     other = Path(shutil.copytree(text, tmp_path / "text"))
-    words = ("binarize", other, *LANGS, "--shards", 2, "-o", tmp_path / "e")
+    words = ("binarize", other, *LANGS, "--shards", 2, "-o", "e")
     (other / "train.tgt").write_text("1\n")
     fault = f"train.src has 100 lines but {other}/train.tgt has 1. Line n of one must be"
     assert fault in error_line(*words)
