@@ -247,17 +247,15 @@ def on_full_disk(kilobytes: int, name: str, *arguments: object) -> CompletedProc
 @pytest.mark.parametrize("workers", [1, 2])
 def test_preprocess_on_a_full_disk(tmp_path: Path, copy_data: Path, workers: int):
     """Neither a new folder nor earlier results suffer."""
-    earlier = workers == 2
     folder, destination = copy_data.parent / "text", tmp_path / "new" / "bin"
-    options: tuple[object, ...] = ()
-    if earlier:
+    dictionaries = ("--srcdict", destination / "dict.src.txt", "--joined-dictionary")
+    if workers == 2:
         shutil.copytree(copy_data, destination)
-        options = ("--srcdict", destination / "dict.src.txt", "--joined-dictionary")
     before = contents_below(tmp_path)
     done = on_full_disk(
         *(3, "preprocess", "--user-dir", USER_DIR, "--source-lang", "src", "--target-lang", "tgt"),
         *("--trainpref", folder / "train", "--destdir", destination),
-        *("--workers", workers, *options),
+        *("--workers", workers, *(dictionaries if workers == 2 else ())),
     )
     refused(done, destination, "Free some space")
     assert contents_below(tmp_path) == before
@@ -267,7 +265,7 @@ BAD_DATA = {
     "missing-folder": (shutil.rmtree, "data: No such file or directory. Check the path."),
     "missing-dictionary": (remove("dict.tgt.txt"), "data/dict.tgt.txt does"),
     "truncated-data": (
-        lambda data: os.truncate(data / "train.src-tgt.src.bin", 9),
+        lambda data: os.truncate(path := data / "train.src-tgt.src.bin", path.stat().st_size - 2),
         "train.src-tgt.src.bin is damaged",
     ),
     "missing-split": (remove("valid.src-tgt.src.idx"), "Dataset not found: valid ("),
