@@ -2,10 +2,8 @@
 
 import argparse
 import importlib
-import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -117,19 +115,16 @@ def test_older_names_of_options_are_the_same_options(names: str):
         ("fairseq-ext corpus pairs --tgt-", ["--tgt-lang "]),
     ],
 )
-def test_the_shell_completes_commands_options_and_values(line: str, completions: list[str]):
+def test_the_shell_completes_commands_options_and_values(
+    line: str, completions: list[str], tmp_path: Path
+):
     pytest.importorskip("argcomplete")
-    answer, write = os.pipe()
-    variables = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": line}
-    code = (
-        "import os, sys; os.dup2(int(sys.argv.pop()), 8); from fairseq_ext.cli import main; main()"
-    )
-    variables = {**os.environ, **variables, "COMP_POINT": str(len(line))}
-    command = [sys.executable, "-c", code, str(write)]
-    subprocess.run(command, env=variables, pass_fds=[write], cwd=REPO, check=True)
-    os.close(write)
-    with os.fdopen(answer, encoding="utf-8") as file:
-        assert file.read().splitlines() == completions
+    answer = tmp_path / "answer"
+    settings = {"": "1", "_IFS": "\n", "_STDOUT_FILENAME": str(answer)}
+    variables = {f"_ARGCOMPLETE{name}": value for name, value in settings.items()}
+    variables |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}
+    run(sys.executable, "-c", "from fairseq_ext.cli import main; main()", cwd=REPO, **variables)
+    assert answer.read_text().splitlines() == completions
 
 
 @pytest.mark.parametrize(
