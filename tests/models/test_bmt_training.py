@@ -136,3 +136,18 @@ def test_distillation_needs_a_teacher_of_the_same_words(trained, tmp_path):
         load_teacher(str(tmp_path / "old.pt"), task)
     with pytest.raises(ConfigError, match="must have a `--teacher`"):
         load_teacher("", task)
+
+
+def test_a_stock_transformer_can_be_binarized_afterwards(copy_data: Path, tmp_path: Path) -> None:
+    """Train in float with fairseq's own flags, go on with binary weights, translate."""
+    sizes = ("--encoder-layers", 1, "--decoder-layers", 1)
+    arch = ("--arch", "binary_transformer_tiny", *sizes)
+    fairseq("train", copy_data, *TRAINING, *arch, "--max-update", 3, "--save-dir", tmp_path / "a")
+    binary = (*arch, "--binary-weights", "qkv,out,ffn", "--max-update", 2)
+    source = tmp_path / "a" / "checkpoint_last.pt"
+    options = ("--save-dir", tmp_path / "b", "--finetune-from-model", source)
+    log = fairseq("train", copy_data, *TRAINING, *binary, *options).stdout
+    assert "update 0: binary weights from here on" in log
+    path = tmp_path / "b" / "checkpoint_last.pt"
+    output = fairseq("generate", copy_data, "--path", path, "--max-tokens", 400, "--cpu").stdout
+    assert "BLEU4" in output

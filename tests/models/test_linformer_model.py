@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from fairseq import checkpoint_utils
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from fairseq_ext.linformer.model import SourceAttention, slots_of_layers
 from fairseq_ext.utils.errors import ConfigError, DataError
+from tests.support.harness import fairseq
 from tests.support.models import (
     LINFORMER,
     batch,
@@ -16,6 +18,7 @@ from tests.support.models import (
     padded,
     random_sentences,
 )
+from tests.support.trainings import TRAINING
 
 SOURCE = random_sentences([7, 3, 1, 5])
 
@@ -184,3 +187,18 @@ def test_weights_go_on_with_a_larger_max_len() -> None:
     words = batch()["net_input"]
     torch.testing.assert_close(longer(**words)[0], model(**words)[0])
     assert longer.encoder.layers[0].self_attn.projection.weight.shape == (2, 4, 40)
+
+
+def test_training_goes_on_with_a_larger_max_len(copy_data, tmp_path):
+    first, second = (tmp_path / name / "checkpoint_last.pt" for name in ("first", "second"))
+    longer = ("--finetune-from-model", first, "--linformer-max-len", 40)
+    for path, flags in ((first, ()), (second, longer)):
+        fairseq(
+            *("train", copy_data, "--save-dir", path.parent, *LINFORMER, *TRAINING, *flags),
+            *("--max-update", 2, "--no-epoch-checkpoints"),
+        )
+    models, cfg = checkpoint_utils.load_model_ensemble(
+        [str(second)], arg_overrides={"data": str(copy_data)}
+    )
+    assert cfg.model.linformer_max_len == 40
+    assert models[0].encoder.layers[0].self_attn.projection.weight.shape == (2, 4, 40)
