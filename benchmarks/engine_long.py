@@ -50,7 +50,7 @@ def build(options: Namespace, folder: Path) -> dict[str, engine.Translate]:
 
 
 def pairs_of(options: Namespace) -> list[tuple[str, str]]:
-    """List the pairs (Linformer, peer) to compare, first in translation, then in decoding."""
+    """List the pairs (Linformer, peer) to compare: in translation, and then in decoding alone."""
     pairs = []
     for part in ("", DECODING):
         for name in (f"k={k}" for k in options.k):

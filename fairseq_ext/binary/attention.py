@@ -6,8 +6,8 @@ directly, and would skip their binarization.
 
 In rows BMT-7 and BMT-8 of Table 1 the paper also binarizes two products of activations: queries
 times keys (QK), and attention weights times values (Score-V). Neither the paper nor its code says
-how. A binarized product needs one bound ``B`` (the largest magnitude, 3.1) for all terms of a sum,
-and here no result may depend on masked positions.
+how. A binarized product needs one bound ``B`` (the largest magnitude, as in section 3.1) for all
+terms of a sum, and here no result may depend on masked positions.
 
 *QK*: ``q_b · k_b`` is a sum over the channels of a head. Each query and each key of a head has its
 own bound, so positions do not influence each other.

@@ -2,7 +2,7 @@
 
 In a matrix product, each row of inputs and each row of weights has a bound ``B``, by default its
 largest magnitude. In the backward pass ``B`` is a constant, and the gradient of a binarized number
-``x_b`` either passes to ``x`` or stops.
+``x_b`` passes to ``x`` if ``|x|`` is at most a limit such as ``B``, and stops otherwise.
 
 A binarized number is a sign, ±1, times a magnitude, the *level*. A ternary sign may also be 0. A
 sum of products of signs is an exact integer in any order (half precision rounds it once, at the

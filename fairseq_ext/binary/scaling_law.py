@@ -246,7 +246,7 @@ def _bootstrap(
 
 
 def _named(low: Array, high: Array) -> dict[str, Interval]:
-    """Turn the ends of intervals of θ into ``{constant: (low, high)}``, with α for log α."""
+    """Turn the ends of intervals of θ into ``{constant: (low, high)}``; log α in θ becomes α."""
     ends = np.stack([low, high])
     with np.errstate(over="ignore"):
         ends[:, 0] = np.exp(ends[:, 0])

@@ -87,9 +87,9 @@ def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
     """Return the places of the words that each skeleton of a sentence leaves out, ``[2, K]``.
 
     A sentence of ``length`` words has K skeletons, a column for each. The first leaves out no word.
-    From :data:`ONE_WORD` words on, there is a skeleton without each word. From :data:`TWO_WORDS`
-    words on, there is also a skeleton without each pair of words; in sentences of more than
-    ``longest`` words, only pairs of neighbours count. A place beyond the end stands for no word.
+    From :data:`ONE_WORD` words on, further skeletons leave out one word each. From
+    :data:`TWO_WORDS` words on, others leave out a pair of words each; in sentences of more than
+    ``longest`` words, only pairs of neighbours. A place beyond the end stands for no word.
     """
     places = [(length, length + 1)]
     if length >= ONE_WORD:

@@ -118,7 +118,7 @@ def rows(text: Text) -> Iterator[tuple[int, list[str]]]:
 
 
 def unpack(text: Text, file: int, path: Path) -> None:
-    """Write file number ``file`` (from 0) of a text to ``path``, uncompressed, so it can be cut.
+    """Write file number ``file`` (from 0) of a text to ``path``, uncompressed, to cut it in parts.
 
     CSV, and text with a header, becomes tab-separated lines without the header.
     """

@@ -163,11 +163,11 @@ class SpannedSentences:
         self.texts = [line.text for line in self._masked]
 
     def restore(self, ranked: Sequence[Ranked], most: int) -> tuple[list[str], list[int]]:
-        """Replace the masks in ``ranked``, the translations of :attr:`texts`, by the spans.
+        """Put the kept spans back into ``ranked``, the translations of :attr:`texts`.
 
-        At most ``most`` translations of each sentence are kept. If none has all masks, the
-        caller must translate the texts between the sentence's spans. Return these texts of all
-        such sentences, and the index of each text's sentence.
+        Masks stand for the spans. At most ``most`` translations of each sentence are stored, for
+        :meth:`complete`. If no translation has all masks of its sentence, the caller must translate
+        the texts between the spans: return these texts, and the index of each text's sentence.
         """
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
             restored = zip(map(line.restored, row.texts), row.candidates, strict=True)

@@ -21,8 +21,8 @@ class Rules:
     numbers of ``sampling`` depend only on the seed, the sentence's number, the step, and the index
     of the hypothesis within its sentence.
 
-    With ``match_source_len``, n source tokens (without ``</s>``) have a translation of n + 1 tokens
-    (without ``</s>``). The translation's ``</s>`` adds nothing to the score.
+    With ``match_source_len``, as in fairseq, the translation of n source tokens has n + 1 tokens,
+    both without ``</s>``, and its ``</s>`` adds nothing to the score.
 
     Raises:
         ConfigError: ``max_len_a`` is infinite or not a number.

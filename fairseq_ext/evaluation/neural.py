@@ -175,10 +175,11 @@ class NeuralMetric:
 def opened(
     specifications: Sequence[str], python: str | None = None, batch_size: int = BATCH
 ) -> Iterator[dict[str, NeuralMetric]]:
-    """Yield neural metrics by their names in tables; end their processes after the ``with`` block.
+    """Yield a dict of neural metrics; end their processes after the ``with`` block.
 
-    A name is ``COMET`` or, if there are several metrics, ``COMET MODEL``. Raise ConfigError if two
-    metrics have the same name. The arguments are as for :class:`NeuralMetric`.
+    The keys are the metrics' names in tables: ``COMET`` or, if there are several metrics, ``COMET
+    MODEL``. Raise ConfigError if two metrics have the same name. The arguments are as for
+    :class:`NeuralMetric`.
     """
     with ExitStack() as stack:
         metrics = {}

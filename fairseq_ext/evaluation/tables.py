@@ -126,7 +126,8 @@ def write_table(path: Path, systems: Mapping[str, Translations]) -> None:
 def read_table(path: str | Path) -> dict[str, Translations]:
     """Read and check a table of translations; return the translations by system.
 
-    Raise DataError if it is not such a table, or a system's columns have different endings.
+    Raise DataError if it is not such a table, or one column of a system is marked as tokens
+    and another is not.
     """
     limit = csv.field_size_limit()  # it holds for all readers in the process, so it is restored
     try:

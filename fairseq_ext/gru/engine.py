@@ -96,7 +96,8 @@ def advance(
 ) -> None:
     """Compile a GRU step ``s_t = GRU(read, s_{t-1})``; write ``s_t`` to the columns ``state``.
 
-    ``input_weight`` is the GRU's input matrix, in the order of ``read``; ``before`` is ``s_{t-1}``.
+    ``input_weight`` is the GRU's matrix for its input; its columns are in the order of ``read``.
+    ``before`` is ``s_{t-1}``.
     """
     _, bias = program.parameters(gru, "_ih_l0")
     inputs = program.linear(read, input_weight, bias)

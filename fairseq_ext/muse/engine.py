@@ -77,7 +77,7 @@ def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: 
 
 
 def convolution(layer: DynamicConvolution, values: Columns, out: Columns, program: Writer) -> None:
-    """Compile the gated sum of dynamic convolutions of ``values`` (6, 7) into columns ``out``."""
+    """Compile the gated sum of dynamic convolutions of ``values`` (equations 6, 7) to ``out``."""
     logits = program.linear(values, program.array(layer.predictor.weight))
     shares = layer.gate_values().detach().float().cpu().numpy()
     kernels = np.stack([np.array(layer.kernel_sizes, np.float32), shares], axis=1)

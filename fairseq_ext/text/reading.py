@@ -184,7 +184,10 @@ def _conversion(path: Path | str, line: bytes) -> str:
 
 
 def _encoding(line: bytes) -> str:
-    """Guess a line's encoding as named by iconv: "NAME" if unknown, "" if the line is no text."""
+    """Guess a line's encoding, by its name in iconv.
+
+    Return the word "NAME" for an unknown encoding, and "" if the line is not text.
+    """
     if line.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "utf-32"
     if line.startswith((b"\xff\xfe", b"\xfe\xff")):

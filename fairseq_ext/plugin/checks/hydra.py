@@ -51,9 +51,10 @@ def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
 
 @around("fairseq_cli.train:add_defaults", patch="fairseq-hydra-train")
 def _add_defaults(original: Callable, cfg: Any) -> None:
-    """If fairseq-hydra-train runs without checks, train with all checks and raise :class:`_Done`.
+    """Train with all checks if fairseq-hydra-train has started without them.
 
-    Otherwise, and in processes that fairseq has started for GPUs, call fairseq's function.
+    Then raise :class:`_Done`, so that fairseq does not train a second time. If it has started with
+    checks, and in processes that it starts for GPUs, call fairseq's function instead.
     """
     hydra = next(running(HYDRA), None)
     if hydra is None or _checks.running:

@@ -376,7 +376,10 @@ def skip_if_finished(
 
 @around("fairseq.checkpoint_utils:load_checkpoint", patch="finished runs")
 def notice_finished(original: Callable, cfg: Any, trainer: Any, **options: Any) -> tuple[Any, Any]:
-    """Log that a run has finished; :func:`skip_if_finished` prevents another update."""
+    """Load a checkpoint as fairseq does; log if its run has reached a limit of the options.
+
+    :func:`skip_if_finished` then prevents another update.
+    """
     extra_state, iterator = original(cfg, trainer, **options)
     reason = why_finished(trainer, iterator.next_epoch_idx)
     if extra_state is not None and reason is not None:
