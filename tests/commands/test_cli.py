@@ -202,7 +202,7 @@ GATES = (  # of a command of MUSE
         ("average --inputs text -o out", "text is not a checkpoint"),
         (
             "average --dir . --last-epochs 2 -o out",
-            "holds 0 checkpoints named `checkpointEPOCH.pt`",
+            "holds 0 of 2 checkpoints named `checkpointEPOCH.pt`",
         ),
         ("average --dir absent --best 2 -o out", "`absent` is not a folder"),
         ("plot curves --log =text -o out", "NAME=FILE"),
