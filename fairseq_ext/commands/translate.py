@@ -450,9 +450,11 @@ def translate_parts(request: Request) -> None:
     if not folder.shared.is_of(job):
         count_lines(request)  # check all text before the first part
     to_do = folder.missing(shard_parts)
-    if to_do and request.parts.ray is not None:
+    if not to_do:
+        folder.remove_locks(shard_parts)
+    elif request.parts.ray is not None:
         _run_on_ray(request, path)
-    elif to_do:
+    else:
         _, translate_lines = load(request)
         folder.shared.begin(job)
         lines = sum(part.lines for part in folder.missing(shard_parts))

@@ -5,6 +5,7 @@ the next missing file by a kernel lock (:mod:`fairseq_ext.utils.locks`). A kille
 lock, so another worker makes the file.
 """
 
+import contextlib
 import json
 import sys
 import time
@@ -105,9 +106,14 @@ class SharedFolder:
                 print(f"waiting for other workers to make {len(missing):,} files", file=sys.stderr)
             announced = True
             time.sleep(PAUSE)
+        self.remove_locks(names)
+
+    def remove_locks(self, names: Iterable[str]) -> None:
+        """Remove the locks of workers that were killed after they had made their files."""
         for name in names:
-            if self._lock(name).exists():  # a worker was killed after it had made the file
-                self.make(name, do)
+            if (lock := self._lock(name)).exists():
+                with contextlib.suppress(filelock.Timeout), locks.held(lock, wait=False):
+                    pass  # removes the lock file
 
     def _lock(self, name: str) -> Path:
         return self.path / f".{Path(name).stem}.lock"
