@@ -27,7 +27,6 @@ QUOTED_CELL = re.compile(
 )
 LOOKED_AT = 20  # lines of a table searched for its delimiter, a header, numbers and quotes
 KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")  # letters of nearly every Japanese sentence
-FOREIGN = re.compile(rb"[\x80-\xff]{4}")  # four such bytes in a row are rare in Latin-1
 ZIP, ZSTD = b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
 # Commands that print the text of a compressed file, by the file's first bytes.
 READERS = {
@@ -172,37 +171,17 @@ def _decode(raw: bytes, path: Path | str, number: int) -> str:
 
 
 def _conversion(path: Path | str, line: bytes) -> str:
-    """Return advice on converting a file to UTF-8; its encoding is guessed from ``line``."""
-    name = _encoding(line)
-    if not name:
-        return f"export it as text, or delete its NULs: {through(path, NO_NUL)}"
-    seems = {
-        "cp1252": "if it is Latin-1",  # cp1252 is Latin-1 with quotation marks and dashes
-        "NAME": "if NAME is its encoding (such as gb18030, big5, euc-kr or cp1251)",
-    }.get(name, f"it seems to be {name.upper()}")
-    return f"{seems}, convert it: {through(path, f'iconv -f {name} -t utf-8')}"
-
-
-def _encoding(line: bytes) -> str:
-    """Guess a line's encoding, by its name in iconv.
-
-    Return the word "NAME" for an unknown encoding, and "" if the line is not text.
-    """
-    if line.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
-        return "utf-32"
+    """Return advice on converting a file to UTF-8; UTF-16 and Shift-JIS are recognized."""
     if line.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "utf-16"
+        return f"it seems to be UTF-16, convert it: {through(path, 'iconv -f utf-16 -t utf-8')}"
     if b"\0" in line:
-        if not len(line) <= 3 * line.count(0) <= 2 * len(line):
-            return ""
-        return "utf-16le" if line[1::2].count(0) >= line[::2].count(0) else "utf-16be"
-    if b"\x1b$" in line:
-        return "iso-2022-jp"
-    for name in ("shift_jis", "euc-jp"):
-        with suppress(UnicodeDecodeError):
-            if KANA.search(line.decode(name)):
-                return name
-    return "NAME" if FOREIGN.search(line) else "cp1252"
+        return f"export it as text, or delete its NULs: {through(path, NO_NUL)}"
+    with suppress(UnicodeDecodeError):
+        if KANA.search(line.decode("shift_jis")):
+            command = through(path, "iconv -f shift_jis -t utf-8")
+            return f"it seems to be SHIFT_JIS, convert it: {command}"
+    command = through(path, "iconv -f NAME -t utf-8")
+    return f"if NAME is its encoding (such as cp1252 or gb18030), convert it: {command}"
 
 
 def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, list[str]]]:

@@ -67,7 +67,7 @@ class TestCheckText:
             (b"\xef\xbb\xbfa\n", "a.txt, line 1: starts with a byte-order mark"),
             ("a\n".encode("utf-16"), "it seems to be UTF-16, convert it: iconv -f utf-16"),
             (b"a\nb\xe9c\n", "a.txt, line 2: not UTF-8, byte 0xe9 at offset 1 of the line; "),
-            (b"1\n2 \xe9\n3\n", "iconv -f cp1252 -t utf-8"),
+            (b"1\n2 \xe9\n3\n", "such as cp1252 or gb18030), convert it: iconv -f NAME "),
             (gzip.compress(b"1\n2\n"), "a.txt is compressed; give its text: zcat <"),
             (b"a\nb\xc3", "line 2: not UTF-8, byte 0xc3 at offset 1"),
             (b"a\n\xed\xa0\x80\n", "line 2: not UTF-8, byte 0xed at offset 0"),

@@ -425,15 +425,14 @@ NULS = "NUL bytes; export it as text, or delete its NULs: tr -d '\\000' <"
     ("encoding", "text", "named"),
     [
         ("utf-16", SENTENCE, "it seems to be UTF-16, convert it: iconv -f utf-16 "),
-        ("utf-16-le", "abc def\n", "it seems to be UTF-16LE, convert it: iconv -f utf-16le "),
         ("shift_jis", SENTENCE, "it seems to be SHIFT_JIS, convert it: iconv -f shift_jis "),
-        ("euc_jp", SENTENCE, "it seems to be EUC-JP, convert it: iconv -f euc-jp "),
-        ("utf-32", SENTENCE, "it seems to be UTF-32, convert it: iconv -f utf-32 "),
-        ("iso-2022-jp", SENTENCE, "it seems to be ISO-2022-JP, convert it: iconv -f iso-2022-jp "),
-        ("cp1252", "été, “señor”\n", "if it is Latin-1, convert it: iconv -f cp1252 "),
-        ("gb18030", "这是一只狗\n", "if NAME is its encoding (such as gb18030, "),
+        ("iso-2022-jp", SENTENCE, "escape sequences; if NAME is its encoding"),
+        (
+            "gb18030",
+            "这是一只狗\n",
+            "such as cp1252 or gb18030), convert it: iconv -f NAME ",
+        ),
         ("utf-8", "abc\0def\n", NULS),
-        ("ascii", "\0" * 9, NULS),
     ],
 )
 def test_another_encoding_is_named_with_its_cure(tmp_path, encoding, text, named):
