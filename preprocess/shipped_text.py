@@ -12,7 +12,8 @@ splits are written as Moses tokens into ``words/`` and as subwords into ``pieces
   phrase book.
 - **Phrase book**: the pairs of ``shipped_phrases.tsv``, each :data:`PHRASE_COPIES` times, and once
   without final punctuation. Tatoeba has no “No.” → “No.” at all, and “Hola.” only twice.
-- **Patterns**: names, towns, clock times, ages and prices in short sentences.
+- **Patterns**: names, towns, clock times, ages and prices in the short sentences of
+  ``shipped_patterns.json``.
 - **Variants**: copies of some pairs of up to 6 words, without final punctuation. About half of the
   copies have the source in lower case, as people type.
 - **Numbers stay complete on the target side**: Moses splits “7:30” into “7 : 30”, from which its
@@ -43,58 +44,12 @@ from fairseq_ext.utils.files import write_all
 Pair = tuple[str, str]  # Spanish, English
 
 PHRASES = Path(__file__).with_name("shipped_phrases.tsv")
+PATTERNS = Path(__file__).with_name("shipped_patterns.json")
 VALID, TEST = 1000, 1500
 MERGES = 4000
 PHRASE_COPIES = 10
 SHORT = 6  # most words on a side of a pair that may be added once more in another form
 WITHOUT_END, IN_LOWER_CASE = 0.12, 0.12  # shares of the short pairs that are added
-
-NAMES = (
-    *("Ana", "Luis", "Carlos", "María", "Carmen", "Pedro", "Laura", "Marta", "Juan", "Pablo"),
-    *("Sofía", "Lucía", "Elena", "David", "Jorge", "Miguel", "Daniel", "Sara", "Paula", "Alberto"),
-    *("Tom", "Mary", "John", "Peter", "Anna", "Emma", "Paul", "Julia", "Robert", "Lisa", "Mark"),
-    *("Susan", "Alex", "Kevin", "Nora", "Martin", "Clara", "Andrea", "Diego", "Rosa", "Antonio"),
-    *("Isabel", "Javier", "Teresa", "Raúl", "Silvia"),
-)
-TOWNS = (
-    *("Madrid", "Barcelona", "Valencia", "Bilbao", "Granada", "Toledo", "Salamanca", "Lima"),
-    *("Bogotá", "Quito", "Boston", "Chicago", "Dublin", "Toronto", "Sydney", "Paris", "Berlin"),
-    *("Viena", "Lisboa", "Roma"),
-)
-ENGLISH_TOWNS = {"Viena": "Vienna", "Lisboa": "Lisbon", "Roma": "Rome"}
-WITH_A_NAME = (
-    ("Me llamo {}.", "My name is {}."),
-    ("Hola, me llamo {}.", "Hello, my name is {}."),
-    ("Mi nombre es {}.", "My name is {}."),
-    ("Soy {}.", "I'm {}."),
-    ("Se llama {}.", "His name is {}."),
-    ("Ella se llama {}.", "Her name is {}."),
-    ("Hola, {}.", "Hello, {}."),
-    ("Buenos días, {}.", "Good morning, {}."),
-    ("¿Dónde está {}?", "Where is {}?"),
-    ("Gracias, {}.", "Thank you, {}."),
-)
-WITH_A_TOWN = (
-    ("Soy de {}.", "I'm from {}."),
-    ("Vivo en {}.", "I live in {}."),
-    ("Vamos a {}.", "We're going to {}."),
-    ("¿Cómo llego a {}?", "How do I get to {}?"),
-)
-WITH_A_TIME = (
-    ("{}", "{}"),
-    ("Son las {}.", "It's {}."),
-    ("A las {}.", "At {}."),
-    ("El tren sale a las {}.", "The train leaves at {}."),
-    ("Nos vemos a las {}.", "See you at {}."),
-    ("La reunión es a las {}.", "The meeting is at {}."),
-    ("Me levanto a las {}.", "I get up at {}."),
-    ("La tienda abre a las {}.", "The shop opens at {}."),
-)
-WITH_A_NUMBER = (
-    ("Tengo {} años.", "I'm {} years old."),
-    ("Cuesta {} euros.", "It costs {} euros."),
-    ("Son {} euros.", "That's {} euros."),
-)
 
 BETWEEN_DIGITS = re.compile(r"(?<=\d) ([:/]) (?=\d)")
 END = re.compile(r"[.!?…]+$")
@@ -121,17 +76,18 @@ def read_phrases() -> list[Pair]:
 
 def patterns(rng: random.Random) -> Iterator[Pair]:
     """Yield pairs of short sentences, each with a name, a town, a clock time or a number."""
-    for spanish, english in WITH_A_NAME:
-        for name in NAMES:
+    content = json.loads(PATTERNS.read_text(encoding="utf-8"))
+    for spanish, english in content["with a name"]:
+        for name in content["names"]:
             yield spanish.format(name), english.format(name)
-    for spanish, english in WITH_A_TOWN:
-        for town in TOWNS:
-            yield spanish.format(town), english.format(ENGLISH_TOWNS.get(town, town))
-    for spanish, english in WITH_A_TIME:
+    for spanish, english in content["with a town"]:
+        for spanish_town, english_town in content["towns"].items():
+            yield spanish.format(spanish_town), english.format(english_town)
+    for spanish, english in content["with a time"]:
         for _ in range(80):
             clock = f"{rng.randrange(2, 24)}:{rng.randrange(0, 60, 5):02}"
             yield spanish.format(clock), english.format(clock)
-    for spanish, english in WITH_A_NUMBER:
+    for spanish, english in content["with a number"]:
         for number in rng.sample(range(2, 100), 40):
             yield spanish.format(number), english.format(number)
 
