@@ -144,7 +144,7 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
     from fairseq_ext.corpora.catalogue import Corpus, Source
 
     def source(name: str) -> tuple[Source]:
-        return (Source(name, tuple(f"{name}.{side}" for side in SIDES)),)
+        return (Source(name, f"{name}.{{language}}"),)
 
     corpus = Corpus(
         *SIDES,

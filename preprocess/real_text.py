@@ -212,8 +212,7 @@ def prepare(folder: Path, out: Path, merges: int) -> str:
     for split, members in sorted_parts.items():
         more = split not in SPLITS
         sources[split] = tuple(
-            Source(split if more else part.name, (f"{part.name}.en", f"{part.name}.de"))
-            for part in members
+            Source(split if more else part.name, f"{part.name}.{{language}}") for part in members
         )
         for part in members:
             texts[part.name] = [(plain(source), plain(target)) for source, target in part.pairs]

@@ -57,7 +57,7 @@ def write_archives(name: str, pairs: Path, out: Path) -> None:
         for place, language in enumerate((corpus.src, corpus.tgt)):
             lines = (pairs / f"{split}.{language}").read_text(encoding="utf-8").split("\n")[:-1]
             for number, source in enumerate(sources):
-                file = source.files[place]
+                file = source.files(corpus.src, corpus.tgt)[place]
                 data = FORMS[source.form](lines[number :: len(sources)]).encode()
                 data = gzip.compress(data, mtime=0) if file.endswith(".gz") else data
                 members.setdefault(source.archive, {})[file] = data

@@ -42,12 +42,20 @@ class Source:
     """A parallel text: its two files, where they come from, and their format."""
 
     name: str  # unique within the corpus
-    # Source file and target file: members of `archive`, or addresses if there is no archive.
-    files: tuple[str, str]
+    # Name of both files, with {language} or {side} (src or ref) where they differ: a member of
+    # `archive`, or an address if there is no archive.
+    pattern: str
     archive: str | None = None  # the archive's address
     # File format: `lines`, plain text (also `.gz`); `tagged`, IWSLT's training files, in which tags
     # mark lines about the talk; `segments`, IWSLT's and WMT's `<seg>` elements.
     form: str = "lines"
+
+    def files(self, src: str, tgt: str) -> tuple[str, str]:
+        """Return the names of the source file and the target file."""
+        return (
+            self.pattern.format(side="src", language=src),
+            self.pattern.format(side="ref", language=tgt),
+        )
 
 
 @dataclass(frozen=True)
@@ -83,39 +91,23 @@ class Corpus:
     more_tests: tuple[Source, ...] = ()
 
 
-def _source(
-    name: str, pattern: str, pair: str, archive: str | None = None, form: str = "lines"
-) -> Source:
-    """Build a source for the language pair ``pair``, such as ``de-en``.
-
-    ``pattern`` is the name of both files; {language} becomes ``de`` or ``en``, and {side} becomes
-    ``src`` or ``ref``. ``archive`` and ``form`` are fields of :class:`Source`.
-    """
-    src, tgt = pair.split("-")
-    files = (pattern.format(side="src", language=src), pattern.format(side="ref", language=tgt))
-    return Source(name, files, archive, form)
-
-
-def _newstest(year: int, pair: str) -> Source:
+def _newstest(year: int) -> Source:
     """Return the news test set of an earlier WMT, which is a development set of WMT 2014."""
     pattern = f"dev/newstest{year}-{{side}}.{{language}}.sgm"
-    return _source(f"newstest{year}", pattern, pair, f"{STATMT}/wmt14/dev.tgz", "segments")
+    return Source(f"newstest{year}", pattern, f"{STATMT}/wmt14/dev.tgz", "segments")
 
 
-def _newstest2014(code: str, pair: str) -> Source:
-    """Return the complete test set of WMT 2014.
-
-    ``code`` is the language pair in the names of its files, such as ``deen`` for ``en-de``.
-    """
+def _newstest2014(code: str) -> Source:
+    """Return WMT 2014's complete test set; its files call the language pair ``code`` (``deen``)."""
     pattern = f"test-full/newstest2014-{code}-{{side}}.{{language}}.sgm"
-    return _source("newstest2014", pattern, pair, f"{STATMT}/wmt14/test-full.tgz", "segments")
+    return Source("newstest2014", pattern, f"{STATMT}/wmt14/test-full.tgz", "segments")
 
 
-def _wmt(code: str, pair: str, edition: str, archive: str) -> tuple[Source, ...]:
+def _wmt(code: str, edition: str, archive: str) -> tuple[Source, ...]:
     """Return the training texts that WMT's tasks share: Europarl, Common Crawl, News Commentary.
 
-    Their files call the language pair ``code``, such as ``de-en`` for ``en-de``. ``edition`` is the
-    edition of News Commentary, such as ``v9``, and ``archive`` the address of its archive.
+    Their files call the language pair ``code``, such as ``de-en``. ``edition`` is the edition of
+    News Commentary, such as ``v9``, and ``archive`` the address of its archive.
     """
     texts = (
         ("europarl-v7", "training/", f"{STATMT}/wmt13/training-parallel-europarl-v7.tgz"),
@@ -123,7 +115,7 @@ def _wmt(code: str, pair: str, edition: str, archive: str) -> tuple[Source, ...]
         (f"news-commentary-{edition}", "training/", archive),
     )
     return tuple(
-        _source(name, f"{folder}{name}.{code}.{{language}}", pair, address)
+        Source(name, f"{folder}{name}.{code}.{{language}}", address)
         for name, folder, address in texts
     )
 
@@ -145,7 +137,7 @@ def _multi30k(pattern: str) -> Corpus:
     """
 
     def source(name: str) -> Source:
-        return _source(name, pattern.replace("NAME", name), "en-de")
+        return Source(name, pattern.replace("NAME", name))
 
     raw = pattern.endswith(".gz")
     return Corpus(
@@ -178,10 +170,10 @@ CORPORA = {
     "iwslt14_de_en": Corpus(
         "de",
         "en",
-        train=(_source("train", "de-en/train.tags.de-en.{language}", "de-en", TED, "tagged"),),
+        train=(Source("train", "de-en/train.tags.de-en.{language}", TED, "tagged"),),
         valid=23,
         test=tuple(
-            _source(name, f"de-en/IWSLT14.{name}.de-en.{{language}}.xml", "de-en", TED, "segments")
+            Source(name, f"de-en/IWSLT14.{name}.de-en.{{language}}.xml", TED, "segments")
             for name in TED_TESTS
         ),
         lowercase=True,
@@ -194,9 +186,9 @@ CORPORA = {
     "iwslt15_en_vi": Corpus(
         "en",
         "vi",
-        train=(_source("train", f"{STANFORD}/train.{{language}}", "en-vi"),),
-        valid=(_source("tst2012", f"{STANFORD}/tst2012.{{language}}", "en-vi"),),
-        test=(_source("tst2013", f"{STANFORD}/tst2013.{{language}}", "en-vi"),),
+        train=(Source("train", f"{STANFORD}/train.{{language}}"),),
+        valid=(Source("tst2012", f"{STANFORD}/tst2012.{{language}}"),),
+        test=(Source("tst2013", f"{STANFORD}/tst2013.{{language}}"),),
         tokenize=False,  # the files already consist of Moses tokens
         author_steps={"tokenize": True, "escape": True},
         word_dictionary=("--thresholdsrc", "5", "--thresholdtgt", "5"),
@@ -206,9 +198,9 @@ CORPORA = {
     "wmt14_en_de": Corpus(
         "en",
         "de",
-        train=_wmt("de-en", "en-de", *NEWS_2014),
-        valid=(_newstest(2013, "en-de"),),
-        test=(_newstest2014("deen", "en-de"),),
+        train=_wmt("de-en", *NEWS_2014),
+        valid=(_newstest(2013),),
+        test=(_newstest2014("deen"),),
         rules=("length=1:80", "ratio=9", "token=1000"),
         merges=32_000,
         dictionary=("--joined-dictionary", "--nwordssrc", "32768", "--nwordstgt", "32768"),
@@ -219,23 +211,21 @@ CORPORA = {
         "en",
         "fr",
         train=(
-            *_wmt("fr-en", "en-fr", *NEWS_2014)[:2],
-            _source(
+            *_wmt("fr-en", *NEWS_2014)[:2],
+            Source(
                 "undoc",
                 "un/undoc.2000.fr-en.{language}",
-                "en-fr",
                 f"{STATMT}/wmt13/training-parallel-un.tgz",
             ),
-            _wmt("fr-en", "en-fr", *NEWS_2014)[2],
-            _source(
+            _wmt("fr-en", *NEWS_2014)[2],
+            Source(
                 "giga",
                 "giga-fren.release2.fixed.{language}.gz",
-                "en-fr",
                 f"{STATMT}/wmt10/training-giga-fren.tar",
             ),
         ),
-        valid=(_newstest(2012, "en-fr"), _newstest(2013, "en-fr")),
-        test=(_newstest2014("fren", "en-fr"),),
+        valid=(_newstest(2012), _newstest(2013)),
+        test=(_newstest2014("fren"),),
         normalize=True,
         aggressive=True,
         piece_rules=("length=1:250", "ratio=1.5", "token=1000"),
@@ -247,9 +237,9 @@ CORPORA = {
     "wmt17_de_en": Corpus(
         "de",
         "en",
-        train=_wmt("de-en", "de-en", "v12", f"{WMT17}/training-parallel-nc-v12.tgz"),
-        valid=(_newstest(2013, "de-en"),),
-        test=(_newstest2014("deen", "de-en"),),
+        train=_wmt("de-en", "v12", f"{WMT17}/training-parallel-nc-v12.tgz"),
+        valid=(_newstest(2013),),
+        test=(_newstest2014("deen"),),
         # 255 pieces and </s> fill the 256 positions of the authors' code.
         piece_rules=("length=1:255", "token=1000"),
         merges=32_000,

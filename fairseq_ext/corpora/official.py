@@ -115,11 +115,12 @@ class Preparation:
 
     def _raw(self, source: Source) -> tuple[tuple[Path, Path], Report]:
         """Fetch a parallel text if needed; return its two files, with addresses and checksums."""
+        files = source.files(*self._sides)
         if (archive := source.archive) is None:
-            first, second = (fetch(url, self.download, self.mirror) for url in source.files)
+            first, second = (fetch(url, self.download, self.mirror) for url in files)
             origin = {
                 path.name: {"address": url, "sha256": sha256(path)}
-                for path, url in zip((first, second), source.files, strict=True)
+                for path, url in zip((first, second), files, strict=True)
             }
             return (first, second), origin
         name = archive.rpartition("/")[2]
@@ -133,7 +134,7 @@ class Preparation:
 
         outputs = filter(Path.is_file, folder.rglob("*"))
         origin = do_once(self.out, f"unpack.{name}", {"address": archive}, outputs, work)
-        return (folder / source.files[0], folder / source.files[1]), origin
+        return (folder / files[0], folder / files[1]), origin
 
     def _encoder(self, source: Source) -> Encode:
         """Return the encoder that turns the sentences of a parallel text into tokens.
