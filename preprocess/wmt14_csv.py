@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import count, islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tqdm import tqdm
 
@@ -209,12 +209,15 @@ def convert(
 
 def write_manifest(
     args: argparse.Namespace, total: int, splits: dict[str, Split], inputs: set[Path]
-) -> None:
-    """Write options, the ``total`` of training rows, counts and checksums to ``manifest.json``."""
+) -> str:
+    """Write options, the ``total`` of training rows, counts and checksums to ``manifest.json``.
+
+    Return the counts of each split as text, and how many training rows were used.
+    """
     names = [f"{name}.{side}" for name in SPLITS for side in (args.src, args.tgt)]
     outputs = [args.out / folder / name for folder in ("text", "bpe") for name in names]
     outputs.append(args.out / "bpe" / "dict.txt")
-    record = {
+    record: dict[str, Any] = {
         "options": {name: str(value) for name, value in vars(args).items() if name != "out"},
         "inputs": {path.name: sha256(path) for path in sorted(inputs)},
         "training rows": total,
@@ -230,6 +233,9 @@ def write_manifest(
     }
     text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True)
     write_all(args.out, {"manifest.json": [text]})
+    counts = [f"{name}: {json.dumps(split)}" for name, split in record["splits"].items()]
+    rows_used = f"training rows: {total}, of which used (`--fraction`): {args.fraction}"
+    return "\n".join([*counts, rows_used])
 
 
 def dictionary_of(ids: Sequence[int], multiple: int = 8) -> list[str]:
@@ -249,29 +255,6 @@ def dictionary_of(ids: Sequence[int], multiple: int = 8) -> list[str]:
     symbols.append("<mask>")
     symbols += islice(padding, -(len(symbols) + FAIRSEQ_SPECIALS) % multiple)
     return [f"{symbol} 1" for symbol in symbols]
-
-
-def summary(args: argparse.Namespace, total: int, splits: dict[str, Split], bpe: ByteBPE) -> str:
-    """Return a table of the splits' lengths, and the numbers of rows and dictionary entries."""
-    lines = [
-        f"{'split':6} {'pairs':>9} {'dropped':>8} {'side':>5} {'ids':>11} {'mean':>6} {'min':>5} "
-        f"{'max':>6} {'cut':>6}"
-    ]
-    for name, split in splits.items():
-        for code, side in zip((args.src, args.tgt), split.sides(args.max_ids), strict=True):
-            ids, shortest, longest, cut_count = side.values()
-            lines.append(
-                f"{name:6} {split.pairs:9} {split.dropped:8} {code:>5} {ids:11} "
-                f"{ids / split.pairs:6.1f} {shortest:5} {longest:6} {cut_count:6}"
-            )
-    entries = len(dictionary_of(bpe.ids, args.pad_to_multiple)) + 4
-    lines += [
-        "lengths in ids, without <s> and </s> (the paper's Table 1 counts these two as well)",
-        f"dropped: pairs with an empty side; cut: lines of more than {args.max_ids} ids",
-        f"training rows: {total}, of which used (`--fraction`): {args.fraction}",
-        f"dictionary: {len(bpe.ids)} ids; {entries} entries with fairseq's 4 special symbols",
-    ]
-    return "\n".join(lines)
 
 
 # ---- the command ---------------------------------------------------------------------------------
@@ -316,7 +299,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> str:
-    """Convert the CSV files as the options say; return the summary."""
+    """Convert the CSV files as the options say; return the counts as text."""
     if args.src == args.tgt:
         raise ConfigError(f"`--src` and `--tgt` are both `{args.src}`; choose two columns.")
     origins = [args.vocabulary, args.merges]
@@ -328,8 +311,9 @@ def run(args: argparse.Namespace) -> str:
     names = SPLITS if args.csv_valid else ("train", "test")
     locations = {name: locate(args.data, CSV_NAMES[name]) for name in names}
     total, splits = convert(args, locations, bpe, origins)
-    write_manifest(args, total, splits, {path for path, _ in locations.values()} | {*origins})
-    return summary(args, total, splits, bpe)
+    return write_manifest(
+        args, total, splits, {path for path, _ in locations.values()} | {*origins}
+    )
 
 
 def main() -> None:

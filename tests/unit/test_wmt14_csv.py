@@ -187,7 +187,7 @@ def test_endless_lines_are_cut_and_counted(tmp_path: Path, files: Path) -> None:
     longest = json.loads((tmp_path / "out" / "manifest.json").read_text())["splits"]["train"]["de"]
     assert longest["longest"] > 10_000
     assert longest["cut"] == 1
-    assert output.splitlines()[2].split()[-1] == "1"
+    assert '"cut": 1' in output.splitlines()[0]
 
 
 def test_a_bad_row_in_the_unused_half_leaves_a_former_result_alone(tmp_path, files):
