@@ -219,8 +219,8 @@ def test_bytes_of_a_model_make_no_further_lines(tmp_path: Path):
 def test_a_text_too_small_for_the_size(tmp_path: Path):
     pytest.importorskip("sentencepiece")
     text = write_corpus(tmp_path / "text")
-    for size, limit in ((9000, "most"), (4, "least")):
-        fault = rf"cannot learn {size:,} pieces \(`--size`\) from this text: it takes at {limit} \d"
+    for size, limit in ((9000, "size too high"), (4, "size is smaller")):
+        fault = rf"cannot learn {size:,} pieces \(`--size`\) from this text: Vocabulary {limit}"
         with pytest.raises(DataError, match=fault):
             split_text(text, tmp_path / "out", kind="sentencepiece-unigram", size=size)
         assert not (tmp_path / "out").exists()
