@@ -69,14 +69,10 @@ def _decoded(content: bytes, path: Path) -> str:
         charset = "utf-8"
     try:
         return content.decode("utf-8-sig" if charset.lower() in ("utf-8", "utf8") else charset)
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        named = "which its header names" if match else "and no header names another charset"
+    except (LookupError, UnicodeError) as error:
         raise DataError(
-            f"`{path}`, line {line}: not {charset}, {named}; convert it, for example with msgconv."
+            f"`{path}` cannot be read as {charset} ({error}); convert it, for example with msgconv."
         ) from None
-    except (LookupError, UnicodeError):
-        raise DataError(f"`{path}`: Python knows no charset `{charset}`; convert it.") from None
 
 
 def _segments(messages: Iterator[Message], path: Path, tgt: str) -> Iterator[Segment]:
@@ -101,10 +97,9 @@ def _segments(messages: Iterator[Message], path: Path, tgt: str) -> Iterator[Seg
             yield Segment(singular, forms.get(0, ""), path.name, fault)
             continue
         if sorted(forms) != list(range(len(forms))) or (plurals or len(forms)) != len(forms):
-            number = f"the header says nplurals={plurals}" if plurals else "none may be left out"
             raise DataError(
-                f"{place}: plural forms {sorted(forms)}, but {number}; repair it, `msgfmt --check` "
-                "shows where."
+                f"{place}: plural forms {sorted(forms)} have gaps, or are not as many as the "
+                "header's nplurals; repair it, `msgfmt --check` shows where."
             )
         if len(forms) == 2:  # with more forms, no form is only for the singular
             yield Segment(singular, forms[0], path.name, fault)
