@@ -17,7 +17,6 @@ from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import head, require_file
 
 MAX_TOKENS = 10_000  # a longer line would be dropped in training, or exhaust the memory
-EXAMPLES = 5  # line numbers named in one message
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CONTROL = re.compile(r"(?<!\S)(?:</?s>|<pad>)(?!\S)")
 
@@ -53,31 +52,25 @@ def check_text(
     Lines end in ``\n`` or ``\r\n``; the last end may be missing. ``empty_lines`` allows lines
     without words, which fairseq keeps as empty sentences. ``controls`` allows words that fairseq
     reads as the beginning, the end or the padding of a sentence. Lines of more than ``max_tokens``
-    words are refused; None allows any length. Raise DataError if the file or a line is faulty.
+    words are refused; None allows any length. Raise DataError for the first fault.
     """
     path = require_file(path, "text file")
     _require_plain_text(path)
-    faults: dict[str, list[int]] = {RETURN: [], LONG: [], SYMBOL: [], EMPTY: []}
     number = 0
     for number, line in reading.lines(path):
+        reason = ""
         if "\r" in line:
-            faults[RETURN].append(number)
+            reason = RETURN.format(cure=reading.through(path, NO_CR))
         elif not line or line.isspace():
-            if not empty_lines:
-                faults[EMPTY].append(number)
+            reason = "" if empty_lines else EMPTY
         elif max_tokens and len(line) >= 2 * max_tokens and len(line.split()) > max_tokens:
-            faults[LONG].append(number)
+            reason = LONG.format(max_tokens=max_tokens)
         elif not controls and CONTROL.search(line):
-            faults[SYMBOL].append(number)
+            reason = SYMBOL
+        if reason:
+            raise DataError(f"{path}, line {number}: {reason}")
     if not number:
         raise DataError(f"{path} is empty; it needs at least one line.")
-    for fault, numbers in faults.items():
-        if numbers:
-            named = ", ".join(map(str, numbers[:EXAMPLES]))
-            if len(numbers) > EXAMPLES:
-                named += f" and {len(numbers) - EXAMPLES:,} more"
-            reason = fault.format(cure=reading.through(path, NO_CR), max_tokens=max_tokens)
-            raise DataError(f"{path}, line{'s' if len(numbers) > 1 else ''} {named}: {reason}")
     return number
 
 

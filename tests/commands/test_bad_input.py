@@ -75,10 +75,8 @@ class TestCheckText:
             (b"a\nb\rc\nd\n", "a.txt, line 2: carriage return inside the line"),
             (b"a\r\r\nb\n", "a.txt, line 1: carriage return inside the line"),
             (b"a\rb\rc\r", "line 1: carriage return at each line's end, without a line feed"),
-            (b"a\rb\nc\rd\n", "lines 1, 2: carriage return"),
             (b"a\rb\nc\n", r"Delete it: tr -d '\r' < "),
             (b"a\n\nb\n", "a.txt, line 2: empty"),
-            (b"\n" * 9, "lines 1, 2, 3, 4, 5 and 4 more: empty"),
             ("a\n \t\u00a0\u2028\nb\n".encode(), "a.txt, line 2: empty"),
             (b"a\r\n\r\n", "a.txt, line 2: empty"),
             (b"a\n" + b"b " * 100_000 + b"\n", "a.txt, line 2: more than 10,000 tokens"),
@@ -96,9 +94,9 @@ class TestCheckText:
         with pytest.raises(DataError, match=r"line 151: .* 0xe4 at offset 0 of the line;"):
             checks.check_text(file(b"\n".join(lines)))
         lines[150], lines[160] = b"a\rb", b"a\rb"
-        with pytest.raises(DataError, match="lines 151, 161: carriage return"):
+        with pytest.raises(DataError, match="line 151: carriage return"):
             checks.check_text(file(b"\n".join(lines)))
-        lines[150], lines[160] = b"", b"x" * 40
+        lines[150], lines[160] = b"a", b"x" * 40
         with pytest.raises(DataError, match="line 161: longer than 20 bytes"):
             checks.check_text(file(b"\n".join(lines)))
 
