@@ -496,7 +496,7 @@ def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
             listed = ", ".join(names)
             raise DataError(
                 f"`{options.pairs}` must have one column `{name}`; it has {listed}."
-                f"{'' if options.csv else reading.suggest_format(names)}"
+                f"{'' if options.csv or len(names) > 1 else reading.UNCUT}"
             )
     return names.index(options.columns[0]) + 1, names.index(options.columns[1]) + 1
 

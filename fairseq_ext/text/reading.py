@@ -25,6 +25,7 @@ QUOTED = re.compile('"(?:[^"]|"")*"')
 QUOTED_CELL = re.compile(
     rf"(?m)(?:(?<=[,;\t|])|(?<=[,;\t|] )|^){QUOTED.pattern}(?= *(?:[,;\t|]|$))"
 )
+UNCUT = " If it is CSV, give --csv; `fairseq-ext corpus translations` reads TMX, XLIFF and gettext."
 LOOKED_AT = 20  # lines of a table searched for its delimiter, a header, numbers and quotes
 KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")  # letters of nearly every Japanese sentence
 ZIP, ZSTD = b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
@@ -41,10 +42,7 @@ ENDINGS = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\0", ".zip": ZIP
 
 def compression(path: Path) -> bytes | None:
     """Return a compressed file's magic bytes, a key of :data:`READERS`; None for other files."""
-    start = head(path, 10)
-    if start.startswith(b"BZh") and start[4:] != b"1AY&SY":
-        return None  # a plain text whose first word begins with BZh
-    return next(filter(start.startswith, READERS), None)
+    return next(filter(head(path, 10).startswith, READERS), None)
 
 
 def refuse_document(path: Path) -> None:
@@ -120,8 +118,6 @@ def _member(archive: zipfile.ZipFile, path: Path, member: str | None) -> str:
         if member in names:
             return member
         raise DataError(f"`{path}` has no member `{member}`; it has {listing}.")
-    if {"[Content_Types].xml", "mimetype", "Index/Document.iwa"}.intersection(names):
-        raise DataError(f"`{path}` is a document or spreadsheet; save it as text or CSV.")
     texts = [name for name in names if not Path(name).name.startswith(("_", ".", "README"))]
     if len(texts) != 1:
         raise DataError(f"choose one member of `{path}` with --member: {listing}.")
@@ -221,16 +217,6 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
         ) from error
 
 
-def suggest_format(fields: Sequence[str]) -> str:
-    """Return advice for a row of one cell that looks like XML, gettext, JSON or CSV; else ""."""
-    line = fields[0].lstrip() if len(fields) == 1 else ""
-    if line.startswith(("<", "msgid", "#")):
-        return " `fairseq-ext corpus translations` reads TMX, XLIFF and gettext."
-    if line.startswith(("{", "[")):
-        return " If it is JSON, write its sentences as tab-separated lines, for example with jq."
-    return " If it is CSV, give --csv." if re.search("[,;|]", line) else ""
-
-
 def cells(
     numbered: Iterable[tuple[int, str]], path: Path, columns: tuple[int, int]
 ) -> Iterator[tuple[str, str]]:
@@ -253,7 +239,7 @@ def require_columns(
     if len(fields) < max(columns):
         raise DataError(
             f"`{path}`, line {number}: {len(fields)} column(s), but --columns "
-            f"{columns[0]},{columns[1]} needs {max(columns)}.{suggest_format(fields)}"
+            f"{columns[0]},{columns[1]} needs {max(columns)}.{'' if len(fields) > 1 else UNCUT}"
         )
 
 
