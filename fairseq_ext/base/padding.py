@@ -37,14 +37,14 @@ def gather_columns(values: Tensor, columns: Tensor) -> Tensor:
 
 
 def select_sentences(order: Tensor, rows_per_sentence: int) -> Tensor:
-    """Return the indices ``[B']`` of the sentences that keep rows when beam search reorders rows.
+    """Return the indices ``[B']`` of the sentences that remain when beam search reorders its rows.
 
     Some tensors, such as keys, are equal for all hypotheses of a sentence. To save memory, they
-    have one item per sentence instead of one per row. Reorder them by passing the indices to
-    :func:`keep_sentences`.
+    have one item per sentence instead of one per row. :func:`keep_sentences` reorders them by these
+    indices.
 
-    If sentences keep different numbers of rows, return the sentence of each row instead, ``[R']``.
-    Then :func:`keep_sentences` returns one item per row.
+    If some sentences have more rows left than others, return the sentence of each row instead,
+    ``[R']``. Then :func:`keep_sentences` makes one item per row.
 
     Args:
         order: ``[R']``, the indices of the rows that beam search keeps.

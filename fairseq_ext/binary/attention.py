@@ -13,9 +13,9 @@ terms of a sum, and here no result may depend on masked positions.
 own bound, so positions do not influence each other.
 
 *Score-V*: ``Σ_j p_ij v_j`` is a sum over positions ``j``, with attention weights ``p_ij`` and
-values ``v_j``. One bound for a channel of all values would depend on masked positions. So each
-``v_j`` has its own bound ``B_j``, which moves to the weight: ``Σ_j (p_ij B_j) (v_jb / B_j)``. Then
-``v_jb / B_j`` is ±1/2, and all ``p_ij B_j`` of a query share one bound.
+values ``v_j``. A bound that all positions share would depend on masked positions. So each ``v_j``
+has its own bound ``B_j``. The sum is computed as ``Σ_j (p_ij B_j) (v_jb / B_j)``. In it,
+``v_jb / B_j`` is ±1/2, and ``p_ij B_j`` is binarized with one bound for all ``j`` of a query.
 
 There are two ways to binarize attention weights:
 
@@ -46,8 +46,8 @@ class BinaryAttention(MultiheadAttention):
 
     Args:
         embed_dim, num_heads, **options: arguments of fairseq's attention.
-        norm_heads: whether each head of q, k and v gets a layer norm. q, k and v each have one norm
-            for all heads.
+        norm_heads: whether each head of q, k and v is normalized by a layer norm. All heads of q
+            share the parameters of one norm; so do those of k, and those of v.
         norm_output: whether the output projection ``A W`` gets a layer norm (3.5).
         shortcut: whether ``A``, the input of the output projection, is added (3.5).
         qk: whether to binarize queries and keys in stage 2 of training (:meth:`set_stage`).

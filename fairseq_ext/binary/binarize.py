@@ -20,7 +20,7 @@ TERNARY = "ternary"
 
 
 class _Quantized(torch.autograd.Function):
-    """The autograd function that maps ``x`` to signs, or to signs times ``level``, the magnitude.
+    """Autograd function that maps ``x`` to its signs times ``level``, or to signs if that is None.
 
     The :class:`Levels` decide which signs are 0, and which gradients pass.
     """
@@ -103,9 +103,9 @@ class Binarizer:
     def signs(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
         """Split ``x_b`` into signs, shaped like ``x``, and levels, of size 1 along ``dim``.
 
-        Signs are ±1 or, if ternary, 0. All numbers along ``dim`` share a level. The product of
-        signs and levels has the gradient of ``x_b``, with one exception: if all numbers along
-        ``dim`` are 0 (or subnormal in fp32), its gradient is about 0, and that of ``x_b`` is 1.
+        Signs are ±1 or, if ternary, 0. All numbers along ``dim`` share a level. A product of signs
+        and levels gives ``x`` the gradient that ``x_b`` would give it. There is one exception: if
+        all numbers along ``dim`` are 0 (or subnormal in fp32), ``x`` gets a gradient of about 0.
         """
         levels = self.levels(x, dim)
         # The product multiplies the gradient by the level, which is what `xnor` needs.
@@ -145,7 +145,8 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 def _inverse(level: Tensor) -> Tensor:
     """Return ``1 / level`` at least in fp32, or 1 where the level is 0 or subnormal.
 
-    The result cancels a factor ``level`` of a gradient. At level 0, the gradient stays about 0.
+    A product of signs and levels multiplies the gradient of the signs by the level. The result
+    undoes this.
     """
     level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)

@@ -91,7 +91,7 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
 
         Both are sums over target tokens or, if ``reduce`` is false, ``[tokens, 1]``. In training
         with :mod:`fairseq_ext.training.chunked_output`, ``net_output`` has features instead of
-        logits, both are computed in chunks of tokens, and ``reduce`` is ignored.
+        logits. Then the two sums are computed in chunks of tokens, and ``reduce`` is ignored.
         """
         if not self.training:
             return super().compute_loss(model, net_output, sample, reduce)

@@ -88,10 +88,11 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str
     """Return the weights that are binary or ternary in a model's current stage, packed as bits.
 
     Returns:
-        A description that unpacking needs, and the packed weights. The description has
-        ``binarizer``, ``granularity`` and ``inputs``, the number of columns of each weight by name.
-        The packed weights are ``{name: {ending: tensor}}``: two tensors for each weight, its packed
-        signs and its levels. ``name + ending`` is a tensor's name in a file.
+        A description that unpacking needs, and the packed weights. The description has the keys
+        ``binarizer`` and ``granularity``, options of the layers, and ``inputs``, the number of
+        columns of each weight: ``{name: columns}``. The packed weights are ``{name: {ending:
+        tensor}}``: two tensors for each weight, its packed signs and its levels. ``name + ending``
+        is a tensor's name in a file.
 
     Raises:
         CheckpointError: no weights are binary or ternary. The caller must put the checkpoint's name

@@ -20,9 +20,9 @@ class _Product(torch.autograd.Function):
     """The autograd function ``A W_b + b`` (float inputs) or ``A_b W_b / s + b`` (binary inputs).
 
     With binary inputs, the sum over signs is an exact integer (rounded once in half precision).
-    Ternary weights may have the sign 0, and inputs that ``mask`` drops have the sign 0. The
-    backward pass computes ``W_b`` and ``A_b`` again. ``levels`` are those of the weights,
-    ``inputs`` those of the inputs (None if they are float); ``scale`` is s.
+    ``levels`` are those of the weights, ``inputs`` those of the inputs (None if they are float).
+    ``mask``, shaped like ``x``, is the dropout mask of binary inputs: its zeros make signs 0.
+    ``scale`` is s. To save memory, the backward pass computes ``W_b`` and ``A_b`` again.
     """
 
     @staticmethod

@@ -68,10 +68,10 @@ def stage_at(update: int, stages: list[int]) -> int:
 class Stage(nn.Module):
     """A module that keeps all layers of a model in the same stage of training.
 
-    fairseq calls ``set_num_updates`` before each batch, and before it loads the state of a
-    checkpoint. The stage in this state then replaces the stage computed from the updates, and
-    training never goes back to an earlier stage. So a loaded model computes what the saved model
-    computed, even at the boundary of two stages, with ``--reset-optimizer``, and in fine-tuning.
+    :meth:`set_num_updates` computes the stage from the number of updates, but never goes back to an
+    earlier stage. A checkpoint stores the stage; loading the checkpoint restores this stage. So a
+    loaded model computes what the saved model computed, also if the number of updates is reset, as
+    with ``--reset-optimizer`` and in fine-tuning.
 
     ``layers`` are the binary layers, ``stages`` the result of :func:`parse_stage_updates`. If
     ``stages`` is empty, everything is binary from the start.
