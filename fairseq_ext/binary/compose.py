@@ -38,9 +38,9 @@ def layer_options(cfg: Any, selection: switches.Switches, product: str) -> dict[
     a matrix product of the model, such as ``qkv``.
 
     Raises:
-        ConfigError: a bound is neither a number above 0 nor a word such as ``channel``. Weights are
-            ternary, and their bound is a number. Weights are ternary, inputs are float, and
-            ``--binary-gradient`` is set, which would have no effect.
+        ConfigError: a bound is neither a number above 0 nor a word such as ``channel``; ternary
+            weights have a number as bound; or ``--binary-gradient`` is set with ternary weights and
+            float inputs, where it has no effect.
     """
     of_weights, of_inputs = cfg.binary_weight_bound, cfg.binary_activation_bound
     kind, mask = selection.binarizer, str(cfg.binary_gradient)

@@ -9,12 +9,12 @@ into it.
 
 Multilingual models have one of three tasks of fairseq. :func:`prepare` replaces these tasks by
 ``translation_ext``, so that all other code needs to know only this task. Options of
-``translation_ext`` tell the model the languages. For each task that is replaced, here are these
-options, from English to German or Romanian:
+``translation_ext`` tell the model the languages. The table shows these options for each task that
+is replaced, with translation from English to German or Romanian as the example:
 
 ==================================  ================================================================
-``translation_multi_simple_epoch``  ``--source-prefix __en__``, ``--target-prefix __de__``; both are
-                                    ``__de__`` if the model has ``--encoder-langtok tgt``
+``translation_multi_simple_epoch``  ``--source-prefix __en__``, ``--target-prefix __de__``; both
+                                    with ``__de__`` if the model has ``--encoder-langtok tgt``
 ``translation_from_pretrained_bart``  ``--source-suffix [en_XX]``, ``--target-suffix [ro_RO]``
 ``multilingual_translation``        none: only the weights for this pair of languages are kept
 ==================================  ================================================================
@@ -344,10 +344,10 @@ def plan_pair(
         languages: source and target; None for the language in ``settings``.
 
     Returns:
-        Source language; target language; symbols to add to the dictionaries; and the changes that
-        :func:`adapted` makes to the checkpoint. These are new options, as ``task`` and ``model``,
-        and as ``weights`` the prefix of the names of the weights to keep. A model that is not
-        multilingual has no changes.
+        Source language; target language; symbols to add to the dictionaries; and a dict of the
+        changes that :func:`adapted` makes to the checkpoint. Its keys are ``task`` and ``model``
+        (dicts of new options), and ``weights`` (weights whose names do not begin with this prefix
+        are dropped). The dict is empty if the model is not multilingual.
     """
     name = str(settings.get("task") or settings.get("_name") or "translation")
     if not name.startswith("translation") and name != PAIRS:
@@ -416,8 +416,9 @@ def _tokens(
 
     The symbols to add to the dictionaries are the language tokens for all ``codes``, and perhaps a
     mask and tags for the origin of training data. The options are ``source_prefix`` and
-    ``target_prefix`` of ``translation_ext``. Each is the language token of a code in ``pair``, or
-    "" if the model was trained without a token there. ``settings`` are as in :func:`plan_pair`.
+    ``target_prefix`` of ``translation_ext``: language tokens, or "" on a side where the model was
+    trained without a token. ``pair`` has the codes of both languages, as ``src`` and ``tgt``.
+    ``settings`` are as in :func:`plan_pair`.
     """
     if settings.get("lang_tok_replacing_bos_eos"):
         raise CheckpointError(

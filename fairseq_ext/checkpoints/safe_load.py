@@ -269,7 +269,11 @@ _REBUILD = [
 
 
 class Globals(dict[str, Any]):
-    """The objects that a pickle may use, by name; torch calls only those in :meth:`values`."""
+    """A dict of the objects that a pickle may use: ``{name: object}``.
+
+    torch lets a pickle call an object only if it is in :meth:`values`, and this method returns only
+    some of the objects.
+    """
 
     def values(self) -> Any:
         return [*(self[name] for name in GUARDS), *_REBUILD, torch.device]
