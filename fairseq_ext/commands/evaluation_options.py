@@ -55,7 +55,10 @@ class ReferenceOptions:
 
 @dataclass(frozen=True)
 class TokenizerOptions:
-    """The option for BLEU's tokenizer, and options whose target language decides its default."""
+    """The option ``--tokenize`` for BLEU's tokenizer, and options that tell the target language.
+
+    Without ``--tokenize``, the tokenizer depends on the target language.
+    """
 
     tokenize: str | None = option(
         None,
@@ -103,7 +106,10 @@ class ProcessOptions:
         return {name: value for name, value in settings.items() if value is not None}
 
     def require_unset(self, partner: str) -> None:
-        """Raise ConfigError if an option is set although its ``partner`` option is missing."""
+        """Raise ConfigError if one of these options is set; call this if ``partner`` is missing.
+
+        The message says that the option needs ``partner``, such as ``--metric comet:MODEL``.
+        """
         for name in specified(self, ("metric_python", "metric_batch_size")):
             raise ConfigError(f"`{flag(name)}` goes with `{partner}`, which is missing.")
 
@@ -140,9 +146,10 @@ class MetricOptions:
     def source_path(self, reference: ReferenceOptions, latency: bool = False) -> Path | None:
         """Return the file with the source sentences: ``--source``, or the source of the test set.
 
-        Return None if there is no such file, or if nothing needs it: no neural metric, and no
-        measurement of ``latency``. Raise ConfigError for an unknown metric, or for options of
-        neural metrics without such a metric.
+        Only neural metrics and a measurement of ``latency`` need this file; without them, return
+        None. Also return None if ``--source`` is missing and the reference is a file of the user.
+        Raise ConfigError for an unknown metric, or for options of neural metrics without such a
+        metric.
         """
         from fairseq_ext.evaluation.score import TEXT_METRICS
 

@@ -112,7 +112,10 @@ def check_paths(args: Any) -> None:
 
 
 def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
-    """Yield the paths in the argument ``name``, and the files in folders that commands read."""
+    """Yield the paths in the argument ``name`` and, if they are folders, the files to read there.
+
+    These files are those that match the patterns :data:`READ`; in a bundle, all files.
+    """
     value = getattr(args, name)
     for path in value if isinstance(value, list) else [value]:
         if name in NAMED and isinstance(path, str):

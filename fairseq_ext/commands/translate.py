@@ -496,8 +496,9 @@ def _files(request: Request) -> list[Path]:
 def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     """Describe what the translations depend on, for a manifest: files by checksum, and options.
 
-    Options that may differ between workers are left out: devices, memory, paths and --skip-long. A
-    worker without --skip-long stops at a line that is too long, so finished parts are the same.
+    Options that may differ between workers are left out: devices, memory, paths and --skip-long.
+    --skip-long does not change finished parts: only a worker with this option can finish a part
+    that has a line which is too long.
     """
     values = dataclasses.asdict(request.search) | dataclasses.asdict(request.text)
     values |= {name: getattr(request, name) or None for name in OF_JOB}
