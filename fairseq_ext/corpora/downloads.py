@@ -36,8 +36,8 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
 
     ``sha256.json`` in the folder keeps the checksum of the first download; a file with another
     checksum is refused. ``mirror``, an address or a folder, is used instead of the official address
-    ``url``. A file in a mirror folder is returned without a copy; its path there is the last
-    part of ``url``, or the last two.
+    ``url``. In a mirror folder, the file may be directly in the folder, or in a subfolder with the
+    name of the file's folder in ``url``. Such a file is not copied.
 
     Raises:
         Unavailable: the file cannot be downloaded, or the mirror does not have it.

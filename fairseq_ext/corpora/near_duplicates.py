@@ -16,9 +16,9 @@ if their sources or their targets are near-duplicates, or if a chain of such pai
 
 **Method.** A skeleton is a sentence with none, one or two of its words left out. Near-duplicates
 share a skeleton. Each skeleton has a 64-bit hash, its fingerprint. Sorting the fingerprints brings
-equal ones together, so sentences need not be compared in pairs. Sentences with the same fingerprint
-link their pairs. The row of a pair is its number in the corpus. :func:`join_groups` turns links
-into groups, and numbers each group by its smallest row.
+equal ones together, so sentences need not be compared in pairs. Two pairs are linked if a sentence
+of each has the same fingerprint. :func:`join_groups` joins linked pairs into groups. A pair is
+identified by its *row*, its number in the corpus, and a group by the smallest row of its pairs.
 
 **Memory.** The fingerprints are divided into ranges of at most about :data:`RANGE_SKELETONS`, and
 :func:`links` searches one range at a time.
@@ -113,8 +113,9 @@ def skeletons(
     For a fingerprint, the hash of each word of the skeleton is multiplied by a power of
     :data:`BASE`, whose exponent is the word's place. :func:`mixed` then spreads the sum. Prefix
     sums over the sentence give the sums of the words before, between and after the two left-out
-    words. A left-out word moves later words one place forward, so the second sum is divided by the
-    base, and the third by its square.
+    words. Their exponents are places in the sentence. In the skeleton, the words between are one
+    place further left, and the words after are two. So the sum of the words between is divided by
+    the base, and the sum of the words after by the square of the base.
     """
     lengths = hashes.lengths
     for length in np.unique(lengths).tolist():

@@ -274,13 +274,15 @@ class SplitJob:
         - ``splits``: the number of pairs, by split;
         - ``words``: the numbers of source and target words, by split;
         - ``texts``: for each text, the numbers of pairs ``read`` and of lines in ``train``;
-        - ``key``: ``source``, ``target`` or ``groups``, which decides the split; None with
-          ``--as``;
-        - ``leaks``: a dict of counts, empty with ``--as``. If the key is a side, ``train`` counts
-          the training pairs whose other side is in valid or test, before ``--strict`` drops them;
-          ``valid and test`` counts the sentences of the other side that are in both sets. If the
-          key is ``groups``, ``groups`` is their number, and ``largest`` the pairs in the largest
-          group.
+        - ``key``: ``source``, ``target`` or ``groups``, which decides the split of a pair; None
+          with the option ``--as``, which puts all pairs into one split;
+        - ``leaks``: a dict of counts, empty with ``--as``.
+
+        If ``key`` is a side, the keys of ``leaks`` are ``train`` and ``valid and test``. ``train``
+        is the number of training pairs whose other side is in valid or test, before ``--strict``
+        drops them. ``valid and test`` is the number of sentences of the other side that are in both
+        valid and test. If ``key`` is ``groups``, the keys of ``leaks`` are ``groups``, the number
+        of groups, and ``largest``, the number of pairs in the largest group.
         """
         leaks = {} if self.options.as_split else self.load("held.json")
         key = leaks.pop("key", None)

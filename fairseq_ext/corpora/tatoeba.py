@@ -60,9 +60,9 @@ def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
     """Split the corpus as for the models that come with the package.
 
     Complete groups of near-duplicates (:mod:`~fairseq_ext.corpora.near_duplicates`) are held out,
-    so no training sentence is a near-duplicate of a held-out sentence. ``sizes`` has the numbers of
-    pairs for ``valid`` and ``test``. A size is refused if fewer pairs are held out for its split.
-    The other held-out pairs are in no split.
+    so no training sentence is a near-duplicate of a held-out sentence. ``valid`` and ``test`` are
+    drawn from the held-out pairs; ``sizes`` has their numbers of pairs. Held-out pairs that are not
+    drawn are in no split. Raise DataError if a size exceeds the number of pairs held out for it.
     """
     pairs = read_pairs()
     held_out = json.loads(HELD_OUT.read_text(encoding="utf-8"))

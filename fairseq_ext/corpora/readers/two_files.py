@@ -25,9 +25,13 @@ VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
 def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield the segments of two SGM files of WMT, source and target, in pairs.
 
-    Files of different test sets are refused. If the target file has several references for a
-    segment, the first is paired with the source. Each further reference becomes a segment without
-    texts and with a ``fault``. This needs source segments that all differ in document or number.
+    If the target file has several references for a segment, the first is paired with the source.
+    Each further reference becomes a segment without texts and with a ``fault``. If two source
+    segments have the same document and number, references are not told apart: segments are paired
+    in the order of the files.
+
+    Raise DataError if paired segments differ in document or number, as in files of different test
+    sets.
     """
     source, target = (list(_sgm_segments(path)) for path in paths)
     if len({item[:2] for item in source}) == len(source):  # unlike in documents without names
