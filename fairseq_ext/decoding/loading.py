@@ -52,7 +52,7 @@ def open_model(
         paths: bundles or checkpoints, as :func:`models_of` finds them; several are an ensemble.
         data: folder with the dictionaries; None for the model's own, or those of its training.
         languages: source and target; None for the model's own.
-        make_search: takes the model's search options, and returns those for all translations.
+        make_search: function from the model's default search options to the options to use.
         threads: number of threads; None for the number set in the environment.
 
     Raises:
@@ -117,8 +117,9 @@ def refuse_unused_data(
 ) -> None:
     """Raise ConfigError if ``data``, a folder with dictionaries, is set but would not be read.
 
-    It is not read if the engine runs all models: these are bundles, which have dictionaries.
-    ``engine`` and ``fp16`` are options of the search. The message calls the option ``name``.
+    The engine runs only bundles, and bundles have their own dictionaries. So ``data`` is not read
+    if the engine runs all models. ``engine`` and ``fp16`` are options of the search, which decide
+    whether it does. The message calls the option ``name``.
     """
     if data is not None and _run_by_engine(models, engine, fp16):
         raise ConfigError(

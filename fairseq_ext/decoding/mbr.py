@@ -230,7 +230,10 @@ def read_candidates(
 
 
 def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]) -> None:
-    """Raise DataError if two files have samples for different sources, or the same samples."""
+    """Raise DataError if two files have different sources, or the same samples.
+
+    fairseq-generate writes the same samples twice if it runs twice with the same ``--seed``.
+    """
     samples: dict[tuple, str | Path] = {}
     for path, sentences in zip(paths, files, strict=True):
         if [entry.source for entry in sentences] != [entry.source for entry in files[0]]:

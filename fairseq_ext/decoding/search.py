@@ -132,8 +132,8 @@ Translates: TypeAlias = "Translator | EngineTranslator"
 def require_compatible(constraints: str | None, **options: object) -> None:
     """Raise ConfigError if ``constraints`` and one of ``options`` are both set.
 
-    ``options`` are values by name, such as ``keep=…``, of options that change a line before it is
-    translated. They would change the constraints in the line, too.
+    ``options`` are passed with their names, such as ``keep=…``. They change a line before it is
+    translated, and would also change the constraints in this line.
     """
     names = [flag(name) for name, value in options.items() if value]
     if constraints is not None and names:

@@ -85,8 +85,9 @@ def translations(
     Args:
         search: how to search; None for the translator's own search.
         name: name of the input, for messages.
-        first: line number of the first line in this input; messages count from it.
-        before: number of lines in earlier inputs; :attr:`Translation.line` counts these lines, too.
+        first: line number of the first line in its input. Messages give these line numbers.
+        before: number of lines in earlier inputs. It is added to the line numbers of this input in
+            :attr:`Translation.line`.
         buffer: lines to read before translating them in batches of about equal length.
         skip_long: whether lines that are too long get empty translations and a warning.
         splitter: splits lines into sentences to translate one by one.
@@ -165,9 +166,13 @@ class SpannedSentences:
     def restore(self, ranked: Sequence[Ranked], most: int) -> tuple[list[str], list[int]]:
         """Put the kept spans back into ``ranked``, the translations of :attr:`texts`.
 
-        Masks stand for the spans. At most ``most`` translations of each sentence are stored, for
-        :meth:`complete`. If no translation has all masks of its sentence, the caller must translate
-        the texts between the spans: return these texts, and the index of each text's sentence.
+        Translations in which no mask is missing are stored for :meth:`complete`, at most ``most``
+        for each sentence.
+
+        Returns:
+            Two lists of equal length for the sentences without such a translation: the texts
+            between their spans, which the caller must translate, and the index of each text's
+            sentence.
         """
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
             restored = zip(map(line.restored, row.texts), row.candidates, strict=True)
@@ -206,8 +211,9 @@ def join_parts(
     """Join the translations of a line's parts into translations of the line, best first.
 
     The line's best translation joins the best translations of its parts, and so on. ``splitter``
-    has split the line into ``parts``; ``translated`` yields their translations next. Indentation,
-    bullets and numbers of list items stay. A part without a translation becomes "".
+    has split the line into ``parts``. ``translated`` yields the translations of the parts of all
+    lines; this function takes those of ``parts`` from it. Indentation, bullets and numbers of list
+    items stay. A part without a translation becomes "".
     """
     rows = [*islice(translated, len(parts))]
     if len(parts) == 1:

@@ -264,7 +264,7 @@ class NativeGenerator:
         ]
 
     def _open(self) -> Team | Executor:
-        """Start the engine in C, or in torch on the model's device."""
+        """Start the engine that ``numbers`` names: in torch on the model's device, or in C."""
         if self._numbers == TORCH:
             first = next(self._model.parameters())
             return Executor(self._program, first.device, first.dtype)

@@ -217,8 +217,8 @@ class TranslationExtTask(TranslationTask):
     ) -> Any:
         """Translate a batch; return the hypotheses of each sentence, best first.
 
-        They begin with the ``--target-prefix``, if any. With ``--gnmt-lenpen``, GNMT's scores
-        replace fairseq's and rank them.
+        If ``--target-prefix`` is set, the tokens of each hypothesis begin with its symbol. With
+        ``--gnmt-lenpen``, GNMT's scores replace fairseq's scores and rank the hypotheses.
         """
         if isinstance(generator, SequenceScorer):
             return super().inference_step(generator, models, sample, prefix_tokens, constraints)

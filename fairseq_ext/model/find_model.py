@@ -88,8 +88,9 @@ def existing_bundle(path: Path, participle: str) -> Path:
 def hub_name(path: str | Path) -> tuple[str, str | None] | None:
     """Split a name on the Hub into repository and revision, or return None for any other path.
 
-    The revision is None in a name without ``@``. Paths whose first folder exists, or that end like
-    a file's name, are not taken for names on the Hub. So most mistyped paths are not sent there.
+    The revision is None in a name without ``@``. ``a/b`` is not taken for a name on the Hub if the
+    folder ``a`` exists, or if ``b`` ends like the name of a file. These are usually mistyped paths,
+    which should not be sent to the Hub.
     """
     match = _NAME.fullmatch(str(path))
     if match is None or match[1].endswith(_OF_FILES):

@@ -62,7 +62,8 @@ def write(
         output: a new or empty folder, or a new archive with the ending ``.zip`` or ``.tar.zst``.
         numbers: format of the weights, one of :data:`bundle.KINDS`.
         search: search options that become the bundle's defaults, such as ``{"beam": 4}``.
-        shortlist: file that `fairseq-ext shortlist` wrote. If None, a bundle keeps its shortlist.
+        shortlist: file that `fairseq-ext shortlist` wrote. If it is None and ``checkpoint`` is a
+            bundle, the shortlist of this bundle is copied.
         card: the part of the model card that only the model's maker can write.
         change: function from the model, its configuration and its task to the model and the task
             that are written instead.
