@@ -96,8 +96,8 @@ def compiler_of(
 ) -> Callable:
     """Return the compiler in ``table`` for the class of a module, or for its nearest base class.
 
-    Raise ConfigError if there is none, or if code outside this package overrides one of ``methods``
-    of this class.
+    Raise ConfigError if ``table`` has no such class. Also raise it if a subclass that is not of
+    this package overrides one of ``methods``: the compiler would not know the changed method.
     """
     for kind in type(module).__mro__:
         if kind in table:

@@ -72,7 +72,8 @@ def ensemble(models: Sequence[EngineModel]) -> EngineModel:
     """Join models into an ensemble, which averages the models' probabilities of each token.
 
     Fields other than the program and the weights come from the first model. Raise ConfigError if
-    dictionaries, languages, ``begins``, ``cut`` or ``affixes`` differ.
+    the models differ in dictionaries, in languages, or in the tokens that they add to sentences or
+    cut from them (``begins``, ``affixes``, ``cut``).
     """
     first, *rest = models
     shared = attrgetter("src", "tgt", "begins", "cut", "affixes", "source", "target")

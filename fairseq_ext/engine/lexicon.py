@@ -87,7 +87,11 @@ def _first(source: Side, target: Side) -> Table:
 
 
 def _merged(tables: list[Table], vocabulary: int) -> Table:
-    """Add up counts; of more than MOST pairs of words, keep only the MOST / 2 most probable."""
+    """Add up the counts of several tables.
+
+    If the sum has more than MOST pairs of words, keep the MOST / 2 pairs with the largest t(f | e),
+    estimated from the sum.
+    """
     keys, places = np.unique(np.concatenate([table.keys for table in tables]), return_inverse=True)
     counts = np.bincount(places, np.concatenate([table.values for table in tables]), len(keys))
     if len(keys) > MOST:

@@ -17,12 +17,12 @@ Rows = Sequence[Sequence[int]]
 class Rules:
     """The options of a search, named as in fairseq-generate and with its defaults.
 
-    fairseq lacks only ``length_offset``, ``epsilon``, ``unordered`` and ``listed``. The random
-    numbers of ``sampling`` depend only on the seed, the sentence's number, the step, and the index
-    of the hypothesis within its sentence.
+    Only ``length_offset``, ``epsilon``, ``unordered`` and ``listed`` are no options of
+    fairseq-generate. The random numbers of ``sampling`` depend only on the seed, the sentence's
+    number, the step, and the index of the hypothesis within its sentence.
 
-    With ``match_source_len``, as in fairseq, the translation of n source tokens has n + 1 tokens,
-    both without ``</s>``, and its ``</s>`` adds nothing to the score.
+    With ``match_source_len``, as in fairseq, the translation of n source tokens has n + 1 tokens;
+    neither number counts ``</s>``. The ``</s>`` of the translation adds nothing to its score.
 
     Raises:
         ConfigError: ``max_len_a`` is infinite or not a number.

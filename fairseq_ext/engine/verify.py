@@ -63,7 +63,10 @@ def verify(program: Program, weights: Sequence[Packed]) -> None:
 
 
 def is_sound(weight: Packed) -> bool:
-    """Return whether a weight's arrays fit its kind, and ``sums`` and ``reading`` are in range."""
+    """Return whether a weight's arrays have the sizes and types of its kind, and legal values.
+
+    Values are checked only in the fields ``sums`` and ``reading`` of :class:`Packed`.
+    """
     kind, outputs, inputs = weight[:3]
     if not (0 < outputs < MOST and 0 < inputs < MOST and (kind == PLAIN or kind in PANELS)):
         return False
@@ -243,7 +246,10 @@ class _Verifier:
         _require(equal, "a width cannot be cut into equal parts")
 
     def attention_operands(self, op: Operation) -> None:
-        """Check the queries, keys (transposed for the heads) and values of attention."""
+        """Check the queries, keys and values of attention.
+
+        The keys must be the result of an operation TRANSPOSE with as many heads.
+        """
         (query, keys, values), heads = op.inputs, op.ints[0]
         self.beside(query, op.out, width=keys.width)
         shape = self.within(keys)

@@ -9,7 +9,7 @@ layouts::
     int8       [panel][K / 4][64][4]
     BITS8      [panel][K / 4][64][4]        one bit for each weight; inputs are rounded to int8
     SIGNS      [panel][K / 32][64][32]      one bit for each weight; inputs are binary or floats
-    TERNARY    [panel][2][K / 32][64][32]   two bits, each for -1 or 1; the weight is their mean
+    TERNARY    [panel][2][K / 32][64][32]   two signs for each weight, whose mean is -1, 0 or 1
 """
 
 import math
@@ -78,9 +78,9 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None
     - Weights that are stored in int8 stay in int8.
     - Other float weights are packed in the format ``numbers``. In int8, the unit of an output is
       the largest magnitude of its weights, divided by 127.
-    - Binary weights become SIGNS, ternary weights TERNARY.
-    - In int8, binary weights with float inputs become BITS8, and ternary ones int8. Then the
-      machine rounds the inputs.
+    - Binary weights become SIGNS, and ternary weights TERNARY, unless ``numbers`` is int8 and their
+      inputs are floats. In that case binary weights become BITS8, and ternary weights int8, for
+      which the machine rounds the inputs.
 
     The arrays are in the memory of ``pool``; None for new memory.
     """

@@ -41,7 +41,10 @@ class Writer(Program):
     def array(self, parameter: Tensor | None) -> np.ndarray | None: ...
 
     def array(self, parameter: Tensor | None) -> np.ndarray | None:
-        """Return a parameter as an fp32 array, always the same object; None for None."""
+        """Return a parameter as an fp32 array; None for None.
+
+        All calls for a parameter return the same array object.
+        """
         if parameter is None:
             return None
         key = parameter.data_ptr()
@@ -91,7 +94,10 @@ class Writer(Program):
         return len(self.matrices) - 1
 
     def register(self, width: int, phase: Phase, rows: int = 0) -> Columns:
-        """Add a register and return its columns; ``rows`` is its number of slots, 0 for none."""
+        """Add a register and return its columns.
+
+        ``rows`` is the number of slots of each sentence if ``phase`` is SLOTS, else 0.
+        """
         self.shapes.append(programs.Shape(width, phase, rows))
         return Columns(len(self.shapes) - 1, 0, width)
 
@@ -250,11 +256,12 @@ class Writer(Program):
         *,
         out: Columns | None = None,
     ) -> Columns:
-        """Convolve ``values`` with dynamic kernels: each position and head has its own.
+        """Convolve ``values`` with dynamic kernels, which differ between positions and heads.
 
-        A head has n kernels, whose results are added. For each kernel, ``kernels [n, 2]`` has its
-        number of taps and the factor of its result. A row of ``logits`` has a number for each head,
-        kernel and tap, in this order. The softmax of these numbers over the taps is the kernel.
+        Each position and head has n kernels, whose results are added. For each of the n kernels,
+        ``kernels [n, 2]`` has its number of taps and the factor of its result. A row of ``logits``
+        has a number for each head, kernel and tap, in this order. The softmax of these numbers over
+        the taps is the kernel.
         """
         out = self.like(values) if out is None else out
         weights = (self.matrix(kernels, plain=True),)

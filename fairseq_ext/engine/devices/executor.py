@@ -93,7 +93,8 @@ def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
       never reorders these rows. Instead, ``ancestors[b, w, t]`` is the row (0 to W - 1) of step t
       from which hypothesis w of sentence b descends.
     - Tensors whose names begin with ``ended``, ``[B, W + 1, …]``, keep the finished hypotheses of a
-      sentence at indices 0 to W - 1. Index W takes the others, and nothing reads it.
+      sentence at indices 0 to W - 1. :func:`finish` writes all other hypotheses to index W, which
+      is never read.
     - ``open [B]`` is true for sentences whose search goes on, and false for unused rows.
     """
     b, s, t, w = sizes

@@ -56,7 +56,10 @@ FUNCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
 
 
 def product(x: Tensor, weight: Tensor | BinaryWeight, bias: Tensor | None) -> Tensor:
-    """Compute ``x W^T + b``; if W is binary, first binarize ``x`` as ``weight.reading`` says."""
+    """Compute ``x W^T + b``.
+
+    If W is binary, its :class:`~fairseq_ext.engine.program.Reading` says how to binarize ``x``.
+    """
     if isinstance(weight, Tensor):
         return F.linear(x, weight, bias)
     method, bound, divisor = weight.reading
@@ -166,7 +169,10 @@ class Frame:
     # ---- the past, in the decoder ----
 
     def keep(self, name: str, values: Tensor) -> Tensor:
-        """Store a step's ``values [B, W, …]`` in ``state[name]``; return it, ``[B, T, W, …]``."""
+        """Store a step's ``values [B, W, …]`` in the cache ``state[name]``.
+
+        Return the cache, ``[B, T, W, …]``, with the values of all steps.
+        """
         past = self.state[name]
         return past.index_copy_(1, self.state["step"], values.unsqueeze(1).to(past))
 
