@@ -109,8 +109,9 @@ def kinds_of(
 
     - by length: its reference has 0 to 10, 11 to 20, 21 to 30, or more than 30 words. In a text
       without spaces, characters are counted instead, and the bounds are twice as large.
-    - by its reference's rarest word: 0, 1 to 9, 10 to 99, or at least 100 lines of ``training``
-      have it. Without ``training``, or in a text without spaces, there are no such kinds.
+    - by its reference's rarest word: the number of lines of ``training`` with this word is 0, 1 to
+      9, 10 to 99, or at least 100. Without ``training``, or in a text without spaces, there are no
+      such kinds.
     - with a number: its reference has a digit.
     - with a name: its reference has a capitalized word after the first word, and the source has
       this word, too. Without ``sources``, the source is not checked.

@@ -120,7 +120,7 @@ class Result:
 
     @property
     def tests(self) -> dict[str, str]:
-        """The explanations from :data:`TESTS` of the significance tests applied, by name."""
+        """The significance tests that were applied, each with its explanation in :data:`TESTS`."""
         differences = [row.scores["BLEU"].difference for row in self.systems]
         used = {difference.test for difference in differences if difference is not None}
         return {test: text for test, text in TESTS.items() if test in used}

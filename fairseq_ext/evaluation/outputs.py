@@ -89,7 +89,7 @@ def read_generated(
 
 
 def names_of(generated: str | Path | Sequence[str | Path]) -> str:
-    """Join an output's paths as in "a`, `b". Messages add the first and the last backtick."""
+    """Join the paths of an output for a message that puts a backtick before and after them."""
     paths = [generated] if isinstance(generated, str | Path) else generated
     return "`, `".join(map(str, paths))
 

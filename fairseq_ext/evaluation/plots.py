@@ -126,9 +126,9 @@ NUMBERED = [
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Choose a look for each system of a picture, all different as long as there are enough.
 
-    Systems in :data:`FIXED` come first: each gets its look there, if no earlier system of the
-    picture has a similar look (:meth:`Look.like`). All other systems get looks of :data:`NUMBERED`
-    that are not similar to any in the picture. If too few are left, looks repeat.
+    A system in :data:`FIXED` gets its fixed look, unless an earlier system of the picture has a
+    similar fixed look (:meth:`Look.like`). All other systems get looks of :data:`NUMBERED` that are
+    not similar to any in the picture. If too few are left, looks repeat.
     """
     names = list(names)
     styles: dict[str, Look] = {}

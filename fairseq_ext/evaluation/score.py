@@ -87,8 +87,9 @@ def choose_tokenizer(
 def build_bleu(tokenizer: str = USUAL, metric: str | None = None, **options: Any) -> Any:
     """Build sacrebleu's BLEU with a tokenizer; ``options`` are further arguments of ``BLEU``.
 
-    Raise EnvironmentProblem if the tokenizer's library or its files are missing. Its message names
-    ``metric``, the value of ``--metric`` that needs the tokenizer, or else ``--tokenize``.
+    Raise EnvironmentProblem if the tokenizer's library or its files are missing. ``metric`` is for
+    its message: the value of ``--metric`` that needs the tokenizer, or None if ``--tokenize`` asks
+    for it.
     """
     from sacrebleu.metrics import BLEU
 

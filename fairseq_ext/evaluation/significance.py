@@ -11,9 +11,10 @@ its seed, and :math:`s^2` is the variance of single trainings. :math:`s^2` is me
 freedom.
 
 A part :math:`e^2` of :math:`s^2` is noise: one run happens to translate some sentences better than
-another run of the same system. Over samples of the test set, the difference between two such runs
-has the variance :math:`2 e^2`. The difference between the means of A and B has the variance
-:math:`V_g + c e^2` over the samples, from which :math:`V_g` is computed.
+another run of the same system. The bootstrap below measures two variances over samples of the test
+sentences. The variance of the difference between two runs of a system is :math:`2 e^2`. The
+variance of the difference between the means of A and B is :math:`V_g + c e^2`. :math:`V_g` is
+computed from both.
 
 The interval at level :math:`1 - p` is Banerjee's (1960, "Approximate confidence interval for linear
 functions of means of k populations when the population variances are not equal"). The probability
@@ -235,8 +236,8 @@ def bootstrap_p(differences: np.ndarray, measured: float) -> float:
     difference is farther from the mean than ``measured`` is from zero. So it is never 0 (Davison
     and Hinkley 1997, section 4.2). If ``measured`` is 0, the result is 1.
 
-    sacrebleu takes absolute values before it subtracts the mean, and so counts only one direction:
-    its p is about half as large if all differences have the same sign.
+    If all differences have the same sign, sacrebleu counts only those that are larger than the mean
+    by more than ``measured``, not those that are smaller. Then its p is about half as large.
     """
     if not measured:
         return 1.0

@@ -128,7 +128,8 @@ def read_training(log: str) -> Training:
 
     A resumed run may log an epoch twice; the later line counts. If training began at a checkpoint,
     tokens and seconds cover only the updates in this log, but ``updates`` counts from the first. If
-    the log does not say at which update it begins, tokens and seconds leave out its first epoch.
+    the log does not say at which update it begins, the number of updates in its first epoch is
+    unknown; tokens and seconds then leave out this epoch.
 
     Raise DataError if the log has no finished epoch, or lacks the number of parameters.
     """
