@@ -76,12 +76,18 @@ def decode(
 
 
 def rotated(weight: np.ndarray, first: int, program: Writer) -> np.ndarray:
-    """Move the leftmost ``first`` columns of a matrix behind the others; return the result."""
+    """Move the leftmost ``first`` columns of a matrix behind the others; return the result.
+
+    ``program`` remembers how the result is made from ``weight`` (:meth:`Writer.derive`).
+    """
     return program.derive("beside", *reversed(split_columns(weight, first, program)))
 
 
 def split_columns(weight: np.ndarray, first: int, program: Writer) -> list[np.ndarray]:
-    """Split a matrix into its leftmost ``first`` columns and the others."""
+    """Split a matrix into its leftmost ``first`` columns and the others.
+
+    ``program`` remembers how both are made from ``weight``.
+    """
     ends = (0, first), (first, weight.shape[1])
     return [program.derive("columns", weight, *end) for end in ends]
 

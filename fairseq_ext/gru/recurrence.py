@@ -56,9 +56,9 @@ def additive_recurrence(
         e_j = v^T tanh(W_s s + keys_j) + b_v        α_t = softmax(e)
         s_t = GRU(input_gates_t + W_c c_t, U s + b', s)
 
-    where ``W_c c_t = Σ_j α_tj (W_c h_j)`` is a weighted sum of rows of ``gate_table``, which the
-    caller computes by a single product for all steps. The backward pass recomputes the tanh layer,
-    because keeping it would take memory for B · T · S · A numbers.
+    where ``W_c c_t = Σ_j α_tj (W_c h_j)`` is a weighted sum of rows of ``gate_table``. The caller
+    computes this table by a single product for all steps. The backward pass recomputes the tanh
+    layer, because keeping it would take memory for B · T · S · A numbers.
 
     Args:
         input_gates: ``[T, B, 3H]``, ``W_y E y_{t-1} + b`` for every step.
@@ -86,9 +86,11 @@ class _AdditiveRecurrence(torch.autograd.Function):
     """The autograd function of :func:`additive_recurrence`.
 
     The backward pass writes the gradients of a step's gates into a row ``[dh_n | dr | dz | dn]``.
-    The first three parts are the gradient of the hidden gates ``U s + b'``, the last three the
-    gradient of the input gates. So hidden gates have the order n, r, z here, and ``torch.roll``
-    converts them from and to torch's r, z, n. In comments u is ``tanh(W_s s + keys)``.
+    ``dr``, ``dz`` and ``dn`` are the gradients of the gates before σ or tanh; ``dh_n`` is that of
+    ``U_n s + b'_n``. The first three parts are the gradient of the hidden gates ``U s + b'``, the
+    last three the gradient of the input gates. So hidden gates have the order n, r, z here, and
+    ``torch.roll`` converts them from and to torch's r, z, n. In comments u is
+    ``tanh(W_s s + keys)``.
     """
 
     @staticmethod

@@ -156,12 +156,13 @@ class LengthProjection(nn.Module):
 
     If fewer than ``K`` windows cover ``N`` tokens, the last slots are always empty.
 
-    Learned matrices have two initializations, which keep slots and scores bounded for every length:
+    Learned matrices have two initializations. Both limit the norm of slots for any source length:
 
     - ``identity``: ``E_ij = 1 / (1 + ⌊j / K⌋)`` where ``j mod K = i``, else 0. The first ``K``
       tokens fill one slot each, which is exact attention. The second ``K`` tokens are added to the
-      slots with weight 1/2, the third with 1/3, and so on. A slot's norm is at most ``√(π²/6)``
-      times a token's for independent tokens (on average), ``ln(N / K) + 1`` times for equal ones.
+      slots with weight 1/2, the third with 1/3, and so on. If tokens are independent, a slot's norm
+      is on average at most ``√(π²/6)`` times a token's norm. If all tokens are equal, it is at most
+      ``ln(N / K) + 1`` times a token's norm.
     - ``normal``: entries are drawn with mean 0 and variance ``1 / N``, so on average a slot's norm
       is at most a token's. With the variance ``1 / K`` of Wang et al., scores would grow with
       ``√S``.

@@ -17,7 +17,8 @@ def attention(
 ) -> Columns:
     """Compile ``added + softmax(Q (E K)^T · scale) F V W_O + b``; return the columns of the result.
 
-    Queries are computed from ``x``, keys and values from ``source`` (``NOTHING``: from ``x``).
+    Queries are computed from ``x``; keys and values from ``source``, or from ``x`` if ``source`` is
+    ``NOTHING``. ``added`` is the residual.
     """
     read = x if source is NOTHING else source
     projection = layer.projection

@@ -175,7 +175,10 @@ class SourceAttention(attention.LinformerAttention):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Keep the cached keys and values of the rows with indices ``new_order`` (beam search)."""
+        """Reorder the cache in beam search: keep the sentences of the rows ``new_order`` ``[R']``.
+
+        Keys and values have one item per sentence, not per row.
+        """
         if self not in incremental_state:
             return
         keys, values, rows = incremental_state[self]

@@ -174,7 +174,11 @@ class DynamicConvolution(nn.Module):
         return merged.to(logits.dtype).permute(2, 0, 1).unflatten(0, values.shape[:-1])
 
     def _merge(self, parts: list[Tensor]) -> Tensor:
-        """Add up kernels ``[H, k_i, positions]``, padded to K taps and weighted by the gate."""
+        """Add up kernels, weighted by the gate, into kernels ``[H, K, positions]``.
+
+        ``parts`` has a tensor ``[H, k_i, positions]`` for each kernel size, which is padded to K
+        taps. ``positions`` is the number of positions in the batch.
+        """
         taps = max(self.kernel_sizes)
         merged: Any = 0
         for weights, share in zip(parts, self.gate_values(), strict=True):

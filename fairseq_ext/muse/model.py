@@ -156,7 +156,10 @@ class DecoderBlock(ParallelBlock):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Keep the cached tensors of the rows with indices ``new_order`` (beam search)."""
+        """Reorder the cache in beam search: keep the rows with indices ``new_order`` ``[R']``.
+
+        For the source's keys and values, keep the sentences of these rows.
+        """
         if self not in incremental_state:
             return
         source, past = incremental_state[self]

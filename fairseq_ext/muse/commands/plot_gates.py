@@ -125,7 +125,7 @@ def draw(gates: Gates, output: str | Path) -> list[Path]:
     with plots.new_figure(9.6, 4.2) as figure:
         panels = figure.subplots(1, 2, sharey=True)
         for axes, side in zip(panels, SIDES, strict=True):
-            _draw_side(axes, gates[side], all_sizes(gates))
+            _draw_layers(axes, gates[side], all_sizes(gates))
             axes.set(title=side.capitalize(), xlabel="layer (1 reads the words)")
         panels[0].set_ylabel("share of the kernel (sums to 1)")
         low, high = panels[0].get_ylim()
@@ -136,8 +136,11 @@ def draw(gates: Gates, output: str | Path) -> list[Path]:
         return plots.save_picture(figure, output, gates)
 
 
-def _draw_side(axes: Axes, layers: list[Shares], sizes: list[int]) -> None:
-    """Draw a line for each kernel size over the layers, and a dashed line at equal shares."""
+def _draw_layers(axes: Axes, layers: list[Shares], sizes: list[int]) -> None:
+    """Draw a line for each kernel size over the layers of the encoder, or of the decoder.
+
+    A dashed line marks the equal shares with which training begins.
+    """
     from fairseq_ext.evaluation.plots import PALETTE
 
     numbers = range(1, len(layers) + 1)
