@@ -140,8 +140,8 @@ TASK_IGNORES: dict[str, tuple[str, ...]] = {
 def _keep_options_out_of_the_log() -> None:
     """Keep fairseq from logging several hundred options before :func:`_compose` reports an error.
 
-    Problem: If options are missing or conflict, fairseq prints a traceback. If an option is
-    misspelt, fairseq prints a page that lists all options.
+    Problem: If options are missing or conflict, fairseq logs all options and prints a traceback. If
+    an option is misspelt, fairseq prints a page that lists all options.
     """
     logging.getLogger("fairseq.dataclass.utils").addFilter(
         lambda record: not str(record.msg).startswith("Error when composing")
@@ -191,7 +191,11 @@ def _add_preprocess_args(original: Callable, parser: ArgumentParser) -> Any:
 
 
 def _error(parser: ArgumentParser, message: str) -> NoReturn:
-    """Print an error and exit; for an option of other architectures, name these architectures."""
+    """Print an error in one line, and exit.
+
+    If the error is an option that only other architectures than ``--arch`` have, the line lists
+    these architectures.
+    """
     from fairseq_ext.base import models
 
     if message.startswith("unrecognized arguments: "):

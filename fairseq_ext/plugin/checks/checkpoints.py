@@ -58,8 +58,8 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
 
     Problem: A checkpoint of another architecture or scheduler ends in a traceback. A model that was
     trained with another dictionary prints wrong words. If the file of `--restore-file` is missing,
-    training starts from random weights. `--save-dir` lacks text.json. This file of the data folder
-    says how text became tokens.
+    training starts from random weights. fairseq does not copy text.json from the data folder to
+    `--save-dir`, so a trained model would not know how to turn text into tokens.
     """
     from fairseq.file_io import PathManager
 
@@ -158,7 +158,7 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
 def _only_for_trainers(
     original: Callable, cfg: Any, trainer: Any, *rest: Any, **options: Any
 ) -> Any:
-    """Use our patches for fairseq's own trainer only; for others, call fairseq's plain function.
+    """Load or save with the plugin's patches for fairseq's own trainer, without them for others.
 
     Problem: Patches of loading and saving checkpoints read attributes of fairseq's trainer that the
     trainers of other programs lack.

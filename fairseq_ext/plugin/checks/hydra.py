@@ -4,14 +4,16 @@ Most checks of the plugin wrap fairseq's function ``call_main``: they refuse opt
 ``--save-dir``, handle signals, and report errors in one line. fairseq-hydra-train imports the
 plugin too late for these checks, so it trains in this order:
 
-1. fairseq-hydra-train calls ``call_main`` without checks. Within this first call it imports
+1. fairseq-hydra-train calls ``call_main``, which has no checks yet. This first call imports
    ``common.user_dir``, and with it the plugin.
-2. Then it calls :func:`_add_defaults`, which calls ``call_main`` again. This second call has all
-   checks, and trains.
+2. The first call goes on with fairseq's function ``add_defaults``, which the plugin has replaced by
+   :func:`_add_defaults`. This function calls ``call_main`` again. The second call has all checks,
+   and trains.
 3. The exception :class:`_Done` ends the first call, which would otherwise train once more.
 
-A named architecture is a model with default sizes of its own. fairseq-hydra-train uses the default
-sizes of the model instead; :func:`fill_in_architecture` mends this.
+An architecture such as ``transformer_iwslt_de_en`` is a name for a model class (``transformer``)
+with default sizes. fairseq-hydra-train uses the default sizes of the class instead;
+:func:`fill_in_architecture` mends this for the architectures of the plugin.
 """
 
 import logging
@@ -39,11 +41,11 @@ class _Done(BaseException):
 
 @around("fairseq.distributed.utils:call_main", patch="fairseq-hydra-train")
 def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
-    """Record that the checks run, so that :func:`_add_defaults` does not run them again.
+    """Record that the checks are running, so that :func:`_add_defaults` does not start them again.
 
     Problem: fairseq-hydra-train imports the plugin (`common.user_dir`) so late that options are
-    not checked, the folder is not locked, and signals are not handled. It also gives a named
-    architecture the default sizes of its model.
+    not checked, the folder is not locked, and signals are not handled. It also trains a named
+    architecture in the default sizes of its model class, not in those of the architecture.
     """
     with replaced(_checks, "running", True):
         return original(*arguments, **options)
@@ -53,8 +55,9 @@ def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
 def _add_defaults(original: Callable, cfg: Any) -> None:
     """Train with all checks if fairseq-hydra-train has started without them.
 
-    Then raise :class:`_Done`, so that fairseq does not train a second time. If it has started with
-    checks, and in processes that it starts for GPUs, call fairseq's function instead.
+    Then raise :class:`_Done`, so that fairseq-hydra-train does not train a second time. Only call
+    fairseq's function in other commands, if the checks are already running, and in a process that
+    fairseq has started for a GPU.
     """
     hydra = next(running(HYDRA), None)
     if hydra is None or _checks.running:
@@ -125,8 +128,8 @@ def complete(cfg: Any) -> None:
 def fill_in_architecture(cfg: Any) -> None:
     """Set the options that ``cfg.model`` lacks to the defaults of its architecture.
 
-    Architectures of fairseq itself are left alone: the first job of ``--multirun`` loads the plugin
-    too late for this function, so it would train them in other sizes than the later jobs.
+    Architectures of fairseq itself are left alone. In the first job of ``--multirun``, fairseq has
+    filled in sizes for them before it loads the plugin, so later jobs would train in other sizes.
     """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
     from omegaconf import open_dict

@@ -157,8 +157,9 @@ def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any)
 def interrupts() -> Iterator[list[signal.Signals]]:
     """Raise KeyboardInterrupt in the ``with`` block when one of :data:`SIGNALS` arrives.
 
-    Then ignore signals for :data:`PATIENCE` seconds, because a terminal and a launcher may both
-    send one. Yield a list, to which each signal that raises KeyboardInterrupt is added.
+    Further signals in the :data:`PATIENCE` seconds after it are ignored, because a terminal and a
+    launcher may both send one. Yield the list of the signals that were not ignored; it grows during
+    the ``with`` block.
     """
     received: list[signal.Signals] = []
     owner, answered = os.getpid(), -PATIENCE

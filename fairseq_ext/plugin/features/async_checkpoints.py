@@ -81,6 +81,6 @@ def _torch_persistent_save(
 
 @around("fairseq.file_io:PathManager.async_close", patch="checkpoints written asynchronously")
 def _async_close(original: Callable) -> bool:
-    """Wait for the last checkpoint at the end of training."""
+    """Wait for the last checkpoint at the end of training; return fairseq's own result."""
     wait()
     return original()

@@ -15,10 +15,10 @@ LONGEST = (1 << 16) - 1  # greatest length in tokens that fits in a sort key of 
 
 @around("fairseq.data.indexed_dataset:_warmup_mmap_file", patch="fast start on large corpora")
 def read_ahead(original: Callable, path: str) -> None:
-    """Let the system cache a data file in the background.
+    """Let the system cache a data file in the background, while training starts.
 
-    Problem: fairseq stores the lengths of sentences twice, sorts them twice as 32-bit numbers, and
-    reads all data once for nothing.
+    Problem: fairseq stores the lengths of sentences twice, and sorts them twice as 32-bit numbers.
+    It reads all data once before it starts, only to have the system cache it.
     """
     with Path(path).open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
@@ -37,8 +37,8 @@ def order_by_radix(original: Callable, self: Any) -> np.ndarray:
     """Return the indices of the sentences, ordered by source length, then by target length.
 
     The order is exactly that of fairseq. Lengths are sorted as 16-bit integers, for which numpy
-    uses radix sort. fairseq's method runs with ``--num-batch-buckets``, and if a sentence is longer
-    than :data:`LONGEST` tokens.
+    uses radix sort. If ``--num-batch-buckets`` is set, or a sentence is longer than :data:`LONGEST`
+    tokens, call fairseq's method instead.
     """
     sizes = [side for side in (self.tgt_sizes, self.src_sizes) if side is not None]
     longest = max(side.max(initial=0) for side in sizes)

@@ -31,13 +31,13 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
 
 
 @around("fairseq.data.iterators:EpochBatchIterator.__init__", patch="batches of each epoch")
-def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Use all batches in each epoch, and draw new masks and noise for each epoch.
+def repair_epochs(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Give each epoch all of its batches, new masks, and noise that depends only on seed and epoch.
 
     Problem: --grouped-shuffling makes groups of one batch per process, and drops the last group of
     every epoch if it is incomplete. With --num-workers, `masked_lm` uses the masks of the first
-    epoch in all epochs, because its workers live on. The task `denoising` draws different noise in
-    each run, and after a resume.
+    epoch in all epochs, because its workers live on. Runs of the task `denoising` with the same
+    seed draw different noise, and so does a resumed run.
     """
     from fairseq.data import DenoisingDataset, FairseqDataset
 

@@ -6,7 +6,8 @@
   and take the softmax over all K taps (Wu et al., 2019, equation 4). In training, fairseq takes it
   over fewer taps if all sentences are short.
 - fairseq leaves the modules' buffers ``version`` out of a moving average (``--store-ema``). So it
-  takes the average for a model of a very old fairseq, which had no layer norm after the last layer.
+  mistakes the averaged model for one of a very old fairseq, without layer norm after the last
+  layer.
 """
 
 import logging
@@ -201,9 +202,9 @@ def average_once(
 ) -> None:
     """Update the average of ``--store-ema``: average tied weights once, and copy integer tensors.
 
-    Problem: fairseq takes the average of a pre-norm Transformer for a model of a very old fairseq,
-    and drops its last layer norms. Tied weights decay once for each of their names. A model with an
-    integer buffer ends in `result type Float can't be cast`.
+    Problem: fairseq mistakes the average of a pre-norm Transformer for a model of a very old
+    fairseq, and drops its last layer norms. Tied weights decay once for each of their names. A
+    model with an integer buffer ends in `result type Float can't be cast`.
     """
     averages = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
     repeated = ties(averages)

@@ -68,7 +68,8 @@ def shuffle_as_asked(
 ) -> Any:
     """Shuffle the batches of an epoch only if ``shuffle`` is true.
 
-    If all epochs share a data loader, fairseq shuffles all of them or none, like the first epoch.
+    If all epochs share a data loader, fairseq ignores ``shuffle`` after the first epoch, and
+    shuffles the batches of all later epochs if it has shuffled those of the first.
     """
     if hasattr(self, "epoch_batch_sampler"):
         self.epoch_batch_sampler.shuffle = shuffle
@@ -83,9 +84,9 @@ def shuffle_as_asked(
 def continue_the_pass(original: Callable, self: Any, epoch: int) -> None:
     """Keep the order of a multilingual corpus when a run resumes within a pass over the corpus.
 
-    With ``--virtual-epoch-size`` a pass takes several epochs, and the number of the first is the
-    seed of the order. fairseq takes the epoch in which a run resumes as the seed, so it reads some
-    sentences twice and others not at all.
+    With ``--virtual-epoch-size`` a pass takes several epochs. The number of the first of these
+    epochs is the seed of the order. A resumed run of fairseq uses the number of its own first
+    epoch instead, so it reads some sentences twice and others not at all.
     """
     first = epoch - (epoch - 1) % self.num_virtual_epochs
     if self._random_global_indices is None and first != epoch:
@@ -311,7 +312,8 @@ def save_interval_at_end(
 ) -> Any:
     """Write the checkpoint of `--save-interval-updates` also at the end of an epoch.
 
-    It is written before `checkpoint_last.pt`, so a run that is killed in between writes it again.
+    It is written before `checkpoint_last.pt`. So if a run is killed between the two, the resumed
+    run ends the epoch again and writes both.
 
     Problem: --save-interval-updates writes no checkpoint at the end of an epoch.
     """

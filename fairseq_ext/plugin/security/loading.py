@@ -97,7 +97,7 @@ def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
 
 @around("fairseq.checkpoint_utils:load_checkpoint_to_cpu", patch=BEFORE_BUILDING)
 def _check_checkpoint(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
-    """Check every checkpoint that fairseq reads; also accept a bundle, a model as we ship it.
+    """Check every checkpoint that fairseq reads; also accept a bundle in place of a checkpoint.
 
     Problem: fairseq builds any architecture, task, criterion or size that a file names, and faults
     end in tracebacks.
@@ -242,8 +242,10 @@ def _check_path(original: Callable, self: Any, path: str, *rest: Any, **options:
 def _unpack_inside(original: Callable, archive_file: str) -> Any:
     """Unpack an archive only within its folder; report a damaged or unsafe archive in one line.
 
-    Problem: An archive can write outside its folder, and a data configuration can name code on
-    GitHub, which fairseq runs.
+    :func:`_refuse_speech` prevents the second half of the problem.
+
+    Problem: An archive of a model can write files outside its folder. The data configuration of a
+    speech model can name a repository on GitHub, whose code fairseq then runs.
     """
     try:
         with replaced(tarfile.TarFile, "extractall", _extract_all):
