@@ -241,13 +241,14 @@ def write_manifest(
 def dictionary_of(ids: Sequence[int], multiple: int = 8) -> list[str]:
     """Return the lines of a fairseq dictionary (``<symbol> <count>``), padded like BART's.
 
-    fairseq puts 4 special symbols before these lines. With GPT-2's 50,257 ids, the number of
-    entries grows as follows:
+    The lines are the ids, padding symbols, ``<mask>``, and more padding symbols. When fairseq reads
+    them, it puts 4 special symbols before them. With GPT-2's 50,257 ids and ``multiple=8``, the
+    dictionary has 50,272 entries, as in the paper:
 
     1. ids and special symbols: 50,257 + 4 = 50,261;
-    2. padding to a multiple of 8 (``multiple``), as in fairseq: 50,264;
+    2. padding to a multiple of 8, as in fairseq: 50,264;
     3. the symbol ``<mask>``, as in BART: 50,265;
-    4. padding to a multiple of 8 once more, as in the paper: 50,272.
+    4. padding to a multiple of 8 once more: 50,272.
     """
     symbols = [str(id_) for id_ in ids]
     padding = (f"madeupword{number:04d}" for number in count())

@@ -111,8 +111,9 @@ def required_text(pattern: str, replacement: str) -> str:
     """Return a string that a text must contain for a rule to change it; "" if none is known.
 
     Searching for the string is faster than trying the rule. If the rule replaces ``x+`` by ``x``,
-    the string is ``xx``. Otherwise it is a character of the regex ``pattern`` outside its groups.
-    If the regex has optional or alternative parts there, no string is known.
+    the string is ``xx``, because a single ``x`` stays as it is. Otherwise the string is a character
+    that every match has: one of the regex ``pattern`` outside its groups. None is known if the
+    regex has optional or alternative parts outside its groups.
     """
     if pattern == f"{replacement}+":
         return 2 * replacement

@@ -183,9 +183,10 @@ def _conversion(path: Path | str, line: bytes) -> str:
 def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield each row of a CSV file as ``(number of its first line, cells)``.
 
-    A first line such as ``sep=;``, which Excel writes, names the separator of cells. Otherwise it
-    is the comma, semicolon, tab or bar whose count in line 1 recurs in most of the first
-    :data:`LOOKED_AT` lines. In a tie, it is the sign with the highest count.
+    A first line such as ``sep=;``, which Excel writes, names the separator of cells. Otherwise,
+    count the commas, semicolons, tabs and bars in each of the first :data:`LOOKED_AT` lines. The
+    separator is the sign whose count is that of line 1 in the largest number of lines. In a tie, it
+    is the sign with the highest count in line 1.
 
     Quoted cells may contain line ends. A carriage return within a line becomes a space. Raise
     DataError if the file is not CSV, or :func:`lines` refuses it.

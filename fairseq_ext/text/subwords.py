@@ -34,8 +34,9 @@ LONGEST_REMEMBERED = 100  # most characters of a cached word
 class Subwords(NamedTuple):
     """The two functions of a kind of subwords: one splits words into pieces, the other joins them.
 
-    Words and pieces are lines, separated by spaces. If pieces have ``▁`` in place of spaces, like
-    those of SentencePiece, ``mark`` is ``▁``; else it is "". For kinds with this mark:
+    Each function maps a line to a line; words and pieces are separated by spaces. If pieces have
+    ``▁`` in place of the text's spaces, like those of SentencePiece, ``mark`` is ``▁``; else it is
+    "". For kinds with this mark:
 
     - A ``▁`` of the text itself becomes :data:`STAND_IN` in the pieces.
     - Lines without any ``▁`` are words already, not pieces.
@@ -221,8 +222,9 @@ def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[st
 def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
     """Learn at most ``merges`` merges from all texts together, and write them to ``codes``.
 
-    The result is that of ``subword-nmt learn-bpe``, which gets each word only once here, with its
-    count, to save memory. Raise DataError if there is nothing to merge.
+    The merges are those that ``subword-nmt learn-bpe`` learns from the texts. To save memory, this
+    function gives it the counts of the words instead of the texts. Raise DataError if there is
+    nothing to merge.
     """
     from subword_nmt import learn_bpe as subword_nmt
     from tqdm import tqdm

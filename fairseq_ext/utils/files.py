@@ -341,8 +341,9 @@ class FileVersions:
     def require_unchanged(self) -> None:
         """Raise :class:`DataError` if a file has been written to since this object was made.
 
-        A program can reset a file's modification time, but not its time of change (ctime). A new
-        ctime counts only if mode, owner and number of links, which also change it, are as before.
+        A program can reset a file's modification time, but not its time of change (ctime), so a new
+        ctime is a sign of writing. It is ignored if mode, owner or number of links are new, too:
+        such a change also sets the ctime.
         """
         for path, old in self._files.items():
             now = path.stat() if path.exists() else None

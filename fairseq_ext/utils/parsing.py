@@ -122,7 +122,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def near_names(name: str, names: Iterable[str]) -> list[str]:
     """Return at most two of ``names`` that are similar to ``name``.
 
-    For an option of an older fairseq or of another command, return only its replacement here.
+    For an option that :data:`OTHER_NAMES` replaces by one of ``names``, return only this one.
     """
     import difflib
 

@@ -95,8 +95,9 @@ class SharedFolder:
     ) -> None:
         """Make the files ``names`` together with other workers, until none of them is missing.
 
-        ``do(name)`` makes the file ``name``, after any other files. ``spread`` is ``map``, or a
-        function that does the same in several processes.
+        ``do(name)`` makes the file ``name``. If it makes other files, too, ``name`` must be the
+        last: it shows that all are complete. ``spread`` is ``map``, or a function that does the
+        same in several processes.
         """
         announced = False
         while missing := self.missing(names):
