@@ -127,7 +127,10 @@ class Service:
 
     @contextmanager
     def _reservation(self, count: int, headers: dict[str, str]) -> Iterator[None]:
-        """Reserve places in the queue for the ``with`` block, or refuse the request (429)."""
+        """Reserve places in the queue for the ``with`` block, or refuse the request (429).
+
+        ``headers`` are HTTP headers of the refusal.
+        """
         if self._batcher.waiting + self._reserved + count > self._limits.max_queue:
             raise Refusal(429, BUSY, headers)
         self._reserved += count

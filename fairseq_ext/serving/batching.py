@@ -27,15 +27,15 @@ WAIT = {"Retry-After": "1"}
 
 
 class Sentence(NamedTuple):
-    """An encoded sentence that waits to be translated."""
+    """A sentence as tokens of the model."""
 
     tokens: str  # separated by spaces
     length: int  # number of tokens with the model's special symbols
 
 
 @dataclass(eq=False)
-class _Waiting:
-    """A sentence in the queue or in a batch."""
+class _Queued:
+    """A sentence in the queue or in a batch, with its model and the future for its translations."""
 
     model: Translates
     sentence: Sentence
@@ -52,7 +52,7 @@ class Batcher:
     def __init__(self, metrics: Metrics, *, room: int, batch_size: int, max_tokens: int) -> None:
         self._metrics, self._room = metrics, room
         self._batch_size, self._max_tokens = batch_size, max_tokens
-        self._requests: deque[deque[_Waiting]] = deque()
+        self._requests: deque[deque[_Queued]] = deque()
         self._more = asyncio.Event()
         self.waiting = 0  # number of sentences
         self._fault = ""
@@ -70,7 +70,7 @@ class Batcher:
             raise Refusal(429, BUSY, WAIT)
         loop = asyncio.get_running_loop()
         results = [loop.create_future() for _ in sentences]
-        request = deque(map(_Waiting, repeat(model), sentences, results))
+        request = deque(map(_Queued, repeat(model), sentences, results))
         self._requests.append(request)
         self._count(len(request))
         self._more.set()
@@ -114,10 +114,10 @@ class Batcher:
                     item.done.set_result(result)
             self._metrics.translated([item.sentence.length for item in batch], results)
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self) -> list[_Queued]:
         """Take a batch from the queue: sentences for one model, one from each request in turn."""
-        batch: list[_Waiting] = []
-        later: list[deque[_Waiting]] = []
+        batch: list[_Queued] = []
+        later: list[deque[_Queued]] = []
         tokens = 0
         while self._requests:
             request = self._requests.popleft()
@@ -142,7 +142,7 @@ class Batcher:
         self.waiting += change
         self._metrics.queue.set(self.waiting)
 
-    def _translated(self, batch: Sequence[_Waiting]) -> list[list[Candidate] | Refusal]:
+    def _translated(self, batch: Sequence[_Queued]) -> list[list[Candidate] | Refusal]:
         """Translate a batch or, if a sentence makes it fail, each of its sentences alone."""
         try:
             results = batch[0].model.translate([item.sentence.tokens for item in batch])
