@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from fairseq_ext import register
 from fairseq_ext.linformer.attention import LengthProjection, LinformerAttention
-from fairseq_ext.muse.projections import OneDnnProduct
+from fairseq_ext.muse.projections import FinalLinear
 
 PAD, EOS, FIRST_WORD = 1, 2, 4
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -116,7 +116,7 @@ class Side:
 
     def on_packed_weights(self) -> Side:
         """Return a copy in which all modules ``nn.Linear`` use oneDNN's packed weights."""
-        return self._exchanged(nn.Linear, PackedLayer)
+        return self._exchanged(nn.Linear, lambda stock: FinalLinear(stock.weight, stock.bias))
 
     def _exchanged(self, kind: type[nn.Module], replacement: Callable[..., nn.Module]) -> Side:
         twin = copy.copy(self)
@@ -192,19 +192,6 @@ class FusedAttention(nn.Module):
     def _heads(self, projected: Tensor) -> Tensor:
         """Split ``[T, B, C]`` into ``H`` heads of ``D`` channels, ``[B, H, T, D]``."""
         return projected.unflatten(2, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
-
-
-class PackedLayer(nn.Module):
-    """A linear layer computed by oneDNN from a packed weight, as in MUSE with ``--muse-fused``."""
-
-    def __init__(self, stock: nn.Linear) -> None:
-        super().__init__()
-        self.weight, self.bias = stock.weight, stock.bias
-        self._linear = OneDnnProduct()
-        self._linear.enabled = True
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._linear(x, self.weight, self.bias)
 
 
 class Constant(nn.Module):

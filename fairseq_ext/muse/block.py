@@ -31,8 +31,8 @@ class ParallelBlock(nn.Module):
             of a :class:`DynamicConvolution`.
         separate: whether the convolution has a value projection of its own.
         normalize_before: whether LN is applied to the branches' input instead of the sum.
-        fused: whether all branches' matrices are stored as ``W_Enc`` and ``W_Dec`` (section 3.5).
-            The results are the same.
+        fused: whether generation joins all branches' matrices to ``W_Enc`` and ``W_Dec`` (section
+            3.5). The results are the same.
         activation: activation function of the hidden layer.
         dropout, input_dropout, attention_dropout, activation_dropout, kernel_dropout: probabilities
             of dropout, in this order: of the outputs of branches, of the input of self-attention
@@ -83,8 +83,7 @@ class ParallelBlock(nn.Module):
         outward = {"out_proj": self.attention.parts_out * dim, "cross_out": dim, "fc2": ffn_dim}
         if source_dim is None:
             del inward["cross_query"], outward["cross_out"]
-        kind = projections.FusedProjections if fused else projections.SeparateProjections
-        self.projections = kind(dim, inward, outward)
+        self.projections = projections.Projections(dim, inward, outward, fused)
         self.cross: Any = None
         self.cross_key_value: Any = None
         if source_dim is not None:
@@ -135,20 +134,9 @@ class ParallelBlock(nn.Module):
         ``parts`` are the inputs of the last matrices. ``local`` is the output of an ordinary
         convolution, or None. If ``normalize_before`` is false, the sum is normalized.
         """
-        if isinstance(self.projections, projections.FusedProjections) and not active_rate(
-            self.dropout
-        ):
-            contributions = [self.projections.write_sum(parts)]
-        else:
-            contributions = self.projections.write(parts)
+        contributions = self.projections.write(parts, joined=not active_rate(self.dropout))
         if local is not None:
             contributions[0] = contributions[0] + local
         for contribution in contributions:
             x = x + self.dropout(contribution)
         return x if self.normalize_before else self.layer_norm(x)
-
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Fuse a checkpoint's matrices if this block's are fused, else separate them."""
-        fused = isinstance(self.projections, projections.FusedProjections)
-        convert = projections.fuse if fused else projections.unfuse
-        convert(state_dict, self.projections, f"{name}.projections.")

@@ -15,7 +15,6 @@ from fairseq_ext.engine.writer import Writer
 from fairseq_ext.muse.block import ParallelBlock
 from fairseq_ext.muse.convolution import DynamicConvolution, OrdinaryConvolution
 from fairseq_ext.muse.model import MuseModel
-from fairseq_ext.muse.projections import FusedProjections
 
 
 def block(layer: ParallelBlock, x: Columns, source: Columns, program: Writer) -> Columns:
@@ -26,7 +25,9 @@ def block(layer: ParallelBlock, x: Columns, source: Columns, program: Writer) ->
     before, heads = x, layer.attention.heads
     if layer.normalize_before:
         x = norm(layer.layer_norm, x, program)
-    parts, columns = read(layer, x, program), [*layer.projections.outward.values()]
+    projections = layer.projections
+    parts = joined([getattr(projections, name) for name in projections.inward], x, program)
+    columns = [*projections.outward.values()]
     attended, *context, hidden = program.like(x, sum(columns)).cut(columns)
     q, k, v, *convolution_values = parts[0].split(layer.attention.parts_in)
     of_attention, *of_convolution = attended.split(layer.attention.parts_out)
@@ -45,33 +46,19 @@ def block(layer: ParallelBlock, x: Columns, source: Columns, program: Writer) ->
     return y if layer.normalize_before else norm(layer.layer_norm, y, program)
 
 
-def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
-    """Compile ``x`` times each branch's first matrix (``W_Enc``); return each product's columns."""
-    projections = layer.projections
-    if isinstance(projections, FusedProjections):
-        weight, bias = program.parameters(projections, "_in")
-        return program.linear(x, weight, bias).cut(projections.rows)
-    return joined([getattr(projections, name) for name in projections.inward], x, program)
-
-
 def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: Writer) -> Columns:
     """Compile ``x + W_Dec parts``; return the columns of the sum.
 
     ``W_Dec`` joins the last matrices of all branches (section 3.5). ``parts`` are the
     matrices' inputs, in adjacent columns of a register.
     """
-    projections = layer.projections
-    if isinstance(projections, FusedProjections):
-        weight, biases = program.array(projections.weight_out), [projections.biases_out]
-    else:
-        layers = [getattr(projections, name) for name in projections.outward]
-        if any(type(last) is not nn.Linear for last in layers):  # some are binary
-            for last, part in zip(layers, parts, strict=True):
-                x = linear(last, part, program, added=x)
-            return x
-        weight = program.derive("beside", *(program.array(last.weight) for last in layers))
-        biases = [last.bias for last in layers]
-    bias = program.derive("total", *(program.array(vector) for vector in biases))
+    layers = [getattr(layer.projections, name) for name in layer.projections.outward]
+    if any(type(last) is not nn.Linear for last in layers):  # some are binary
+        for last, part in zip(layers, parts, strict=True):
+            x = linear(last, part, program, added=x)
+        return x
+    weight = program.derive("beside", *(program.array(last.weight) for last in layers))
+    bias = program.derive("total", *(program.array(last.bias) for last in layers))
     joined_parts = Columns(parts[0].register, 0, sum(part.width for part in parts))
     return program.linear(joined_parts, weight, bias, added=x)
 

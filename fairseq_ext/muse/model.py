@@ -30,7 +30,7 @@ from fairseq_ext.base.padding import BeamSearchEncoder, keep_sentences, select_s
 from fairseq_ext.muse.attention import Source
 from fairseq_ext.muse.block import ParallelBlock
 from fairseq_ext.muse.convolution import Past, kernels_of_layers
-from fairseq_ext.muse.projections import OneDnnProduct
+from fairseq_ext.muse.projections import FinalLinear
 from fairseq_ext.training.loss import OutputLayer
 
 IncrementalState = dict["DecoderBlock", tuple[Source, Past]]
@@ -74,9 +74,9 @@ class MuseConfig(configuration.TransformerModelConfig):
     )
     muse_fused: bool = option(
         False,
-        "fuse the matrices of a layer's branches into two (the paper's W_Enc and W_Dec), which "
-        "translates faster, with the same results. A checkpoint without this option can be loaded "
-        "with it, and the reverse: --model-overrides \"{'muse_fused': True}\"",
+        "for generation, fuse the matrices of a layer's branches into two (the paper's W_Enc and "
+        "W_Dec), which is faster, with the same results. Any checkpoint of a MUSE can be fused: "
+        "--model-overrides \"{'muse_fused': True}\"",
     )
 
 
@@ -111,6 +111,9 @@ class EncoderBlock(ParallelBlock):
     """:class:`ParallelBlock` with the interface of fairseq's encoder layers."""
 
     load_to_BT = False  # tells fairseq 0.12.2 that this is not a fused layer of torch
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Leave the checkpoint as it is; fairseq's encoder calls this for each layer."""
 
     def forward(self, x: Tensor, encoder_padding_mask: Tensor | None) -> Tensor:  # type: ignore[override]
         """Compute the layer for ``x`` ``[S, B, C]``; the mask ``[B, S]`` is true on pads."""
@@ -201,7 +204,7 @@ class MuseDecoder(TransformerDecoderBase):
         self._options = block_options(cfg, "decoder")
         super().__init__(cfg, dictionary, embed_tokens)
         self.need_attn = True
-        self._output = OneDnnProduct()
+        self._output: FinalLinear | None = None
 
     def build_decoder_layer(
         self, cfg: TransformerConfig, no_encoder_attn: bool = False
@@ -221,7 +224,7 @@ class MuseDecoder(TransformerDecoderBase):
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Map features ``[B, T, C]`` to logits ``[B, T, V]``."""
-        return self._output(features, self.output_projection.weight, None)
+        return super().output_layer(features) if self._output is None else self._output(features)
 
     def last_product(self, features: Tensor) -> OutputLayer:
         """Return the output layer's input and weight; the loss computes logits from them."""
@@ -231,10 +234,11 @@ class MuseDecoder(TransformerDecoderBase):
         """Prepare for generation; fairseq calls this.
 
         ``need_attn``, set by ``--print-alignment``, keeps the attention among the results. In a
-        fused model, the output layer multiplies with packed weights (:class:`OneDnnProduct`).
+        fused model, the output layer becomes a :class:`FinalLinear`.
         """
         self.need_attn = bool(need_attn)
-        self._output.enabled = self.cfg.muse_fused
+        if self.cfg.muse_fused:
+            self._output = FinalLinear(self.output_projection.weight)
 
 
 @models.register_model("muse", dataclass=MuseConfig)

@@ -1,6 +1,5 @@
 """Each layer of MUSE against the reference from the paper's equations, in float64."""
 
-import copy
 import math
 from collections.abc import Callable
 
@@ -13,7 +12,7 @@ from fairseq_ext.base.dropout import active_rate, draw, dropout
 from fairseq_ext.muse import attention, convolution, reference
 from fairseq_ext.muse.block import ParallelBlock
 from fairseq_ext.muse.convolution import DynamicConvolution, band, convolve, taps_to_the_left
-from fairseq_ext.muse.projections import OneDnnProduct, can_pack, unfuse
+from fairseq_ext.muse.projections import FinalLinear
 from tests.support.gradients import assert_same_function
 
 HEADS, DIM = 2, 6
@@ -168,7 +167,9 @@ def test_kernel_dropout_scales_after_the_softmax() -> None:
 def build(variant: str, decoder: bool, **values: object) -> ParallelBlock:
     options = {**VARIANTS[variant], **values}
     sides = {"causal": True, "source_dim": 5} if decoder else {}
-    return random_(ParallelBlock(DIM, 7, HEADS, **options, **sides))
+    block = random_(ParallelBlock(DIM, 7, HEADS, **options, **sides))
+    block.projections.make_generation_fast_()  # joins the matrices if they are fused
+    return block
 
 
 def causal_mask(length: int) -> Tensor:
@@ -200,13 +201,9 @@ def test_block_equals_the_reference(variant, decoder, length, longest_band, monk
     assert_same_function(run(block, x, source), expected, [*read, *weights.values()], atol=1e-11)
 
     fused = build(variant, decoder, fused=True)
-    state = {f"layers.0.{name}": value for name, value in block.state_dict().items()}
-    fused.upgrade_state_dict_named(state, "layers.0")
-    fused.load_state_dict({name.removeprefix("layers.0."): v for name, v in state.items()})
-    assert sum(p.numel() for p in fused.parameters()) == sum(p.numel() for p in block.parameters())
-    fused.layer_norm = block.layer_norm
-    read += block.layer_norm.parameters()
-    assert_same_function(run(fused, x, source), expected, read, atol=1e-11)
+    assert fused.projections.w_enc is not None
+    assert fused.state_dict().keys() == block.state_dict().keys()
+    torch.testing.assert_close(run(fused, x, source), expected, rtol=0, atol=1e-11)
 
 
 def branches(variant: str, name: str = "weight", part: int = 0, change: float = 0.0) -> list:
@@ -269,14 +266,11 @@ def test_cross_attention_reads_the_blocks_input() -> None:
         assert weights.equal(calls[0][1])
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_initialization_is_the_papers(fused: bool) -> None:
+def test_initialization_is_the_papers() -> None:
     """Uniform, each matrix within its own bound and up to 1 % of it; biases 0."""
     torch.manual_seed(0)
     dim, ffn, source = 64, 96, 80
-    block = ParallelBlock(dim, ffn, 4, (3, 15), causal=True, source_dim=source, fused=fused)
-    state = block.state_dict()
-    unfuse(state, block.projections, "projections.")
+    state = ParallelBlock(dim, ffn, 4, (3, 15), causal=True, source_dim=source).state_dict()
     fan_in = 1 / math.sqrt(dim)
     names = [f"projections.{name}" for name in ("in_proj", "cross_query", "fc1")]
     bounds = {
@@ -327,37 +321,14 @@ def test_input_dropout_reaches_attention_and_convolution_alone(fused: bool) -> N
     torch.testing.assert_close(own_rows, plain(projected, projected)[0], rtol=0, atol=1e-12)
 
 
-def test_packed_product_is_a_linear_layer_and_follows_its_weight() -> None:
-    linear, packed = nn.Linear(24, 40), OneDnnProduct()
-    packed.enabled = True
-    x = torch.randn(3, 1, 48)[..., :24]  # rows apart, as a split of a fused product has them
-    assert can_pack(linear.weight) == torch.backends.mkldnn.is_available()
-
-    def products() -> Tensor:
-        with torch.no_grad():
-            return packed(x, linear.weight, linear.bias)
-
-    torch.testing.assert_close(products(), linear(x), rtol=0, atol=1e-5)
-    with torch.no_grad():
-        linear.weight.copy_(torch.randn(40, 24))  # as load_state_dict does
-    torch.testing.assert_close(products(), linear(x), rtol=0, atol=1e-5)
-    assert packed(x, linear.weight, linear.bias).requires_grad
-    assert not copy.deepcopy(packed).enabled
-    linear, x = linear.double(), x.double()
-    assert products().equal(linear(x))
-
-
-def test_weights_are_packed_for_generation_alone() -> None:
-    """An optimizer may write to ``.data``, which no version counts."""
-    block = build("gated", False, fused=True).float()
-    x = torch.randn(4, 2, DIM)
-    with torch.no_grad():
-        block(x)
-        for parameter in block.parameters():
-            parameter.data.mul_(2)
-        before = block(x)[0]
-        block.projections.make_generation_fast_()
-        torch.testing.assert_close(block(x)[0], before, rtol=0, atol=1e-4)
+def test_a_final_layer_is_a_linear_layer() -> None:
+    """On packed weights, with a gradient, and in another type."""
+    linear, x = nn.Linear(24, 40), torch.randn(3, 1, 48)[..., :24]  # rows apart, as after a split
+    final = FinalLinear(linear.weight, linear.bias)
+    assert (final._packed is not None) == torch.backends.mkldnn.is_available()
+    torch.testing.assert_close(final(x), linear(x), rtol=0, atol=1e-5)
+    assert_same_function(final(x.requires_grad_()), linear(x), [x])
+    assert final.double()(x.double()).equal(linear.double()(x.double()))
 
 
 @pytest.mark.parametrize("p", [0.1, 0.4, 0.75])

@@ -128,7 +128,6 @@ TABLE: dict[str, Architecture] = {
     "muse-separate": muse("--muse-separate-projection", "--encoder-learned-pos"),
     "muse-ordinary": muse("--muse-convolution", "ordinary", "--muse-kernels", "3"),
     "muse-pre-norm": muse(*PRE_NORM, "--layernorm-embedding"),
-    "muse-fused": muse("--muse-fused"),
     "bmt-1": bmt("--share-all-embeddings"),
     "bmt-float": bmt("--bmt-preset", "float"),
     "bmt-6": bmt("--bmt-preset", "bmt-6", unsteady=True),

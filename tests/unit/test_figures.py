@@ -210,7 +210,6 @@ def save_checkpoint(path: Path, flags: list[str], model: torch.nn.Module) -> Pat
     "flags",
     [
         ["--muse-kernels", "3,15"],
-        ["--muse-kernels", "3,15", "--muse-fused"],
         ["--muse-kernels", "3,7,31/15"],
         ["--muse-kernels", "5/3,15", "--muse-separate-projection"],
     ],

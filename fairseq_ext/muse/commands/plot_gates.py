@@ -74,7 +74,7 @@ def rows(gates: Gates) -> list[list[str]]:
 
 
 def read_gates(path: str | Path) -> Gates:
-    """Read the gates of a MUSE model from a checkpoint, whether its matrices are fused or not.
+    """Read the gates of a MUSE model from a checkpoint.
 
     Raise CheckpointError if the checkpoint holds another architecture, or no layer has a gate.
     """
