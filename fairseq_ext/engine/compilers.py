@@ -96,8 +96,9 @@ def compiler_of(
 ) -> Callable:
     """Return the compiler in ``table`` for the class of a module, or for its nearest base class.
 
-    Raise ConfigError if ``table`` has no such class. Also raise it if a subclass that is not of
-    this package overrides one of ``methods``: the compiler would not know the changed method.
+    Raise ConfigError if ``table`` has no such class. Also raise it if code outside this package
+    overrides one of ``methods`` of the class in ``table``, because the compiler compiles only the
+    original method.
     """
     for kind in type(module).__mro__:
         if kind in table:
@@ -321,7 +322,7 @@ def attention(
 
 
 def compile_lightconv(model: lightconv.LightConvModel, program: Writer) -> None:
-    """Compile LightConv or DynamicConv: a Transformer with convolutions for self-attention."""
+    """Compile LightConv or DynamicConv: a Transformer whose self-attentions are convolutions."""
     require_unchanged(model.encoder, lightconv.LightConvEncoder)
     require_unchanged(model.decoder, lightconv.LightConvDecoder)
     encoder_decoder(model, program, lightconv_layer)

@@ -17,8 +17,8 @@ Rows = Sequence[Sequence[int]]
 class Rules:
     """The options of a search, named as in fairseq-generate and with its defaults.
 
-    Only ``length_offset``, ``epsilon``, ``unordered`` and ``listed`` are no options of
-    fairseq-generate. The random numbers of ``sampling`` depend only on the seed, the sentence's
+    fairseq-generate has all of these options except ``length_offset``, ``epsilon``, ``unordered``
+    and ``listed``. The random numbers of ``sampling`` depend only on the seed, the sentence's
     number, the step, and the index of the hypothesis within its sentence.
 
     With ``match_source_len``, as in fairseq, the translation of n source tokens has n + 1 tokens;

@@ -63,9 +63,9 @@ def verify(program: Program, weights: Sequence[Packed]) -> None:
 
 
 def is_sound(weight: Packed) -> bool:
-    """Return whether a weight's arrays have the sizes and types of its kind, and legal values.
+    """Return whether the arrays of a weight have the sizes and types of its kind.
 
-    Values are checked only in the fields ``sums`` and ``reading`` of :class:`Packed`.
+    Also check the numbers in its fields ``sums`` and ``reading`` (see :class:`Packed`).
     """
     kind, outputs, inputs = weight[:3]
     if not (0 < outputs < MOST and 0 < inputs < MOST and (kind == PLAIN or kind in PANELS)):
@@ -236,7 +236,7 @@ class _Verifier:
         return weight.values.reshape(-1, columns)
 
     def bias(self, number: int, size: int) -> None:
-        """Check that weight ``number`` is a bias of at least ``size`` numbers, or -1 for none."""
+        """Check that weight ``number`` is a bias of at least ``size`` numbers; -1 is no bias."""
         if number != -1:
             self.plain(number, size)
 

@@ -236,7 +236,7 @@ class Writer(Program):
         return self.write(Operation(Code.ADDITIVE, out, (query, keys, values), weights, ints))
 
     def cache(self, x: Columns) -> int:
-        """Add a cache of past rows of ``x``; return its index, or -1 if ``x`` is the encoder's."""
+        """Add a cache of past rows of ``x``, and return its index; in the encoder, return -1."""
         if self.phase(x) is not Phase.HYPOTHESES:
             return -1
         self.caches += 1
