@@ -55,9 +55,9 @@ def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
 def _add_defaults(original: Callable, cfg: Any) -> None:
     """Train with all checks if fairseq-hydra-train has started without them.
 
-    Then raise :class:`_Done`, so that fairseq-hydra-train does not train a second time. Only call
-    fairseq's function in other commands, if the checks are already running, and in a process that
-    fairseq has started for a GPU.
+    Then raise :class:`_Done`, so that fairseq-hydra-train does not train a second time. In three
+    cases, just call fairseq's function: in another command, if the checks are already running, or
+    in a process that fairseq has started for a GPU.
     """
     hydra = next(running(HYDRA), None)
     if hydra is None or _checks.running:

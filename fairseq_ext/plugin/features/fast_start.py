@@ -15,7 +15,7 @@ LONGEST = (1 << 16) - 1  # greatest length in tokens that fits in a sort key of 
 
 @around("fairseq.data.indexed_dataset:_warmup_mmap_file", patch="fast start on large corpora")
 def read_ahead(original: Callable, path: str) -> None:
-    """Let the system cache a data file in the background, while training starts.
+    """Let the system cache a data file in the background, without waiting for it.
 
     Problem: fairseq stores the lengths of sentences twice, and sorts them twice as 32-bit numbers.
     It reads all data once before it starts, only to have the system cache it.

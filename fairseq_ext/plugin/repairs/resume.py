@@ -182,7 +182,7 @@ def save_early_stopping(
 
 
 def aim(checkpoint: Any) -> str:
-    """Return what the options ``cfg.checkpoint`` aim at, such as ``lowest loss``."""
+    """Say which value of ``--best-checkpoint-metric`` is the best, such as ``lowest loss``."""
     extreme = "highest" if checkpoint.maximize_best_checkpoint_metric else "lowest"
     return f"{extreme} {checkpoint.best_checkpoint_metric}"
 
