@@ -20,7 +20,7 @@ TERNARY = "ternary"
 
 
 class _Quantized(torch.autograd.Function):
-    """Autograd function that maps ``x`` to its signs times ``level``, or to signs if that is None.
+    """Autograd function that maps ``x`` to its signs times ``level``; None stands for a level of 1.
 
     The :class:`Levels` decide which signs are 0, and which gradients pass.
     """

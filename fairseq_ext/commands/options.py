@@ -78,8 +78,8 @@ def check_paths(args: Any) -> None:
     """Refuse a command line if an output cannot be written, or would overwrite an input.
 
     The arguments in :data:`OUTPUTS` are outputs; all other paths in ``args`` are inputs. A command
-    that writes several files sets ``endings``, which replace the ending of ``--output``. A command
-    that makes the folder of ``--output`` sets ``makes_folder``.
+    that writes several files sets ``args.endings``, which replace the ending of ``--output``. A
+    command that makes the folder of ``--output`` sets ``args.makes_folder``.
 
     Raises:
         DataError: an input would be overwritten.

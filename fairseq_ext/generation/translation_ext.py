@@ -188,10 +188,10 @@ class TranslationExtTask(TranslationTask):
     def build_generator(self, models: list[FairseqModel], args: Any, **options: Any) -> Any:
         """Build fairseq's generator, and adapt it to this task's options.
 
-        With ``--epsilon-sampling``, its search is ``EpsilonSampling``. The symbol of
-        ``--target-suffix`` ends translations. It and the symbol of ``--target-prefix`` are left out
-        of the output. Raise ConfigError if an option excludes ``--epsilon-sampling`` or
-        ``--gnmt-lenpen``.
+        With ``--epsilon-sampling``, the generator's search is ``EpsilonSampling``. Translations end
+        with the symbol of ``--target-suffix``. The symbols of ``--target-prefix`` and
+        ``--target-suffix`` are left out of the printed text. Raise ConfigError if an option
+        excludes ``--epsilon-sampling`` or ``--gnmt-lenpen``.
         """
         check_gnmt_lenpen(self.cfg.gnmt_lenpen, args)
         epsilon = self.cfg.epsilon_sampling

@@ -128,8 +128,8 @@ def _fetch(repo: str, revision: str | None) -> Path:
 def _is_reachable() -> bool:
     """Return False if the Hub cannot answer; huggingface_hub would try for half a minute.
 
-    This is so if ``HF_HUB_OFFLINE`` is set, or if the Hub's host has no address or refuses
-    connections. With a proxy, or a slow host, return True.
+    The Hub cannot answer if ``HF_HUB_OFFLINE`` is set, or if the Hub's host has no address or
+    refuses connections. With a proxy, or a slow host, return True.
     """
     import socket
     from urllib.parse import urlsplit
