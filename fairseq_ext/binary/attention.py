@@ -46,8 +46,8 @@ class BinaryAttention(MultiheadAttention):
 
     Args:
         embed_dim, num_heads, **options: arguments of fairseq's attention.
-        norm_heads: whether each head of q, k and v is normalized by a layer norm. All heads of q
-            share the parameters of one norm; so do those of k, and those of v.
+        norm_heads: whether each head of q, k and v is normalized by a layer norm. There are three
+            norms, for q, k and v. All heads share the parameters of a norm.
         norm_output: whether the output projection ``A W`` gets a layer norm (3.5).
         shortcut: whether ``A``, the input of the output projection, is added (3.5).
         qk: whether to binarize queries and keys in stage 2 of training (:meth:`set_stage`).

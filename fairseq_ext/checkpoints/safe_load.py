@@ -518,8 +518,9 @@ def require_inert(settings: Any) -> None:
 def _has_harmless_reference(text: str, settings: Any, sections: dict[int, dict[str, Any]]) -> bool:
     """Return whether the reference in ``text``, such as ``${model.dropout}``, is harmless.
 
-    It must lead to one option of ``settings``, or to a missing option, for which OmegaConf only
-    raises an error. ``sections`` is a cache that all calls for one configuration share.
+    The reference must lead to one option of ``settings``, or to a missing option, for which
+    OmegaConf only raises an error. ``sections`` is a cache that all calls for one configuration
+    share.
     """
     reference = _REFERENCE.fullmatch(text)
     if reference is None or isinstance(settings, Namespace):  # `args` have no references

@@ -75,10 +75,10 @@ class TokenizerOptions:
     ) -> str:
         """Return the name of sacrebleu's tokenizer: ``--tokenize``, or the target language's.
 
-        The target language is that of ``-l``, ``--detokenize``, ``undoing`` (the objects that turn
-        the systems' translations into text) or the ending of the reference file ``path``: the first
-        that is known. If the language has no tokenizer of its own, the ``references`` decide, as in
-        :func:`~fairseq_ext.evaluation.score.choose_tokenizer`.
+        The first of these that names a target language counts: ``-l``, ``--detokenize``,
+        ``undoing`` (the objects that turn the systems' translations into text), and the ending of
+        the reference file ``path``. If the language has no tokenizer of its own, the ``references``
+        decide, as in :func:`~fairseq_ext.evaluation.score.choose_tokenizer`.
         """
         from fairseq_ext.evaluation.score import choose_tokenizer
 

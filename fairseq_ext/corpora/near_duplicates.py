@@ -113,9 +113,9 @@ def skeletons(
     For a fingerprint, the hash of each word of the skeleton is multiplied by a power of
     :data:`BASE`, whose exponent is the word's place. :func:`mixed` then spreads the sum. Prefix
     sums over the sentence give the sums of the words before, between and after the two left-out
-    words. Their exponents are places in the sentence. In the skeleton, the words between are one
-    place further left, and the words after are two. So the sum of the words between is divided by
-    the base, and the sum of the words after by the square of the base.
+    words. In these sums, the exponents are places in the sentence. In the skeleton, the words
+    between are one place further left, and the words after are two. So the sum of the words between
+    is divided by the base, and the sum of the words after by the square of the base.
     """
     lengths = hashes.lengths
     for length in np.unique(lengths).tolist():

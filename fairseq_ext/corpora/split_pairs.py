@@ -90,8 +90,8 @@ def encoder(options: PairOptions) -> Encode:
 class SplitJob:
     """A job that splits texts in stages, and can be sent to other processes.
 
-    Each stage is a method that takes the name of a report. It writes this report (JSON), and a data
-    file with the same name but another ending.
+    Each stage is a method that takes the name of a report. The method writes this report (JSON),
+    and a data file with the same name but another ending.
     """
 
     options: PairOptions  # how to clean and split the pairs

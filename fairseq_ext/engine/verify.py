@@ -228,7 +228,7 @@ class _Verifier:
     def plain(self, number: int, rows: int, columns: int = 1) -> np.ndarray:
         """Return the array of weight ``number``; check that it is plain and large enough.
 
-        It must have exactly ``columns`` columns, and at least ``rows`` rows.
+        The array must have exactly ``columns`` columns, and at least ``rows`` rows.
         """
         weight = self.weight(number)
         fits = weight.kind == PLAIN and weight.inputs == columns and weight.outputs >= rows

@@ -30,7 +30,7 @@ def exponentials(keys: Tensor) -> Tensor | None:
     """Return ``e^{2k}`` of keys ``k``, with which :func:`tanh_of_sum` is faster on a CPU.
 
     A tanh takes ten times as long as the multiplication that replaces it. Return None if keys are
-    not on a CPU or in half precision, or if a ``|k|`` is 30 or more. Below 30, ``e^{2k}`` is
+    on another device or in half precision, or if a ``|k|`` is 30 or more. Below 30, ``e^{2k}`` is
     neither 0 nor infinite in fp32, so its product with ``e^{2q}`` is never NaN. The result is right
     even if ``e^{2q}`` overflows or underflows: then ``|q| > 40``, and ``tanh(k + q)`` rounds to ±1.
     """

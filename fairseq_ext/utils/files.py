@@ -342,8 +342,8 @@ class FileVersions:
         """Raise :class:`DataError` if a file has been written to since this object was made.
 
         A program can reset a file's modification time, but not its time of change (ctime), so a new
-        ctime is a sign of writing. It is ignored if mode, owner or number of links are new, too:
-        such a change also sets the ctime.
+        ctime is a sign of writing. But a change of mode, owner or number of links also sets the
+        ctime, so a new ctime is ignored if one of these three is new, too.
         """
         for path, old in self._files.items():
             now = path.stat() if path.exists() else None

@@ -18,7 +18,7 @@ def read_ahead(original: Callable, path: str) -> None:
     """Let the system cache a data file in the background, without waiting for it.
 
     Problem: fairseq stores the lengths of sentences twice, and sorts them twice as 32-bit numbers.
-    It reads all data once before it starts, only to have the system cache it.
+    Before it starts, fairseq reads all data once, only to have the system cache it.
     """
     with Path(path).open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
