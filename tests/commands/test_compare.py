@@ -33,7 +33,15 @@ from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.json_files import read_json
 from tests.support import models
-from tests.support.harness import command, error_line, fairseq, leaves_no_trace, run, write_lines
+from tests.support.harness import (
+    BIN,
+    command,
+    error_line,
+    fairseq,
+    leaves_no_trace,
+    run,
+    write_lines,
+)
 
 WORDS = ["the", "a", "house", "tree", "river", "walks", ",", "sees", "big", "old", "of", "never"]
 
@@ -315,7 +323,7 @@ def test_the_log_of_a_run_that_goes_on_counts_what_it_shows(start: list[str], co
 def test_a_reader_that_leaves_costs_no_file(outputs_of_three: Path, tmp_path: Path) -> None:
     """As `head` does, when it has the lines that it wants."""
     options = f"--keep-tokens --samples 100 --json {tmp_path}/c.json"
-    command = f"fairseq-ext compare --system a=good --ref ref {options} | true"
+    command = f"{BIN}/fairseq-ext compare --system a=good --ref ref {options} | true"
     done = run("bash", "-c", command, cwd=outputs_of_three)
     assert "Traceback" not in done.stderr
     assert read_json(tmp_path / "c.json")["sentences"]
