@@ -10,7 +10,6 @@ import importlib.util
 import logging
 import os
 import re
-import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,13 +105,7 @@ def _fetch(repo: str, revision: str | None) -> Path:
         raise EnvironmentProblem(
             f"{repo} is not here; to look for it on the Hugging Face Hub, {extras.missing(LIBRARY)}"
         )
-    if sys.stderr.isatty():
-        print(
-            f"looking for {repo} on the Hugging Face Hub; without an answer, half a minute may "
-            "pass until the library gives up",
-            file=sys.stderr,
-        )
-    with _one_line(repo, revision):
+    with _one_line(f"{repo}@{revision}" if revision else repo):
         folder = _download(repo, revision, local_files_only=not _is_reachable())
         try:
             bundle.read(folder).check()
@@ -209,39 +202,36 @@ def _listed_files(repo: str) -> Collection[str]:
 
 
 @contextmanager
-def _one_line(repo: str, revision: str | None = None) -> Iterator[None]:
+def _one_line(name: str) -> Iterator[None]:
     """Turn errors in the ``with`` block into one-line errors; hide huggingface_hub's warnings."""
     from huggingface_hub import constants, errors
     from huggingface_hub.utils import logging as reports
 
     level = reports.get_verbosity()
     reports.set_verbosity_error()
-    where = f"{repo} on {constants.ENDPOINT}"
     try:
         yield
     except FairseqExtError as error:
-        kind = CheckpointError if isinstance(error, DataError) else type(error)
-        raise kind(f"{where}: {error}") from None
-    except errors.RevisionNotFoundError:
-        raise CheckpointError(f"{where} has no revision `{revision}`.") from None
-    except errors.RepositoryNotFoundError:
-        raise CheckpointError(
-            f"{repo} is not here, and no model on {constants.ENDPOINT} that you may use; check the "
-            f"name, or {LOGIN}."
-        ) from None
+        raise CheckpointError(f"{name} on {constants.ENDPOINT}: {error}") from None
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
         raise EnvironmentProblem(
-            f"{repo} is not here, and {constants.ENDPOINT} cannot be reached; check the name, or "
+            f"{name} is not here, and {constants.ENDPOINT} cannot be reached; check the name, or "
             "the network and HF_HUB_OFFLINE."
         ) from None
-    except errors.EntryNotFoundError:
+    except (
+        errors.EntryNotFoundError,
+        errors.RevisionNotFoundError,
+        errors.RepositoryNotFoundError,
+    ):
         raise CheckpointError(
-            f"{where} is not a complete bundle; `fairseq-ext push` puts bundles there."
+            f"{name} is not here, and no complete bundle on {constants.ENDPOINT} that you may use; "
+            f"check the name and the revision, or {LOGIN}."
         ) from None
     except Exception as error:  # from the library, or the network library below it
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        cure = f" ({LOGIN})" if status in (401, 403) else ""
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise EnvironmentProblem(f"{where} cannot be used{cure}: {reason:.200}") from error
+        raise EnvironmentProblem(
+            f"{name} on {constants.ENDPOINT} cannot be used: {reason:.200}. If the Hub refuses "
+            f"access, {LOGIN}."
+        ) from error
     finally:
         reports.set_verbosity(level)
