@@ -172,12 +172,6 @@ def test_a_bundle_without_a_program_is_left_to_fairseq(run: Path, copy: Path):
     assert model.translate(LINES, beam=5, **SHORT) == expected.translate(LINES, **SHORT)
 
 
-def test_files_of_formats_that_are_gone_name_the_cure(copy: Path):
-    (copy / "bundle.json").unlink()
-    with pytest.raises(CheckpointError, match="bundle made of it by `fairseq-ext bundle`"):
-        fairseq_ext.load(copy / "model.safetensors")
-
-
 def test_size_and_updates_of_what_was_rounded(run: Path, tmp_path: Path):
     state = storage.load(run / "checkpoint_best.pt")
     state["optimizer_history"][-1]["num_updates"] = 70

@@ -225,21 +225,8 @@ class TestLoadCheckpoint:
         path, state = tmp_path / "good.pt", {"model": {"w": torch.arange(5000.0)}}
         torch.save(state, path, _use_new_zipfile_serialization=not before_torch_1_6)
         path.write_bytes(path.read_bytes()[:size])
-        with pytest.raises(CheckpointError, match=r"good\.pt is (truncated|a bare|not a check)"):
+        with pytest.raises(CheckpointError, match=r"good\.pt is (truncated|not a check)"):
             storage.load(path)
-
-    @pytest.mark.parametrize(
-        ("content", "message"),
-        [
-            (b"", "is empty"),
-            (b"\n<!DOCTYPE html><html>", "is a web page"),
-            (b"hello", "is not a checkpoint .it starts with"),
-        ],
-    )
-    def test_something_else(self, tmp_path: Path, content: bytes, message: str):
-        (tmp_path / "bad.pt").write_bytes(content)
-        with pytest.raises(CheckpointError, match=rf"bad\.pt {message}"):
-            storage.load(tmp_path / "bad.pt")
 
     def test_not_a_checkpoint(self, tmp_path: Path):
         with pytest.raises(CheckpointError, match=r"none\.pt does not exist"):
@@ -248,6 +235,13 @@ class TestLoadCheckpoint:
             storage.load(tmp_path)
         with pytest.raises(CheckpointError, match="is not a regular file"):
             storage.load("/dev/null")
+        (tmp_path / "a.pt").write_bytes(b"")
+        with pytest.raises(CheckpointError, match=r"a\.pt is empty"):
+            storage.load(tmp_path / "a.pt")
+        (tmp_path / "a.pt").write_bytes(b"\n<!DOCTYPE html><html>")
+        start = r"a\.pt is not a checkpoint .it starts with the bytes b'.n<!DOCTYPE html'"
+        with pytest.raises(CheckpointError, match=start):
+            storage.load(tmp_path / "a.pt")
         with pytest.raises(CheckpointError, match="not a checkpoint that torch can read"):
             storage.load(make_zip(tmp_path / "a.pt", "a"))
         torch.save({"w": torch.ones(1)}, tmp_path / "a.pt")
