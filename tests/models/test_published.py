@@ -194,7 +194,7 @@ def test_a_name_that_is_not_published_is_refused(name, names):
     [
         ("bpecodes", None, "has no subwords of the kind fastbpe, which"),
         ("dict.de.txt", None, r"dict\.de\.txt, but has dict\.en\.txt"),
-        ("dict.de.txt", "more 1\n", "other sizes"),
+        ("dict.de.txt", "more 1\n", "size mismatch for "),
         ("bpecodes", "a b\n", r"bpecodes, line \d+: `a b` is not a merge of two pieces"),
     ],
 )
