@@ -99,10 +99,10 @@ def _bundle(args: argparse.Namespace) -> None:
     else:
         numbers = args.numbers or (source_bundle.numbers if source_bundle else "fp32")
         card = write.card_of(source_bundle) if source_bundle else Card()
-        if source_bundle and source_bundle.numbers != numbers:
-            card = card.with_format_note(source_bundle.numbers)
         if scores:
             card = replace(card, table=score_table(scores))
+        elif source_bundle and source_bundle.numbers != numbers:
+            card = replace(card, table="")  # its scores are those of other weights
         about, licence = args.about or card.about, one_spaced(args.licence or card.licence)
         written = write.write(
             checkpoint,

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fairseq_ext.evaluation import tables
 from fairseq_ext.evaluation.score import Score, format_score
@@ -42,7 +42,6 @@ _BODY = re.compile(
     r"\n---\n+# [^\n]*\n\n(.*?)\n\n- architecture: `.*?\n- text: [^\n]*\n(.*?)\nIt translates ",
     re.DOTALL,
 )
-_MEASURED = "Measured with the weights in "
 
 
 @dataclass(frozen=True)
@@ -62,15 +61,6 @@ class Card:
         licence, body = _LICENCE.search(text), _BODY.search(text)
         about = body[1] if body else text.rpartition("\n---\n")[2].strip()
         return cls(about, licence[1] if licence else cls.licence, body[2] if body else "")
-
-    def with_format_note(self, numbers: str) -> "Card":
-        """Add a note that the scores were measured with weights in the format ``numbers``.
-
-        A card without scores, or with such a note, stays unchanged.
-        """
-        if not self.table or _MEASURED in self.table:
-            return self
-        return replace(self, table=f"{self.table}\n{_MEASURED}{numbers}.\n")
 
     def render(self, *, updates: int | None, **facts: str | int) -> str:
         """Return the model card as Markdown.
