@@ -16,17 +16,6 @@ import torch
 from fairseq_ext.checkpoints import bundle, layout, published, safe_load
 from fairseq_ext.utils.files import atomic_write, head, version
 
-EXACTNESS = {
-    "fp32": "exactly the weights of the bundle",
-    "bf16": "exactly the weights of the bundle, which are rounded to bf16",
-    "int8": "weights as the bundle rounded them to int8",
-    "bits": "binary and ternary weights that quantize to the bundle's weights, but differ from the "
-    "trained weights",
-    "bits-int8": "binary and ternary weights that quantize to the bundle's weights, and embeddings "
-    "as rounded to int8",
-}
-"""How close an exported checkpoint is to the trained checkpoint, by the bundle's number format."""
-
 # By version of a file: the checkpoint, if only `peek` has read it; and all of it but weights.
 _unclaimed: dict[tuple[Any, ...], dict[str, Any]] = {}
 _settings: dict[tuple[Any, ...], Mapping[str, Any]] = {}
@@ -64,16 +53,6 @@ def load(path: str | Path) -> dict[str, Any]:
     if version not in _settings:
         _settings[version] = layout.without_weights(state)
     return published.adapted(state, path)
-
-
-def export(path: Path, output: Path) -> tuple[int, str]:
-    """Write a bundle as a checkpoint without optimizer state to ``output``, atomically.
-
-    Return the number of tensors, and a phrase of :data:`EXACTNESS` about their precision.
-    """
-    checkpoint = load(path)
-    save(checkpoint, output)
-    return len(checkpoint["model"]), EXACTNESS[bundle.read(path).numbers]
 
 
 def _read(path: str | Path) -> dict[str, Any]:

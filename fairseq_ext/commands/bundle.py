@@ -220,12 +220,14 @@ def add_export(commands: options.Subparsers) -> None:
 
 def _export(args: argparse.Namespace) -> None:
     if args.to is None:
-        from fairseq_ext.checkpoints.storage import export
+        from fairseq_ext.checkpoints import bundle, storage
         from fairseq_ext.model import find_model
 
         path = find_model.existing_bundle(args.model, "exported")
-        count, exactness = export(path, args.output)
-        print(f"{count} tensors in {args.output}: {exactness}")
+        checkpoint = storage.load(path)
+        storage.save(checkpoint, args.output)
+        numbers = bundle.read(path).numbers
+        print(f"{len(checkpoint['model'])} tensors in {args.output}, as stored in {numbers}")
         return
     from fairseq_ext.decoding.loading import data_of, model_of
 
