@@ -37,27 +37,16 @@ def literal(text: str) -> Any:
         raise TypeError(f"a literal must be written in a string, but is a {type(text).__name__}")
     try:
         if len(text) > MOST_CHARACTERS or text.count("+") + text.count("*") > MOST_OPERATORS:
-            raise _Refusal("is too long")
+            raise ValueError
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a text can cause a SyntaxWarning
             tree = ast.parse(text.strip(), mode="eval")
         return _value(tree.body)[0]
-    except _FAULTS as error:
-        reason = str(error) if isinstance(error, _Refusal) else "is not one"
+    except _FAULTS:
         raise LiteralError(
-            f"`{shorten(text)}` must be a literal (numbers, strings, True, False, None, lists, "
-            f"tuples, dictionaries, `+` and `*` of them), but {reason}; write the value itself, as "
-            "`[(512, 3)] * 4`."
+            f"`{text:.60}` must be a short literal (numbers, strings, True, False, None, lists, "
+            "tuples, dictionaries, `+` and `*` of them), such as `[(512, 3)] * 4`."
         ) from None
-
-
-def shorten(text: str) -> str:
-    """Shorten a text to 60 characters for a message."""
-    return text if len(text) <= 60 else f"{text[:60]}…"
-
-
-class _Refusal(ValueError):
-    """The reason why :func:`literal` refuses a text, as the end of a sentence: "is too long"."""
 
 
 def _value(node: ast.expr) -> tuple[Any, int]:
@@ -67,7 +56,7 @@ def _value(node: ast.expr) -> tuple[Any, int]:
             return value, 1 + len(value)
         case ast.Constant(value=None | bool() | int() | float() as value):
             if isinstance(value, int) and value.bit_length() > MOST_BITS:
-                raise _Refusal("has too large a number in it")
+                raise ValueError
             return value, 1
         case ast.List(elts=elements) | ast.Tuple(elts=elements):
             values, size = _values(elements)
@@ -91,7 +80,7 @@ def _value(node: ast.expr) -> tuple[Any, int]:
             if isinstance(first, _SEQUENCES) and isinstance(times, int):
                 size = _bounded(1 + (size - 1) * max(times, 0))  # before any memory is taken
             return first * times, size
-    raise _Refusal(f"has `{shorten(ast.unparse(node))}` in it")
+    raise ValueError
 
 
 def _values(nodes: Iterable[ast.expr]) -> tuple[list[Any], int]:
@@ -101,5 +90,5 @@ def _values(nodes: Iterable[ast.expr]) -> tuple[list[Any], int]:
 
 def _bounded(size: int) -> int:
     if size > MOST_ELEMENTS:
-        raise _Refusal(f"stands for more than {MOST_ELEMENTS:,} elements")
+        raise ValueError
     return size
