@@ -20,7 +20,6 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError, wrong_value
 from fairseq_ext.utils.option_fields import flag
 
 logger = logging.getLogger(__name__)
-_SHOWN = 4  # differences shown in a message
 KINDS = {
     "last_epochs": ("checkpointEPOCH.pt", r"checkpoint(\d+)\.pt"),
     "last_updates": ("checkpoint_EPOCH_UPDATE.pt", r"checkpoint_\d+_(\d+)\.pt"),
@@ -156,17 +155,12 @@ def _facts(checkpoint: Mapping[str, Any]) -> dict[str, str]:
 def _require_alike(
     facts: Mapping[str, str], other: Mapping[str, str], first: str | Path, path: str | Path
 ) -> None:
-    differing = [
-        f"{name} is {facts.get(name, 'missing')} and {other.get(name, 'missing')}"
-        for name in {**facts, **other}
-        if facts.get(name) != other.get(name)
-    ]
-    if differing:
-        rest = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
-        raise CheckpointError(
-            f"`{first}` and `{path}` differ: {', '.join(differing[:_SHOWN])}{rest}; only "
-            "checkpoints of one model can be averaged."
-        )
+    for name in {**facts, **other}:
+        if facts.get(name) != other.get(name):
+            raise CheckpointError(
+                f"`{first}` and `{path}` differ: {name} is {facts.get(name, 'missing')} and "
+                f"{other.get(name, 'missing')}; only checkpoints of one model can be averaged."
+            )
 
 
 def _require_dictionaries(
