@@ -90,27 +90,22 @@ def _foreign_feature(model: Any, task: TranslationTask, architecture: str) -> st
     """Return a phrase for a feature of the model that the other tools lack, or None."""
     encoder, decoder = getattr(model, "encoder", None), getattr(model, "decoder", None)
     like = f"architecture like `{architecture}`"
-    if not isinstance(encoder, TransformerEncoderBase):
+    packages = {type(module).__module__.partition(".")[0] for module in model.modules()}
+    if not isinstance(encoder, TransformerEncoderBase) or not packages <= {"torch", "fairseq"}:
         return like
     if not isinstance(decoder, TransformerDecoderBase):
         return like
-    for module in (*encoder.modules(), *decoder.modules()):
-        if type(module).__module__.partition(".")[0] not in ("torch", "fairseq"):
-            return like
     compilers.require_no_additions(model)
     for name in model.state_dict():
         if not STATE.fullmatch(name):
             return f"weight like `{name}`"
-    cfg = decoder.cfg
-    for side in (encoder, decoder):
-        if not isinstance(side.embed_positions, POSITIONS):
-            return "model without positions"
-        if (side.layer_norm is not None) != cfg.encoder.normalize_before:
-            return "norm before the sublayers of one side alone, or without a final norm"
-    if type(encoder.embed_positions) is not type(decoder.embed_positions):
-        return "positions that are learned on one side alone"
-    if cfg.encoder.normalize_before != cfg.decoder.normalize_before:
-        return "norm before the sublayers of one side alone"
+    cfg, sides = decoder.cfg, (encoder, decoder)
+    positions = {type(side.embed_positions) for side in sides}
+    if len(positions) > 1 or not positions <= {*POSITIONS}:
+        return "model without positions, or with other positions on each side"
+    norms = {bool(options.normalize_before) for options in (cfg.encoder, cfg.decoder)}
+    if len(norms | {side.layer_norm is not None for side in sides}) > 1:
+        return "norm before the sublayers of one side alone, or without a final norm"
     for option in ("cross_self_attention", "no_cross_attention"):
         if getattr(cfg, option, False):
             return f"`{flag(option)}`"
