@@ -10,10 +10,11 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from fairseq_ext.decoding import stream
 from fairseq_ext.decoding.loading import models_of, open_model, refuse_unused_data
@@ -60,9 +61,6 @@ class Model:
         self.src, self.tgt, self.name = translator.src, translator.tgt, translator.name
         self.limit = translator.limit
 
-    def __reduce__(self) -> NoReturn:
-        raise ConfigError("A model cannot be copied or pickled; load it anew in each process.")
-
     def __repr__(self) -> str:
         return f"<fairseq_ext model: {self.name}, {self.src} → {self.tgt}>"
 
@@ -102,7 +100,7 @@ class Model:
             DataError: a line is not a string or is longer than :attr:`limit`; the message gives
                 the number of the line.
         """
-        lines = [texts] if isinstance(texts, str) else _listed(texts, "texts")
+        lines = [texts] if isinstance(texts, str) else [*_strings(texts, "texts")]
         translations = list(self.stream(lines, buffer=max(len(lines), 1), **options))
         return translations[0] if isinstance(texts, str) else translations
 
@@ -143,9 +141,7 @@ class Model:
             nbest=nbest,
             attention=alignments,
         )
-        _require_texts(lines, "lines")
-        _require_count(buffer, "buffer")
-        keep = [*_strings(_listed(keep, "keep"), "keep")]
+        keep = [*_strings(keep, "keep")]
         require_compatible(
             self._translator.search.constraints,
             keep=keep,
@@ -154,7 +150,7 @@ class Model:
             split_sentences=split_sentences,
         )
         return stream.translations(
-            _strings(lines),
+            _strings(lines, "lines"),
             self._translator,
             self._codec,
             search=search,
@@ -179,48 +175,38 @@ class Model:
             DataError: the numbers of sources and targets differ, a source is empty, or a line is
                 too long or not a string.
         """
-        sources, targets = _listed(sources, "sources"), _listed(targets, "targets")
+        sources, targets = [*_strings(sources, "sources")], [*_strings(targets, "targets")]
         if len(sources) != len(targets):
             raise DataError(f"{len(sources):,} sources cannot have {len(targets):,} targets.")
-        read = [self._codec.encode(source) for source in _strings(sources, "source")]
+        read = [self._codec.encode(source) for source in sources]
         for number, length in enumerate(self._translator.lengths(read), start=1):
             if not read[number - 1] or length > self._translator.limit:
                 raise DataError(
                     f"source {number} has {length:,} tokens, but must have 2 to "
                     f"{self._translator.limit:,}, `</s>` included."
                 )
-        token_scores = self._translator.score(
-            read, [self._target(target) for target in _strings(targets, "target")]
-        )
+        token_scores = self._translator.score(read, [self._target(target) for target in targets])
         return [float(sum(map(float, scores))) for scores in token_scores]
 
 
-def _listed(texts: Iterable[str], name: str) -> list[str]:
-    _require_texts(texts, name)
-    return list(texts)
+def _strings(texts: Iterable[str], name: str) -> Iterator[str]:
+    """Return an iterator over texts, which raises DataError at the first that is not a string.
 
-
-def _require_count(number: int, name: str) -> None:
-    if not isinstance(number, Integral) or number < 1:
-        raise wrong_value(name, "a whole number of at least 1", number)
-
-
-def _require_texts(texts: Iterable[str], name: str) -> None:
-    """Raise ConfigError for a string, which is an iterable of letters, and for any non-iterable."""
+    Raise ConfigError for a string, which is an iterable of letters, and for any non-iterable.
+    """
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise ConfigError(
             f"`{name}` must be a list of strings, but is of the type {type(texts).__name__}."
         )
 
-
-def _strings(lines: Iterable[str], name: str = "line") -> Iterator[str]:
-    """Yield the lines; raise DataError at the first that is not a string."""
-    for number, line in enumerate(lines, start=1):
-        if not isinstance(line, str):
+    def checked(number: int, text: str) -> str:
+        if not isinstance(text, str):
             raise DataError(
-                f"{name} {number} must be a string, but is of the type {type(line).__name__}."
+                f"`{name}`, line {number}: not a string, but of the type {type(text).__name__}."
             )
-        yield line
+        return text
+
+    return map(checked, itertools.count(1), texts)
 
 
 def load(
@@ -266,11 +252,8 @@ def load(
     """
     if engine not in (FAIRSEQ, *ENGINES):
         raise wrong_value("engine", f"one of {', '.join((FAIRSEQ, *ENGINES))}", engine)
-    for name, language in (("src", src), ("tgt", tgt)):
-        if not isinstance(language, str | None):
-            raise wrong_value(name, "the code of a language, such as de", language)
-    if threads is not None:
-        _require_count(threads, "threads")
+    if threads is not None and not (isinstance(threads, Integral) and threads >= 1):
+        raise wrong_value("threads", "a whole number of at least 1", threads)
     fixed: dict[str, Any] = {"engine": engine, "max_tokens": max_tokens, "cpu": cpu}
 
     def search(saved_options: SearchDefaults) -> Search:

@@ -1,10 +1,8 @@
 """``fairseq_ext.load``: text in, text out, from a checkpoint and from a model for the engine."""
 
 import contextlib
-import copy
 import dataclasses
 import itertools
-import pickle
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -72,9 +70,6 @@ def model(request: pytest.FixtureRequest, loaded: dict[str, Model]) -> Model:
 def test_a_model_knows_itself(model: Model):
     assert (model.src, model.tgt, model.name) == ("de", "en", "transformer")
     assert "transformer, de → en" in repr(model)
-    for copied in (copy.deepcopy, pickle.dumps):
-        with pytest.raises(ConfigError, match="load it anew in each process"):
-            copied(model)
 
 
 @pytest.mark.parametrize(
@@ -251,9 +246,9 @@ def test_texts_of_other_types(model: Model):
     for text, type_ in ((b"w1", "bytes"), (None, "NoneType"), (5, "int")):
         with pytest.raises(ConfigError, match=f"`texts` must be a list .* of the type {type_}"):
             model.translate(text)
-        with pytest.raises(DataError, match=f"line 2 must be a string, but .* type {type_}"):
+        with pytest.raises(DataError, match=f"`texts`, line 2: not a string, .* type {type_}"):
             model.translate(["w1", text])
-        with pytest.raises(DataError, match=f"target 1 must be a string, but .* type {type_}"):
+        with pytest.raises(DataError, match=f"`targets`, line 1: not a string, .* type {type_}"):
             model.score(["w1"], [text])
     with pytest.raises(ConfigError, match=r"`sources` must be a list .* of the type str"):
         model.score("w1 ", ["w1", "w2", "w3"])
@@ -261,9 +256,7 @@ def test_texts_of_other_types(model: Model):
         model.score(["w1", "w2"], "w1")
     with pytest.raises(ConfigError, match=r"`lines` must be a list .* of the type str"):
         model.stream("w1 w2")
-    with pytest.raises(ConfigError, match="`buffer` must be a whole number of at least 1"):
-        model.stream(["w1"], buffer="3")
-    with pytest.raises(DataError, match=r"keep 1 must be a string, but is of the type int"):
+    with pytest.raises(DataError, match="`keep`, line 1: not a string, but of the type int"):
         model.translate("w1", keep=[5])
     assert model.score(iter(["w1"]), iter(["w2"])) == model.score(["w1"], ["w2"])
 
@@ -279,8 +272,6 @@ def test_models_that_cannot_be_loaded(run: Path, tmp_path: Path):
         (run, {"engine": "fast"}, "`engine` must be one of"),
         (run, {"threads": 0}, "`threads` must be a whole number of at least 1, but is 0"),
         (run, {"threads": "2"}, "`threads` must be a whole number of at least 1, but is `2`"),
-        (run, {"src": 3}, "`src` must be the code of a language, such as de, but is 3 instead"),
-        (run, {"tgt": b"en"}, "`tgt` must be the code of a language, such as de, but is"),
         (empty, {}, "is a folder without a model: it has no average"),
         (run.parent, {}, f"but its .*{run.name}.* have a model; give one of them"),
         (compared.parents[1], {}, r", but its models/muse have a model; give one of them"),
