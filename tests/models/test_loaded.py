@@ -289,6 +289,8 @@ def test_models_that_cannot_be_loaded(run: Path, tmp_path: Path):
         fairseq_ext.load(run / "checkpoint_best.pt", tmp_path / "a:b")
     with pytest.raises(CheckpointError, match=r"nothing\.pt does not exist"):
         fairseq_ext.load(tmp_path / "nothing.pt")
+    with pytest.raises(CheckpointError, match="separate models by spaces, not colons"):
+        fairseq_ext.load(f"{lonely}:{lonely}")  # as fairseq names an ensemble
 
 
 @pytest.mark.parametrize("name", ["transformer", "gru", "muse", "bmt-6", "linformer"])

@@ -11,7 +11,7 @@ from fairseq_ext.checkpoints import bundle
 from fairseq_ext.decoding.loading import Opened, open_model
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.model import find_model
-from fairseq_ext.utils.errors import CheckpointError, ConfigError
+from fairseq_ext.utils.errors import ConfigError
 from tests.support.bundles import edit
 from tests.support.harness import REPO, refused, run
 from tests.support.serving import Server, serving
@@ -93,14 +93,6 @@ def test_the_readmes_example(tmp_path: Path):
     assert run("fairseq-ext", "translate", "--model", weights, words[3]).stdout.startswith("Where")
     done = run("fairseq-ext", "serve", "tatoeba-es", cwd=tmp_path, ok=False)
     refused(done, "tatoeba-es does not exist; the plugin's own models are ")
-
-
-def test_colons_between_models_are_refused_by_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # fairseq separates the models of an ensemble by colons
-    Path("a.pt").touch()
-    Path("b.pt").touch()
-    with pytest.raises(CheckpointError, match="separate models by spaces, not colons"):
-        find_model.require(Path("a.pt:b.pt"))
 
 
 def ask_page(demo: Server, sentence: str, system: str) -> str:
