@@ -38,12 +38,7 @@ from fairseq_ext.text import pipeline, subwords
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.archives import unpacked_in_cache
-from fairseq_ext.utils.errors import (
-    CheckpointError,
-    ConfigError,
-    EnvironmentProblem,
-    FairseqExtError,
-)
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, EnvironmentProblem
 from fairseq_ext.utils.parsing import near_names
 
 if TYPE_CHECKING:
@@ -211,15 +206,8 @@ def _prepared(
 
     settings = layout.options(storage.peek(links[0]), "task")
     by_language = _dictionaries(folder)
-    try:
+    with safe_load.about(folder):  # made-up options can cause any error
         src, tgt, symbols, changes = plan_pair(folder, settings, list(by_language), languages)
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        if isinstance(error, FairseqExtError):
-            raise
-        raise CheckpointError(
-            f"{folder} has language options that no model has ({type(error).__name__}). "
-            f"{safe_load.ADVICE}"
-        ) from error
     source, target = (by_language.get(code) or by_language.get("") for code in (src, tgt))
     if source is None or target is None:
         raise ConfigError(

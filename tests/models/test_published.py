@@ -389,7 +389,7 @@ def test_languages_that_a_model_does_not_have(languages: tuple, message: str, tm
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"langs": 5}, r"language options that no model has \(TypeError\)"),
+        ({"langs": 5}, r"model cannot be used here \(TypeError"),
         ({"langs": "../../en,de", "source_lang": "../../en"}, "which is not a language code"),
         ({"langs": "en,de", "lang_tok_style": "${oc.env:HOME}"}, "which OmegaConf would resolve"),
         (
