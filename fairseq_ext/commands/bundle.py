@@ -167,13 +167,7 @@ def _trim(args: argparse.Namespace) -> None:
     register()
     from fairseq_ext.model.trim import trim
 
-    trimmed = trim(source, args.texts, args.output)
-    rows = [f"{after:,} of {before:,}" for before, after in trimmed.symbols]
-    sizes = f"{rows[0]} source symbols, {rows[1]} target symbols"
-    if trimmed.is_joint:
-        sizes = f"{rows[0]} symbols"
-    before, after = trimmed.weights
-    print(f"{args.output}: {sizes}; weights of {after:,} bytes instead of {before:,}")
+    print(f"{args.output}: {trim(source, args.texts, args.output)}")
 
 
 def add_describe(commands: options.Subparsers) -> None:

@@ -9,7 +9,7 @@ import dataclasses
 import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from fairseq.data import Dictionary
@@ -26,15 +26,7 @@ from fairseq_ext.text.reading import lines
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 
-class Trimmed(NamedTuple):
-    """The sizes of a bundle, each as a pair: before and after it was trimmed."""
-
-    symbols: tuple[tuple[int, int], tuple[int, int]]  # numbers of source and target symbols
-    weights: tuple[int, int]  # bytes
-    is_joint: bool  # whether both languages have the same dictionary
-
-
-def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
+def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> str:
     """Copy a bundle, with only the symbols that some texts need; after an error there is no copy.
 
     The copy also keeps fairseq's special symbols, the model's language tokens, all tokens of a
@@ -42,6 +34,7 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
     both languages share a dictionary, they still do in the copy.
 
     ``texts`` are files of raw text, whose names end in their language, such as ``train.es``.
+    Return a phrase with the numbers of symbols and the bytes of the weights, before and after.
 
     Raises:
         ConfigError: a text is not named by a language of the bundle, a language has no text, or
@@ -96,9 +89,17 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
             change=lambda model, cfg, task: with_symbols(model, cfg, task, after),
         )
     written = bundle.read(output)
-    sizes = [(bundle_.folder / bundle.WEIGHTS).stat().st_size for bundle_ in (source, written)]
-    counts = [(len(old), len(new)) for old, new in zip(before, after, strict=True)]
-    return Trimmed((counts[0], counts[1]), (sizes[0], sizes[1]), is_joint)
+    old, new = (
+        (folder / bundle.WEIGHTS).stat().st_size for folder in (source.folder, written.folder)
+    )
+    rows = [
+        f"{len(remaining):,} of {len(symbols):,}"
+        for symbols, remaining in zip(before, after, strict=True)
+    ]
+    counts = f"{rows[0]} source symbols, {rows[1]} target symbols"
+    if is_joint:
+        counts = f"{rows[0]} symbols"
+    return f"{counts}; weights of {new:,} bytes instead of {old:,}"
 
 
 def _tokens(
