@@ -44,7 +44,7 @@ from fairseq_ext.engine.program import Signs
 from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.utils import extras, files
 from fairseq_ext.utils.archives import unpacked_in_cache
-from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
+from fairseq_ext.utils.errors import CheckpointError, ConfigError
 from fairseq_ext.utils.files import FileVersions
 from fairseq_ext.utils.json_files import read_json
 
@@ -85,17 +85,13 @@ class Bundle:
     updates: int | None = None
 
     def check(self) -> None:
-        """Raise CheckpointError if a file in ``files`` is missing or has a wrong checksum.
+        """Raise CheckpointError if a file in ``files`` has a wrong checksum, DataError without it.
 
-        Also raise it if the folder has a dictionary, ``text.json``, program or shortlist that is
-        not in ``files``.
+        Also raise CheckpointError if the folder has a dictionary, ``text.json``, program or
+        shortlist that is not in ``files``.
         """
         for name, expected in self.files.items():
-            try:
-                checksum = files.sha256(files.require_file(self.folder / name))
-            except DataError as error:
-                raise CheckpointError(str(error)) from None
-            if checksum != expected:
+            if files.sha256(files.require_file(self.folder / name)) != expected:
                 raise CheckpointError(
                     f"{self.folder / name} is damaged: its checksum is wrong. Copy or download the "
                     "bundle again."
@@ -169,8 +165,8 @@ def has_program(path: str | Path) -> bool:
 def read(path: str | Path) -> Bundle:
     """Read and check a bundle's ``bundle.json``; :meth:`Bundle.check` checks the other files.
 
-    Raise CheckpointError if ``bundle.json`` cannot be read, is of another version, or has a wrong
-    value.
+    Raise CheckpointError if ``bundle.json`` is of another version, or has a wrong value; DataError
+    if it cannot be read.
     """
     folder = home(path)
     content = _json(folder / MANIFEST)
@@ -206,14 +202,11 @@ def read(path: str | Path) -> Bundle:
 
 @contextmanager
 def unchanged(path: str | Path) -> Iterator[Bundle]:
-    """Yield the bundle at a path; raise CheckpointError if its files change during the block."""
+    """Yield the bundle at a path; raise DataError if its files change during the block."""
     folder = home(path)
     versions = FileVersions(file for file in folder.iterdir() if file.is_file())
     yield read(path)
-    try:
-        versions.require_unchanged()
-    except DataError as error:
-        raise CheckpointError(str(error)) from None
+    versions.require_unchanged()
 
 
 def require_kind(path: Path) -> None:
@@ -264,7 +257,7 @@ def archive(folder: Path, path: Path) -> None:
 
 
 def configuration(manifest: Bundle) -> dict[str, Any]:
-    """Read a bundle's ``config.json``; raise CheckpointError if it is damaged."""
+    """Read a bundle's ``config.json``; raise CheckpointError or DataError if it is damaged."""
     path = manifest.folder / CONFIG
     content = _json(path)
     binary = content.get("binary", {})
@@ -276,7 +269,7 @@ def configuration(manifest: Bundle) -> dict[str, Any]:
 def load(path: str | Path) -> dict[str, Any]:
     """Read a bundle; return it as a checkpoint of fairseq at update 0, with weights in fp32.
 
-    Raise CheckpointError if a file is damaged, or changes while it is read.
+    Raise CheckpointError or DataError if a file is damaged, or changes while it is read.
     """
     with unchanged(path) as manifest:
         manifest.check()
@@ -317,7 +310,7 @@ def _weights(path: Path, binary: Any) -> dict[str, Any]:
             array = tensors.array(name) if signs is None else latent_weights(signs, binary)
             state[name] = torch.from_numpy(array)
         return state
-    except (ValueError, LookupError, TypeError, RuntimeError, MemoryError) as error:
+    except Exception as error:  # damaged data can cause any error
         raise tensors.damaged(error) from None
 
 
@@ -346,12 +339,8 @@ def latent_weights(weight: Signs, binary: dict[str, Any]) -> np.ndarray:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        _require(files.require_file(path).stat().st_size <= LARGEST, path)
-        content = read_json(path)
-    except DataError as error:
-        raise CheckpointError(str(error)) from None
-    return _object(content, path)
+    _require(files.require_file(path).stat().st_size <= LARGEST, path)
+    return _object(read_json(path), path)
 
 
 def _object(value: Any, path: Path) -> dict[str, Any]:

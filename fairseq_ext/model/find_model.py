@@ -109,7 +109,7 @@ def _fetch(repo: str, revision: str | None) -> Path:
         folder = _download(repo, revision, local_files_only=not _is_reachable())
         try:
             bundle.read(folder).check()
-        except CheckpointError:  # the copy in the cache may be damaged
+        except (CheckpointError, DataError):  # the copy in the cache may be damaged
             folder = _download(repo, folder.name, force_download=True)
             bundle.read(folder).check()
     if not _COMMIT.fullmatch(revision or ""):

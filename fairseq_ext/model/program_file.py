@@ -125,11 +125,9 @@ def read(path: str | Path, numbers: str | None = None) -> EngineModel:
             raise CheckpointError(f"{manifest.folder} has no program for the engine.")
         try:
             return _model(manifest, numbers or bundle.ENGINE_NUMBERS[manifest.numbers])
-        except (
-            *(LookupError, ValueError, TypeError, AttributeError),
-            *(RecursionError, MemoryError, OverflowError),
-        ) as error:
-            reason = str(error) if isinstance(error, FairseqExtError) else type(error).__name__
+        except Exception as error:  # damaged data can cause any error
+            explained = isinstance(error, (FairseqExtError, OSError))
+            reason = str(error) if explained else type(error).__name__
             if str(manifest.folder) in reason:
                 raise CheckpointError(reason) from None
             raise CheckpointError(

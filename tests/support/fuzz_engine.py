@@ -20,7 +20,7 @@ from fairseq_ext.engine.engine_model import EngineModel
 from fairseq_ext.engine.library import Machine
 from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.model import program_file
-from fairseq_ext.utils.errors import CheckpointError, FairseqExtError
+from fairseq_ext.utils.errors import FairseqExtError
 from tests.support import damages
 from tests.support.bundles import sign_again
 
@@ -117,7 +117,7 @@ def fuzz(bundle: Path, count: int, folder: Path, seed: int = 1) -> Counter[str]:
         mutate(path, draw)
         try:
             model = program_file.read(path)
-        except CheckpointError as error:
+        except FairseqExtError as error:
             outcomes["refused" if str(path) in str(error) else f"without name: {error}"] += 1
             continue
         run(model)
