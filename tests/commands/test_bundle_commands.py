@@ -53,6 +53,9 @@ def test_a_bundle_of_a_bundle_is_the_same_unless_told_otherwise(described: Path,
 def test_what_options_do_not_change_is_kept(described: Path, tmp_path: Path):
     """The shortlist, and the card; but scores are only of the weights that they were made with."""
     card = card_of(described)
+    assert "license: MIT\n" in card
+    assert "metrics:\n- bleu\n---" in card
+    assert "| BLEU | 30.50 | 30.5 \\|1.0\\| | `nrefs:1\\|tok:13a` |" in card
     command("bundle", described, "--numbers", "bf16", "-o", tmp_path / "b.zip")
     command("bundle", tmp_path / "b.zip", "--lenpen", 2, "-o", tmp_path / "two")
     assert "BLEU" not in card_of(tmp_path / "two")

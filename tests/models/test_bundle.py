@@ -23,9 +23,7 @@ from fairseq_ext.checkpoints.size import read_size
 from fairseq_ext.decoding.text_model import Model
 from fairseq_ext.engine.program import Signs
 from fairseq_ext.engine.tensors import Tensors, pack_trits, unpack_trits
-from fairseq_ext.evaluation.score import read_scores
 from fairseq_ext.model import program_file, write
-from fairseq_ext.model.card import Card, score_table
 from fairseq_ext.utils import archives, files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, FairseqExtError
 from tests.models.test_loaded import LINES
@@ -181,19 +179,6 @@ def test_size_and_updates_of_what_was_rounded(run: Path, tmp_path: Path):
     assert rounded.tensor_bytes < 0.4 * expected.tensor_bytes
     assert rounded.updates == 70
     assert write.write(tmp_path / "b", run, tmp_path / "again").updates == 70
-
-
-def test_scores_in_the_card(run: Path, tmp_path: Path):
-    (tmp_path / "s.json").write_text(
-        '{"scores": [{"name": "BLEU", "value": 30.125, "signature": "nrefs:1", "detail": ""}]}'
-    )
-    scores = read_scores(tmp_path / "s.json")
-    card = Card("Of a test.", "MIT", score_table(scores))
-    write.write(run / "checkpoint_best.pt", run, tmp_path / "b", card=card)
-    card_text = (tmp_path / "b" / "README.md").read_text()
-    assert "license: MIT\n" in card_text
-    assert "metrics:\n- bleu\n---" in card_text
-    assert "| BLEU | 30.12 |  | `nrefs:1` |" in card_text
 
 
 def test_what_is_in_it(run: Path, bundled: Path):
