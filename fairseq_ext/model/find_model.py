@@ -13,7 +13,6 @@ import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.utils import extras
@@ -106,12 +105,8 @@ def _fetch(repo: str, revision: str | None) -> Path:
             f"{repo} is not here; to look for it on the Hugging Face Hub, {extras.missing(LIBRARY)}"
         )
     with _one_line(f"{repo}@{revision}" if revision else repo):
-        folder = _download(repo, revision, local_files_only=not _is_reachable())
-        try:
-            bundle.read(folder).check()
-        except (CheckpointError, DataError):  # the copy in the cache may be damaged
-            folder = _download(repo, folder.name, force_download=True)
-            bundle.read(folder).check()
+        folder = _download(repo, revision)
+        bundle.read(folder).check()
     if not _COMMIT.fullmatch(revision or ""):
         commit = folder.name
         logger.warning("%s is at commit %s; `%s@%s` always loads it.", repo, commit, repo, commit)
@@ -145,14 +140,15 @@ def _is_reachable() -> bool:
     return True
 
 
-def _download(repo: str, revision: str | None, **options: Any) -> Path:
+def _download(repo: str, revision: str | None) -> Path:
     """Download a bundle's files, all from the same commit; return their folder in the cache."""
     from huggingface_hub import hf_hub_download
 
-    path = hf_hub_download(repo, bundle.MANIFEST, revision=revision, **options)
+    only_cached = {"local_files_only": not _is_reachable()}
+    path = hf_hub_download(repo, bundle.MANIFEST, revision=revision, **only_cached)
     folder = Path(path).parent  # its name is the commit
     for file in bundle.read(folder).files:
-        hf_hub_download(repo, file, revision=folder.name, **options)
+        hf_hub_download(repo, file, revision=folder.name, **only_cached)
     return folder
 
 

@@ -220,15 +220,6 @@ def test_a_commit_that_was_downloaded_needs_no_network(bundled: Path, server: Hu
     assert server.asked == []
 
 
-def test_a_copy_that_was_damaged_is_downloaded_again(bundled: Path, server: Hub):
-    name = Path(f"{REPO}@{server.commit(REPO, contents(bundled))}")
-    weights = find_model.resolved(name) / "model.safetensors"
-    weights.resolve().write_bytes(b"x")
-    find_model._fetch.cache_clear()
-    assert find_model.resolved(name) == weights.parent
-    assert weights.read_bytes() == (bundled / "model.safetensors").read_bytes()
-
-
 @pytest.mark.parametrize("name", ["bundle.json", "model.safetensors"])
 def test_a_download_that_is_cut_short(bundled: Path, server: Hub, monkeypatch, name: str):
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # before the library's next attempt
