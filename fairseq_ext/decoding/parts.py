@@ -11,7 +11,7 @@ absent (:mod:`fairseq_ext.utils.shared_folder`)::
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -82,15 +82,14 @@ class Folder:
     def join(self, output: Path, *, details: bool = False) -> None:
         """Write all parts, or their ``details``, in order into the file ``output``.
 
-        A file that has this content already is left alone. Raise DataError if the file of a part
-        has changed since its worker wrote it.
+        Raise DataError if the file of a part has changed since its worker wrote it.
         """
         name = "details" if details else "text"
-        with locks.held(self.path / f".{name}.lock", wait=True):
-            if output.is_file() and _holds(output, self._content(details)):
-                return
-            with atomic_write(output, "wb") as file:
-                file.writelines(self._content(details))
+        with (
+            locks.held(self.path / f".{name}.lock", wait=True),  # workers finish at the same time
+            atomic_write(output, "wb") as file,
+        ):
+            file.writelines(self._content(details))
 
     def _content(self, details: bool) -> Iterator[bytes]:
         """Yield the translations or details of each part.
@@ -108,8 +107,3 @@ class Folder:
             if f"{checksum}  {path.name}".encode() not in checksums:
                 raise DataError(f"{path} is not what its worker wrote; {again}")
             yield content
-
-
-def _holds(output: Path, content: Iterable[bytes]) -> bool:
-    with output.open("rb") as file:
-        return all(file.read(len(block)) == block for block in content) and not file.read(1)
