@@ -38,9 +38,6 @@ def explain(error: OSError, path: str | Path | None = None) -> str:
         cure = "Check the path."
     else:
         cure = "Choose a path that this user may read or write."
-    with suppress(EnvironmentProblem):
-        if Path(str(name)).is_relative_to(cache_folder()):
-            cure += " XDG_CACHE_HOME names another folder for the cache."
     return f"cannot use {name}: {error.strerror or error}. {cure}"
 
 
@@ -94,11 +91,9 @@ def require_folder_of(path: Path, option: str) -> None:
     folder = Path(os.path.realpath(path)).parent  # of a link's target, as in `atomic_write`
     if os.path.isdir(folder):  # noqa: PTH112  # the text may be too long for a path
         return
-    if os.path.exists(folder):  # noqa: PTH110
-        raise EnvironmentProblem(f"`{option} {path}`: {folder} is not a folder; name another path.")
     raise EnvironmentProblem(
-        f"`{option} {path}`: the folder {folder} does not exist. Make it (mkdir -p {folder}), or "
-        "choose another path."
+        f"`{option} {path}`: the folder {folder} does not exist, or is a file. Make it (mkdir -p "
+        f"{folder}), or choose another path."
     )
 
 

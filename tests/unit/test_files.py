@@ -126,13 +126,6 @@ def test_names_of_files():
     assert [name for name in good + bad if files.is_name(name)] == good
 
 
-def test_a_cache_that_cannot_be_written_is_said_to_have_another_place(monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    fault = PermissionError(errno.EACCES, "Permission denied", "/caches/fairseq-ext/bundles/x")
-    assert files.explain(fault).endswith(" XDG_CACHE_HOME names another folder for the cache.")
-    assert "XDG" not in files.explain(PermissionError(errno.EACCES, "Permission denied", "/x"))
-
-
 def test_a_path_with_a_nul():
     with pytest.raises(DataError, match="has a NUL"):
         files.require_file("a\0b")
