@@ -37,10 +37,11 @@ def can_fuse(optimizer: Optimizer) -> bool:
 
 
 def can_scale(optimizer: Optimizer) -> bool:
-    """Return whether :func:`step` may multiply the gradients: all weights are on the CPU.
+    """Return whether :func:`step` can multiply the gradients by a factor as it reads them.
 
-    The factor is the optimizer's attribute ``grad_factor``, which this function sets to 1 if it is
-    missing.
+    This saves a pass over the gradients for each factor, such as that of clipping. It works for
+    fairseq's Adam on a CPU. If it does, prepare the optimizer: set its attribute ``grad_factor``,
+    which callers multiply by their factors, to 1 unless it is set already.
     """
     if hasattr(optimizer, "grad_factor"):
         return True

@@ -3,8 +3,9 @@
 Inside ``with deferred(model)``, a model returns features, the input of its output layer, instead of
 logits. :func:`output_layer` then gives the loss the features with the weights of that layer.
 
-If the embeddings of source or target are this layer's weights, too, their gradient is added to the
-layer's, row by row. torch would make a matrix of the whole vocabulary for the gradient of each.
+An embedding table may be tied to the output layer: both have one weight. The gradient of such a
+table is added to the weight's gradient, row by row, for the tokens of the batch alone. torch would
+make another matrix of the whole vocabulary for it.
 """
 
 import contextlib
@@ -107,10 +108,10 @@ def _output_module(decoder: FairseqDecoder) -> Any:
 
 
 def _tied_embeddings(model: BaseFairseqModel) -> list[nn.Embedding]:
-    """Return the embeddings on a CPU whose weight is the output layer's.
+    """Return the embedding tables that are tied to the output layer and can use :func:`_embed`.
 
-    Leave out embeddings with options, or a weight with hooks, for which torch's own gradient is
-    needed.
+    The others need torch's own gradient: a table with ``max_norm``, ``scale_grad_by_freq`` or
+    ``sparse``, a weight with hooks, and a weight that is not on the CPU.
     """
     weight = _output_module(model.decoder).weight
     if not weight.is_cpu or weight._backward_hooks or weight._post_accumulate_grad_hooks:
@@ -129,7 +130,7 @@ def _tied_embeddings(model: BaseFairseqModel) -> list[nn.Embedding]:
 def _embed(table: nn.Embedding, tokens: Tensor) -> Tensor:
     """Look up embeddings ``[B, T, C]``; the backward pass adds to ``table.weight.grad`` in place.
 
-    This is right whether the output layer's gradient is added before or after.
+    The output layer adds its gradient to the same tensor, earlier or later in the backward pass.
     """
     return _Embed.apply(torch.empty(0, requires_grad=table.weight.requires_grad), table, tokens)
 
@@ -137,7 +138,8 @@ def _embed(table: nn.Embedding, tokens: Tensor) -> Tensor:
 class _Embed(torch.autograd.Function):
     """The autograd function of :func:`_embed`.
 
-    torch calls ``backward`` only because of ``anchor``, an empty tensor that requires a gradient.
+    Neither ``table`` nor ``tokens`` is a tensor that requires a gradient, so torch would not call
+    ``backward``. ``anchor``, an empty tensor that requires a gradient, makes torch call it.
     """
 
     @staticmethod

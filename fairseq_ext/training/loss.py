@@ -29,7 +29,7 @@ class OutputLayer(NamedTuple):
     def of_words(self, words: Tensor | slice) -> "OutputLayer":
         """Return this layer with the features of some words only, ``[N, C]``.
 
-        ``words`` are indices or a slice of all words, in which the axes before C are flattened.
+        All axes of the features before C count as one axis of words, which ``words`` indexes.
         """
         return self._replace(features=self.features.flatten(0, -2)[words])
 

@@ -94,10 +94,7 @@ def by_onednn(bf16: bool = False) -> Iterator[None]:
 
 
 def mm(product: Product, a: Tensor, b: Tensor) -> Tensor:
-    """Compute ``A B``.
-
-    If this is a large product of fp32 matrices, ``product`` computes it, otherwise torch.
-    """
+    """Compute ``A B``: by ``product`` if the matrices are large and fp32, otherwise by torch."""
     if _is_large(a, b):
         return product(a, b, None)
     return torch.mm(a, b, out=a.new_empty(a.size(0), b.size(1)))  # torch's own kernel
@@ -106,10 +103,10 @@ def mm(product: Product, a: Tensor, b: Tensor) -> Tensor:
 def addmm(
     product: Product, added: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    """Compute ``β added + α A B``.
+    """Compute ``β added + α A B``: by ``product`` if it can, otherwise by torch.
 
-    If ``A B`` is a large product of fp32 matrices, ``added`` is a bias ``[N]`` and ``β = α = 1``,
-    ``product`` computes it, otherwise torch.
+    ``product`` can if the matrices are large and fp32, ``added`` is a bias ``[N]``, and β and α
+    are 1.
     """
     is_bias = added.dim() == 1 and added.size(0) == b.size(1) and added.is_contiguous()
     if is_bias and beta == alpha == 1 and added.dtype == a.dtype and _is_large(a, b):
@@ -121,10 +118,9 @@ def addmm(
 def addmm_(
     product: Product, sums: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    """Compute ``β sums + α A B`` in place of ``sums``.
+    """Compute ``β sums + α A B`` in ``sums``: by ``product`` if it can, otherwise by torch.
 
-    If ``A B`` is a large product of fp32 matrices and ``β = α = 1``, ``product`` computes it,
-    otherwise torch.
+    ``product`` can if the matrices are large and fp32, and β and α are 1.
     """
     if beta == alpha == 1 and sums.dtype == a.dtype and _is_large(a, b):
         return sums.add_(product(a, b, None))

@@ -145,7 +145,7 @@ def clip_in_step(
 
 @around(f"{FAIRSEQ_ADAM}.zero_grad", patch="gradients scaled by Adam")
 def forget_factor(original: Callable, self: Any) -> None:
-    """Forget the factor of gradients that were never used, for example because they overflowed."""
+    """Delete the factor of gradients that Adam did not use, for example because of an overflow."""
     vars(self.optimizer).pop("grad_factor", None)
     original(self)
 
@@ -183,7 +183,7 @@ def _fp32_copies(optimizer: Any, weights: list[Tensor], part: str) -> list[Tenso
     """Return ``data`` or ``grad`` (``part``) of the fp32 copy of each of ``weights``.
 
     The tensors have the shapes of the weights. Return None if a copy has no ``grad``, or if
-    fairseq's flat copy of all weights has another size or is on several devices.
+    fairseq's flat copy is on several devices or does not hold exactly these weights.
     """
     copies = optimizer.fp32_params
     if not optimizer.has_flat_params:
