@@ -11,7 +11,6 @@ import numpy as np
 from bench import Cells
 
 from fairseq_ext.evaluation import plots
-from fairseq_ext.evaluation.plots import NUMBERED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +42,7 @@ def draw(
     everyone = list(
         dict.fromkeys([*order, *(name for panel in panels.values() for name in panel[1])])
     )
+    looks = plots.looks(everyone)
     room = plots.LEGEND_LINE * max(len(panel[1]) for panel in panels.values())
     columns = min(len(panels), IN_A_ROW)
     rows = ceil(len(panels) / columns)
@@ -58,7 +58,7 @@ def draw(
                 curve = cells.curve(measurement, name, value)
                 lengths |= curve.keys()
                 label = LABELS.get(name, f"Linformer, {name}" if name.startswith("k=") else name)
-                line = NUMBERED[everyone.index(name)].line | {"marker": "o", "ms": 4, "lw": 1.8}
+                line = looks[name] | {"marker": "o", "ms": 4, "lw": 1.8}
                 axes.plot(list(curve), list(curve.values()), label=label, **line)
             _scale(axes, sorted(lengths))
             axes.set(title=title, xlabel=xlabel)

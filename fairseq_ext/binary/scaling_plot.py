@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairseq_ext.binary.scaling_law import Group, Model
-from fairseq_ext.evaluation.plots import PALETTE, entry, new_figure, save_picture, show_names
+from fairseq_ext.evaluation.plots import PALETTE, new_figure, save_picture, show_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,7 +96,7 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
         colours = _colours(groups)
         for group, pairs in losses:
             axes, points = panels[group.dataset], np.array(pairs)
-            colour, label = colours[group.family], entry(group.family or _UNNAMED)
+            colour, label = colours[group.family], group.family or _UNNAMED
             axes.plot(*points.T, "o", ms=4.5, color=colour, alpha=0.8, label=label)
             if len(points) > 2:
                 ends = np.array([points[:, 0].min(), points[:, 0].max()])
@@ -142,7 +142,7 @@ def _draw_group(axes: Axes, group: Group, base: tuple[int, int], colour: str) ->
             exponent = f"p_e = {law.p_e:.2f}" if arm == ENCODER else f"p_d = {law.p_d:.2f}"
             name = f"{group.family}, {arm}" if group.family else arm
             line = np.array(curve(group, arm, base))
-            label = entry(f"{name}: {exponent}")
+            label = f"{name}: {exponent}"
             axes.plot(*line.T, _LINES[arm], color=colour, lw=1.4, label=label)
 
 

@@ -451,7 +451,7 @@ def plot(result: Result, output: str | Path) -> list[Path]:
     """
     from matplotlib.lines import Line2D
 
-    styles = plots.looks(row.name for row in result.systems)
+    styles = _points(result)
     cost_panels = _panels(result)
     panels = cost_panels or [("Quality", "system", lambda row: 1.0 + [*styles].index(row.name))]
     width = 3.5 * len(cost_panels) if cost_panels else 0.5 * len(styles)
@@ -460,14 +460,14 @@ def plot(result: Result, output: str | Path) -> list[Path]:
         for panel, (title, label, place) in zip(axes, panels, strict=True):
             for row in result.systems:
                 if (x := place(row)) is not None:
-                    _draw_score(panel, x, row.scores["BLEU"], styles[row.name].point)
+                    _draw_score(panel, x, row.scores["BLEU"], styles[row.name])
             panel.set(title=title, xlabel=label)
             panel.set_xlim(0, panel.dataLim.x1 * 1.12)  # from zero, so that lengths compare
             panel.grid(True)
         axes[0].set_ylabel("BLEU (0 to 100) with 95% interval")
         if cost_panels:
             handles = [
-                Line2D([], [], ls="", ms=7, label=plots.entry(row.name), **styles[row.name].point)
+                Line2D([], [], ms=7, label=row.name, **styles[row.name])
                 for row in filter(_in_picture, result.systems)
             ]
             legend = figure.legend(handles=handles, loc="outside lower center")
@@ -477,6 +477,12 @@ def plot(result: Result, output: str | Path) -> list[Path]:
             axes[0].set_xticks(range(1, 1 + len(styles)), [*styles], **tilt)
             axes[0].set_xlim(0.5, len(styles) + 0.5)
         return plots.save_picture(figure, output, result.as_dict())
+
+
+def _points(result: Result) -> dict[str, dict[str, Any]]:
+    """Return each system's colour and marker as matplotlib's arguments."""
+    looks = plots.looks(row.name for row in result.systems)
+    return {name: look | {"ls": ""} for name, look in looks.items()}
 
 
 def _draw_score(axes: Axes, x: float, bleu: Estimate, style: dict[str, Any]) -> None:
@@ -497,13 +503,13 @@ def plot_forest(result: Result, output: str | Path) -> list[Path]:
     if not compared:
         return []
     path, metrics = plots.with_ending(output, FOREST), list(result.signatures)
-    styles = plots.looks(row.name for row in result.systems)
+    styles = _points(result)
     with plots.new_figure(2.4 + 3.2 * len(metrics), 1.6 + 0.34 * len(compared)) as figure:
         panels = figure.subplots(1, len(metrics), squeeze=False, sharey=True)[0]
         for axes, metric in zip(panels, metrics, strict=True):
             axes.axvline(0, color="#888888", lw=1)
             for place, row in enumerate(compared):
-                _draw_difference(axes, place, row.scores[metric], styles[row.name].point)
+                _draw_difference(axes, place, row.scores[metric], styles[row.name])
             title = f"{metric} (less is better)" if metric == LESS_IS_BETTER else metric
             axes.set_title(title)
             axes.grid(True, axis="x")
@@ -523,4 +529,4 @@ def _draw_difference(axes: Axes, place: int, score: Estimate, style: dict[str, A
     if difference.low is not None and difference.high is not None:
         axes.plot([difference.low, difference.high], [place] * 2, lw=1.6, color=style["color"])
     fill = style["color"] if significant else "white"
-    axes.plot([difference.value], [place], ls="", ms=7, markerfacecolor=fill, **style)
+    axes.plot([difference.value], [place], ms=7, markerfacecolor=fill, **style)

@@ -170,12 +170,11 @@ def plot_lengths(
         for name, look in plots.looks(scores.whole).items():
             overall = f"all: {curves.whole[name]:{'.2f' if relative_to is None else '+.2f'}}"
             if name == relative_to:
-                label = plots.entry(f"{name} (zero line, all: {scores.whole[name]:.2f})")
-                axes.axhline(0, lw=1.8, label=label, **look.line)
+                label = f"{name} (zero line, all: {scores.whole[name]:.2f})"
+                axes.axhline(0, lw=1.8, label=label, **look | {"marker": None})
                 continue
-            label = plots.entry(f"{name} ({overall})")
             values = [bucket.bleu.get(name, float("nan")) for bucket in curves.buckets]
-            axes.plot(values, ms=5, lw=1.8, label=label, **look.line | look.point)
+            axes.plot(values, ms=5, lw=1.8, label=f"{name} ({overall})", **look)
         if relative_to is None:
             axes.set_ylabel(f"{scores.metric} (0 to 100)")
             low, high = axes.get_ylim()

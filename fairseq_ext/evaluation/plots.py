@@ -3,9 +3,8 @@
 A picture is a PNG, or an SVG if its name ends in ``.svg``. A JSON file of the same name has its
 numbers.
 
-An architecture of this project has the same colour, dash and marker in every picture, and each
-family of architectures has colours of its own. Other systems get combinations that are still free.
-The colours are Okabe and Ito's, which colour-blind readers can tell apart.
+Systems have colours, dashes and markers by their order. The colours are Okabe and Ito's, which
+colour-blind readers can tell apart.
 """
 
 from __future__ import annotations
@@ -56,10 +55,9 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "fairseq-ext",  # the same data gives the same file
 }
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = PALETTE
 DASHES = ("-", "--", ":", "-.")  # with seven colours, 28 lines look different
 MARKERS = "osD^vP"  # six; with seven colours, 42 points look different
-CROWD = 3  # with more runs, the legend has one entry for all training curves
+CROWD = 3  # with more runs, training curves are drawn only where validation is missing
 ENDINGS = (".png", ".svg", ".json", ".md", ".csv", ".tex")  # endings that `stem` removes
 OTHER_KINDS = (".jpg", ".jpeg", ".pdf", ".gif", ".webp", ".tif", ".tiff", ".bmp", ".eps", ".ps")
 PANELS = {
@@ -72,86 +70,30 @@ LEGEND_LINE = 0.17  # height of a line of a legend in inches
 START, END = "<s>", "</s>"
 _WIDEST, _TALLEST = 1600, 30_000  # pixels of a PNG; matplotlib's limit is 65,535
 _LINE = 12.0  # width in inches of a row of heat maps
-_MARK = "\u200b"  # invisible prefix of a label
 _ROW_SUM_TOLERANCE = 0.02  # because of six printed decimals, and half precision
 
 
-@dataclass(frozen=True)
-class Look:
-    """The colour, dash and marker with which plots show a system, in matplotlib's notation."""
+def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Choose a colour, dash and marker for each system of a picture, in the order of ``names``.
 
-    colour: str
-    dash: str
-    marker: str
-
-    @property
-    def line(self) -> dict[str, Any]:
-        """Return matplotlib's arguments for a line without markers."""
-        return {"color": self.colour, "ls": self.dash}
-
-    @property
-    def point(self) -> dict[str, Any]:
-        """Return matplotlib's arguments for markers without a line."""
-        return {"color": self.colour, "marker": self.marker}
-
-    def like(self, other: Look) -> bool:
-        """Return whether another look has an equal :attr:`line` or an equal :attr:`point`."""
-        return self.line == other.line or self.point == other.point
-
-
-FIXED = {
-    "transformer": Look(BLACK, "-", "o"),
-    "lstm": Look(ORANGE, "-", "v"),
-    "gru": Look(GREEN, "-", "^"),
-    "linformer": Look(BLUE, "-", "s"),
-    "linformer-32": Look(BLUE, "-", "s"),
-    "linformer-8": Look(SKY, "-", "D"),
-    "muse": Look(VERMILION, "-", "P"),
-    "muse-simple": Look(VERMILION, "--", "v"),
-    "bmt": Look(PURPLE, "-", "o"),
-    "bmt-1": Look(PURPLE, "--", "s"),
-    "bmt-6": Look(PURPLE, "-.", "D"),
-    "bmt-1-plain": Look(PURPLE, ":", "^"),
-    "binary": Look(PURPLE, "--", "s"),
-    "ternary": Look(PURPLE, "-", "P"),
-}
-NUMBERED = [
-    Look(colour, DASHES[row % len(DASHES)], MARKERS[(row * len(PALETTE) + column) % len(MARKERS)])
-    for row in range(len(MARKERS))
-    for column, colour in enumerate(PALETTE)
-]
-"""The looks of systems that are not in :data:`FIXED`."""
-
-
-def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Choose a look for each system of a picture, all different as long as there are enough.
-
-    A system in :data:`FIXED` gets its fixed look, unless an earlier system of the picture has a
-    similar fixed look (:meth:`Look.like`). All other systems get looks of :data:`NUMBERED` that are
-    not similar to any in the picture. If too few are left, looks repeat.
+    Return matplotlib's arguments by name. 28 systems differ in colour or dash, and 42 in colour or
+    marker.
     """
-    names = list(names)
-    styles: dict[str, Look] = {}
-    for name in names:
-        look = FIXED.get(name.lower())
-        if look is not None and not any(map(look.like, styles.values())):
-            styles[name] = look
-    for place, name in enumerate(names):
-        unlike = (look for look in NUMBERED if not any(map(look.like, styles.values())))
-        styles.setdefault(name, next(unlike, NUMBERED[place % len(NUMBERED)]))
-    return {name: styles[name] for name in names}
-
-
-def entry(label: str) -> str:
-    """Mark a label invisibly, so that a legend shows it even if it begins with ``_``."""
-    return f"{_MARK}{label}"
+    return {
+        name: {
+            "color": PALETTE[place % len(PALETTE)],
+            "ls": DASHES[place // len(PALETTE) % len(DASHES)],
+            "marker": MARKERS[place % len(MARKERS)],
+        }
+        for place, name in enumerate(names)
+    }
 
 
 def show_names(legend: Legend) -> float:
-    """Unmark and wrap the labels of a legend (see :func:`entry`); return its height in inches."""
+    """Wrap the labels of a legend, and return its height in inches."""
     lines = 0.0
     for text in legend.get_texts():
-        label = textwrap.fill(text.get_text().removeprefix(_MARK), LONGEST)
+        label = textwrap.fill(text.get_text(), LONGEST)
         text.set(text=label, linespacing=1.1)
         lines += 1 + 0.76 * label.count("\n")  # lines within a label are closer
     return LEGEND_LINE * lines
@@ -203,26 +145,22 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
     """Draw a metric's curves, training in pale colours; return the legend's height in inches."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-    pale = False  # whether the legend already explains pale lines
-    several = looks(runs)
-    for name, curves in runs.items():
-        # In a single run, two colours distinguish training from validation.
-        look, pale_look = (several[name],) * 2 if len(runs) > 1 else (NUMBERED[1], NUMBERED[0])
+    for name, look in looks(runs).items():
         prefix = f"{name}, " if len(runs) > 1 else ""
-        train, valid = curves.train.get(metric, {}), curves.valid.get(metric, {})
-        if train and (len(runs) <= len(PALETTE) or not valid):
-            label: str | None = entry(f"{prefix}training")
-            if len(runs) > CROWD and valid:
-                label, pale = (None if pale else "pale: training"), True
-            marker = pale_look.marker if len(train) == 1 else None  # a line needs two points
-            pale_line = pale_look.line | {"alpha": 0.55, "lw": 1.2, "marker": marker}
-            axes.plot(*_xy(train), label=label, **pale_line)
+        train, valid = runs[name].train.get(metric, {}), runs[name].valid.get(metric, {})
+        if train and (len(runs) <= CROWD or not valid):
+            pale = look | {"alpha": 0.55, "lw": 1.2}
+            if len(runs) == 1:  # two colours distinguish training from validation
+                pale["color"] = PALETTE[1]
+            if len(train) > 1:  # a line needs two points
+                pale["marker"] = None
+            axes.plot(*_xy(train), label=f"{prefix}training", **pale)
         if valid:
             choose = max if metric == "bleu" else min
             update = choose(valid, key=valid.__getitem__)
-            label = entry(f"{prefix}validation (best {valid[update]:.4g} at {update:,})")
-            marker = look.marker if len(valid) <= 30 else None
-            axes.plot(*_xy(valid), marker=marker, ms=4, lw=1.8, label=label, **look.line)
+            label = f"{prefix}validation (best {valid[update]:.4g} at {update:,})"
+            line = look if len(valid) <= 30 else look | {"marker": None}
+            axes.plot(*_xy(valid), ms=4, lw=1.8, label=label, **line)
     title, unit = PANELS[metric]
     axes.set(title=title, xlabel="updates (optimizer steps)", ylabel=unit)
     if metric == "bleu":

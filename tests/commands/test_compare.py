@@ -347,8 +347,8 @@ def test_a_system_without_a_point_has_no_name_in_the_picture(outputs_of_three, f
     assert [(label.get_position()[0], label.get_text()) for label in labels] == [(1, "text")]
 
 
-@pytest.mark.parametrize("name", ["_x", "a long name " * 6])
-def test_any_name_is_in_the_picture(name, outputs_of_three, figures, tmp_path):
+def test_a_long_name_is_in_the_picture(outputs_of_three, figures, tmp_path):
+    name = "a long name " * 6
     labels = (name, f"{name}2", "c", "d")
     result = compared(outputs_of_three, *(f"{label}=good" for label in labels))
     compare_report.plot(result, tmp_path / "x")
