@@ -28,14 +28,6 @@ MISSING = "–"
 DAGGER = "†"  # marks a p value that does not cover other trainings, in a table where others do
 LESS_IS_BETTER = "TER"
 FOREST = "-differences.png"  # ending of the picture of differences from the baseline
-# Files that are written in addition to the page and the picture.
-OTHERS = {
-    "html": "this page in one file",
-    "csv": "CSV",
-    "tex": "LaTeX",
-    "json": "JSON",
-    "tsv.gz": "translations",
-}
 
 Place = Callable[[Measured], "float | None"]
 # Each panel's title, label of the axis, and function that finds a system's position on the axis.
@@ -51,20 +43,24 @@ class Section(NamedTuple):
     """A titled part of the report: tables with notes, for the terminal, Markdown and HTML."""
 
     title: str  # empty for the first section
-    tables: Sequence[list[list[str]]]  # rows of each table, the heading first
-    notes: Sequence[str]
+    tables: Sequence[Sequence[Sequence[str]]]  # rows of each table, the heading first
+    notes: Sequence[str] = ()
+    pictures: Sequence[Path] = ()  # not for the terminal
 
 
-def sections(result: Result) -> list[Section]:
-    """Return the report's sections, the main table first, without sections that lack data."""
-    parts = [Section("", [rows(result)], notes(result))]
+def sections(result: Result, pictures: Sequence[Path] = ()) -> list[Section]:
+    """Return the report's tables and notes as sections, without sections that lack data.
+
+    The first section has the main table and the ``pictures``.
+    """
+    parts = [Section("", [rows(result)], notes(result), pictures)]
     if _comparisons(result):
         title = f"Differences to {result.baseline}"
         parts.append(Section(title, [differences(result)], DIFFERENCE_NOTES))
     if result.overlap is not None:
         parts.append(_overlap(result, result.overlap))
     if result.breakdown is not None:
-        parts.append(Section("Kinds of sentences", _kinds(result, result.breakdown), []))
+        parts.append(Section("Kinds of sentences", _kinds(result, result.breakdown)))
     return parts
 
 
@@ -78,52 +74,39 @@ def as_table(result: Result) -> str:
     )
 
 
-def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
-    """Return the report as a page of Markdown; the arguments are those of :func:`write`."""
-    stem, picture = plots.stem(output), plots.with_ending(output, ".png")
-    name = quote(stem.name)
-    files_ = ", ".join(f"[{label}]({name}.{ending})" for ending, label in OTHERS.items())
-    titles = ", ".join(title.lower() for title, *_ in _panels(result))
-    alternative = f"BLEU against {titles}" if titles else "BLEU of each system"
-    first, *others = sections(result)
-    absent = [tables.verbatim(row.name) for row in result.systems if not _in_picture(row)]
-    parts = [
-        f"# {tables.verbatim(_title(result))}",
-        *_markdown(first),
-        f"The same figures: {files_}.",
-        f"![{alternative}]({quote(picture.name)})",
-    ]
-    if 0 < len(absent) < len(result.systems):
-        without = "Without checkpoint, log or speed, and so not in the picture"
-        parts.append(f"{without}: {', '.join(absent)}.")
-    for path in pictures:
-        link = quote(os.path.relpath(path, stem.parent))
-        parts.append(f"![{tables.verbatim(path.stem)}]({link})")
-    if _comparisons(result):
-        link = quote(plots.with_ending(output, FOREST).name)
-        parts.append(f"![Differences with 95% intervals]({link})")
-    for section in others:
-        parts += [f"## {tables.verbatim(section.title)}", *_markdown(section)]
+def _page(result: Result, pictures: Sequence[Path]) -> list[Section]:
+    """Return all sections of a page: tables, pictures and sample sentences."""
+    parts = sections(result, pictures)
     if result.differing:
-        parts += ["## Sentences that differ most", *map(_markdown_sample, result.differing)]
-    return "\n\n".join([*parts, "## Samples", *map(_markdown_sample, result.samples)])
+        parts.append(Section("Sentences that differ most", list(map(_sample, result.differing))))
+    return [*parts, Section("Samples", list(map(_sample, result.samples)))]
+
+
+def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
+    """Return the report as a page of Markdown, to be written to ``output``, with ``pictures``."""
+    parts = [f"# {tables.verbatim(_title(result))}"]
+    for section in _page(result, pictures):
+        parts += [f"## {tables.verbatim(section.title)}"] if section.title else []
+        parts += [
+            tables.markdown([list(map(tables.verbatim, row)) for row in table])
+            for table in section.tables
+        ]
+        parts += ["\n".join(f"- {note}" for note in section.notes)] if section.notes else []
+        for path in section.pictures:
+            link = quote(os.path.relpath(path, output.parent))
+            parts.append(f"![{tables.verbatim(path.stem)}]({link})")
+    return "\n\n".join(parts)
 
 
 def as_html(result: Result, pictures: Sequence[Path]) -> str:
     """Return the report as a page of HTML that needs no other file; it contains ``pictures``."""
     parts = [f"<h1>{html.escape(_title(result))}</h1>"]
-    for number, section in enumerate(sections(result)):
+    for section in _page(result, pictures):
         parts += [f"<h2>{html.escape(section.title)}</h2>"] if section.title else []
         parts += map(tables.as_html, section.tables)
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in section.notes)
         parts += [f"<ul>{notes}</ul>"] if notes else []
-        parts += map(_embedded, pictures) if number == 0 else []
-    for title, samples in (
-        ("Sentences that differ most", result.differing),
-        ("Samples", result.samples),
-    ):
-        parts += [f"<h2>{title}</h2>"] if samples else []
-        parts += [tables.as_html(_sample(sample)) for sample in samples]
+        parts += map(_embedded, section.pictures)
     page = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
     return Template(page).substitute(title=html.escape(_title(result)), body="\n".join(parts))
 
@@ -138,15 +121,6 @@ def _embedded(picture: Path) -> str:
 def _title(result: Result) -> str:
     count = len(result.systems)
     return f"{count} {'system' if count == 1 else 'systems'} on {result.reference}"
-
-
-def _markdown(section: Section) -> list[str]:
-    """Format a section as Markdown; escape text in the heading and first column of its tables."""
-    parts = []
-    for heading, *body in section.tables:
-        named = [[tables.verbatim(name), *cells] for name, *cells in body]
-        parts.append(tables.markdown([[*map(tables.verbatim, heading)], *named]))
-    return [*parts, "\n".join(f"- {note}" for note in section.notes)] if section.notes else parts
 
 
 # ---- tables --------------------------------------------------------------------------------------
@@ -297,10 +271,6 @@ def _sample(sample: Sample) -> list[tuple[str, str]]:
     return [(f"sentence {sample.number}", ""), *sides]
 
 
-def _markdown_sample(sample: Sample) -> str:
-    return tables.markdown([list(map(tables.verbatim, row)) for row in _sample(sample)])
-
-
 def _p(result: Result, score: Estimate) -> str | None:
     if score.p is None or score.p_holm is None or score.difference is None:
         return None
@@ -398,22 +368,21 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
 
     ``pictures`` are existing files, which the pages show, too.
     """
-    pages = {
-        plots.with_ending(output, ".md"): as_page(result, Path(output), pictures) + "\n",
+    drawn, forest = plot(result, output), plot_forest(result, output)
+    shown_pictures = [path for path in drawn if path.suffix != ".json"] + forest + [*pictures]
+    page = plots.with_ending(output, ".md")
+    texts = {
+        page: as_page(result, page, shown_pictures) + "\n",
         plots.with_ending(output, ".csv"): tables.comma_separated(numbers(result)),
         plots.with_ending(output, ".tex"): _as_latex(result),
+        plots.with_ending(output, ".html"): as_html(result, shown_pictures),
     }
-    for path, page in pages.items():
+    for path, text in texts.items():
         with files.atomic_write(path) as file:
-            file.write(page)
+            file.write(text)
     translations = plots.with_ending(output, ".tsv.gz")
     tables.write_table(translations, result.translations)
-    drawn, forest = plot(result, output), plot_forest(result, output)
-    shown_pictures = [path for path in drawn if path.suffix != ".json"] + forest
-    html_path = plots.with_ending(output, ".html")
-    with files.atomic_write(html_path) as file:
-        file.write(as_html(result, [*shown_pictures, *pictures]))
-    return [*pages, *drawn, *forest, translations, html_path]
+    return [*texts, *drawn, *forest, translations]
 
 
 def _as_latex(result: Result) -> str:
@@ -435,14 +404,6 @@ def _as_latex(result: Result) -> str:
     )
 
 
-def _panels(result: Result) -> list[tuple[str, str, Place]]:
-    return [panel for panel in PANELS if any(panel[2](row) is not None for row in result.systems)]
-
-
-def _in_picture(row: Measured) -> bool:
-    return any(place(row) is not None for *_, place in PANELS)
-
-
 def plot(result: Result, output: str | Path) -> list[Path]:
     """Plot BLEU with its interval against size and speed, and return the files written.
 
@@ -452,10 +413,9 @@ def plot(result: Result, output: str | Path) -> list[Path]:
     from matplotlib.lines import Line2D
 
     styles = _points(result)
-    cost_panels = _panels(result)
-    panels = cost_panels or [("Quality", "system", lambda row: 1.0 + [*styles].index(row.name))]
-    width = 3.5 * len(cost_panels) if cost_panels else 0.5 * len(styles)
-    with plots.new_figure(max(4.6, width), 4.4) as figure:
+    known = [panel for panel in PANELS if any(panel[2](row) is not None for row in result.systems)]
+    panels = known or [("Quality", "system", lambda row: 1.0 + [*styles].index(row.name))]
+    with plots.new_figure(max(4.6, 3.5 * len(panels)), 4.4) as figure:
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for panel, (title, label, place) in zip(axes, panels, strict=True):
             for row in result.systems:
@@ -465,17 +425,13 @@ def plot(result: Result, output: str | Path) -> list[Path]:
             panel.set_xlim(0, panel.dataLim.x1 * 1.12)  # from zero, so that lengths compare
             panel.grid(True)
         axes[0].set_ylabel("BLEU (0 to 100) with 95% interval")
-        if cost_panels:
-            handles = [
-                Line2D([], [], ms=7, label=row.name, **styles[row.name])
-                for row in filter(_in_picture, result.systems)
-            ]
-            legend = figure.legend(handles=handles, loc="outside lower center")
-            figure.set_figheight(4.0 + plots.show_names(legend))
-        else:
-            tilt: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
-            axes[0].set_xticks(range(1, 1 + len(styles)), [*styles], **tilt)
-            axes[0].set_xlim(0.5, len(styles) + 0.5)
+        handles = [
+            Line2D([], [], ms=7, label=row.name, **styles[row.name])
+            for row in result.systems
+            if any(place(row) is not None for *_, place in panels)
+        ]
+        legend = figure.legend(handles=handles, loc="outside lower center")
+        figure.set_figheight(4.0 + plots.show_names(legend))
         return plots.save_picture(figure, output, result.as_dict())
 
 
