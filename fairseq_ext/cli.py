@@ -11,16 +11,13 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 
 from fairseq_ext import commands
 from fairseq_ext.commands import options
-from fairseq_ext.utils import error_messages, extras, files
+from fairseq_ext.utils import error_messages, files
 from fairseq_ext.utils.parsing import Parser
 from fairseq_ext.version import __version__
 
-OF_FAIRSEQ = ("train", "generate", "interactive", "preprocess", "eval-lm", "validate")
-"""fairseq's own commands, which users may expect to be subcommands."""
 DESCRIPTION = "Prepare text, use and evaluate models, and package them, around fairseq's commands."
 
 
@@ -59,23 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _as_options(arguments: Sequence[str]) -> Sequence[str]:
-    """Turn ``help COMMAND`` into ``COMMAND --help``, and ``version`` into ``--version``.
-
-    Exit with a message for the name of a command of fairseq, such as ``train``.
-    """
-    command = arguments[0] if arguments else ""
-    if command == "help":
+    """Turn ``help COMMAND`` into ``COMMAND --help``, and ``version`` into ``--version``."""
+    if arguments[:1] == ["help"]:
         return [*arguments[1:], "--help"]
-    if command == "version":
-        return ["--version"]
-    if command in OF_FAIRSEQ:
-        missing = [name for name in ("torch", "fairseq") if find_spec(name) is None]
-        sys.exit(
-            f"fairseq-ext: error: `{command}` is a command of fairseq: `fairseq-{command} …`, with "
-            '`--user-dir "$(fairseq-ext user-dir)"` where an architecture of ours is used.'
-            + (f" {extras.missing(missing[0])}" if missing else "")
-        )
-    return arguments
+    return ["--version"] if arguments[:1] == ["version"] else arguments
 
 
 def _open_closed_streams() -> None:

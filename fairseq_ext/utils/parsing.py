@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
         return parsed, unknown
 
     def error(self: argparse.ArgumentParser, message: str) -> NoReturn:
-        """Print the message, reworded by :func:`advise`, in one line; exit with status 2."""
+        """Print the message with the advice of :func:`advise` in one line; exit with status 2."""
         options = options_of(self)
         if message.endswith(" required") or " are required: " in message:
             # A required option is rarely missing; mostly it is misspelt.
@@ -65,11 +65,10 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def advise(message: str, options: Iterable[str], command: str, example: str = "") -> str:
-    """Reword an error message of argparse, and suggest a correction or where to find help.
+    """Add to an error message of argparse a correction, an example, or where to find help.
 
-    ``options`` are all options of ``command``; an ``example`` of its use ends some messages.
+    ``options`` are all options of ``command``, and ``example`` is a command line.
     """
-    usage = f"Example: `{example}`." if example else f"`{command} --help` explains them."
     if choice := re.fullmatch(
         r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message
     ):
@@ -82,35 +81,14 @@ def advise(message: str, options: Iterable[str], command: str, example: str = ""
         if name in REGISTRIES:
             advice += " The folder in `--user-dir` must register a name of your own."
         return f"`{name}` must be {listed}, but is `{value}`{advice}"
-    if wrong := re.fullmatch(r"argument (\S+): invalid (\S+) value: (.*)", message):
-        kinds = {"int": "a whole number", "float": "a number", "<lambda>": "numbers, as in 1,2"}
-        kind = kinds.get(wrong[2], "of another form")
-        return f"`{wrong[1].partition('/')[0]}` must be {kind}, but is {wrong[3]}."
-    if clash := re.fullmatch(r"argument (\S+): not allowed with argument (\S+)", message):
-        first, second = (name.partition("/")[0] for name in clash.groups())
-        return f"`{first}` does not go with `{second}`; leave one out."
-    if lacking := re.fullmatch(r"argument (\S+): expected (?:at least )?one argument", message):
-        return f"`{lacking[1].partition('/')[0]}` must have a value, which is missing. {usage}"
     if message.startswith("unrecognized arguments: "):
         words = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
         candidates = set(options).difference(words)  # fairseq may refuse an option that it lists
         near = dict.fromkeys(match for word in words for match in near_names(word, candidates))
         if near:
             return f"{message}; did you mean {alternatives(near)}?"
-        if {"False", "True"} & set(message.split()):
-            return (
-                f"{message}. The option before it is a switch, which takes no value "
-                "(`--left-pad-source` switches left padding off)."
-            )
-        if not words and example:
-            return f"{message}. {usage}"
         return f"{message}. `{command} --help` lists the options."
-    if choices := re.fullmatch("one of the arguments (.*) is required", message):
-        names = choices[1].replace(" ", "` or `")
-        return f"`{names}` is missing. {usage}"
-    if message.startswith("the following arguments are required: "):
-        return f"{message}. {usage}"
-    return message
+    return f"{message}. Example: `{example}`." if example else message
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -155,7 +155,7 @@ def test_each_epoch_opens_the_next_shard(shards, text, tmp_path):
 
 def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    fault = "fairseq-preprocess: `--thresholdsrc` must be a whole number, but is 'no'."
+    fault = "fairseq-preprocess: argument --thresholdsrc: invalid int value: 'no'"
     for options, message in (
         (f"--shards 4 -o {shards[0]}", "`shards` was `3` and not `4`. Choose another"),
         ("--shards 101 -o a", "than 101 shards; give a smaller `--shards`."),
