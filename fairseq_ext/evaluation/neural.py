@@ -12,8 +12,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,13 +36,12 @@ class NeuralMetric:
 
     Args:
         specification: ``comet:MODEL``, where MODEL is a folder, a checkpoint or a name on the Hub.
-        python: path of a Python that has the metric's library. If it is None, the environment
+        python: a Python that has the metric's library. If it is None, the environment
             variable ``FAIRSEQ_EXT_METRIC_PYTHON`` names it; by default, it is the running Python.
         batch_size: number of segments in a batch.
 
     Raises:
         ConfigError: ``specification`` is malformed, or ``batch_size`` is below 1.
-        EnvironmentProblem: ``python`` cannot be run.
     """
 
     def __init__(
@@ -58,7 +55,7 @@ class NeuralMetric:
         if batch_size < 1:
             raise wrong_value("--metric-batch-size", "at least 1", batch_size)
         self.specification, self.batch_size = specification, batch_size
-        self.python = _python(python)
+        self.python = python or os.environ.get(PYTHON) or sys.executable
         self._process: Any = None  # a Popen, whose type does not tell that it has pipes
         self._about: dict[str, Any] = {}
 
@@ -135,12 +132,10 @@ class NeuralMetric:
     def _answer(self) -> dict[str, Any]:
         line = self._process.stdout.readline()
         if not line.endswith("\n"):
-            status = self._process.wait()
-            if status < 0:
-                how = f"was ended by {signal.Signals(-status).name}; {MEMORY}"
-            else:
-                how = f"ended with status {status}, for the reason that it has printed above."
-            raise EnvironmentProblem(f"The process of `{self.specification}` ({self.python}) {how}")
+            raise EnvironmentProblem(
+                f"The process of `{self.specification}` ({self.python}) ended with status "
+                f"{self._process.wait()}; {MEMORY}"
+            )
         answer = json.loads(line)
         if "error" not in answer:
             return answer
@@ -178,43 +173,15 @@ def opened(
     """Yield a dict of neural metrics; end their processes after the ``with`` block.
 
     The keys are the metrics' names in tables: ``COMET`` or, if there are several metrics, ``COMET
-    MODEL``. Raise ConfigError if two metrics have the same name. The arguments are as for
+    MODEL``. A metric that is given twice counts once. The arguments are as for
     :class:`NeuralMetric`.
     """
     with ExitStack() as stack:
         metrics = {}
-        for specification in specifications:
+        for specification in dict.fromkeys(specifications):
             metric = stack.enter_context(NeuralMetric(specification, python, batch_size))
-            label = "COMET"
-            if len(specifications) > 1:  # `wmt22-comet-da`, on the Hub or as a local path
-                path = Path(metric.model).absolute()
-                model = path.parent.parent.name if path.is_file() else path.name
-                label = f"COMET {model}"
-            if label in metrics:
-                raise ConfigError(
-                    f"Models of `--metric` must have different names, but {label} is there twice."
-                )
-            metrics[label] = metric
+            metrics["COMET" if len(specifications) == 1 else f"COMET {metric.model}"] = metric
         yield metrics
-
-
-def _python(python: str | None) -> str:
-    """Return the path of a metric's Python, chosen as :class:`NeuralMetric` explains.
-
-    Symbolic links are not resolved: the Python of a virtual environment is a link, and the link's
-    target would not see the environment's libraries. Raise EnvironmentProblem if it cannot be run.
-    """
-    program = python or os.environ.get(PYTHON)
-    if program:
-        program_path = shutil.which(Path(program).expanduser())
-        if program_path is None:
-            option = "`--metric-python`" if python else PYTHON
-            raise EnvironmentProblem(
-                f"{option}: `{program}` is not a program that can be run; give a Python, such as "
-                "comet_env/bin/python."
-            )
-        return os.fspath(Path(program_path).absolute())
-    return sys.executable
 
 
 def _environment(python: str) -> dict[str, str]:

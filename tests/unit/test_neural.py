@@ -172,8 +172,8 @@ COMET = "--source src --metric comet:"
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (f"{COMET}killed", "`comet:killed` ({python}) was ended by SIGKILL; if memory was short"),
-        (f"{COMET}leaves", "`comet:leaves` ({python}) ended with status 7, for the reason"),
+        (f"{COMET}killed", "`comet:killed` ({python}) ended with status -9; if memory was short"),
+        (f"{COMET}leaves", "`comet:leaves` ({python}) ended with status 7; if memory"),
         (f"{COMET}exits", "COMET ends with SystemExit: no more; if memory was short"),
         (f"{COMET}raises", "COMET ends with RuntimeError: one line\\nanother"),
         (f"{COMET}short", "`comet:short` gives 2 finite scores for 3 texts"),
@@ -190,13 +190,9 @@ COMET = "--source src --metric comet:"
         ("--metric-python x", "`--metric-python` goes with `--metric comet:MODEL`, which is"),
         (
             f"{COMET}whole --metric-python nowhere/python",
-            "`--metric-python`: `nowhere/python` is not a program that can be run",
+            "`nowhere/python` cannot be run (No such file or directory); give a Python",
         ),
         (f"{COMET}whole --metric-batch-size 0", "`--metric-batch-size` must be at least 1, but is"),
-        (
-            f"{COMET}whole --metric comet:whole",
-            "must have different names, but COMET whole is there twice",
-        ),
     ],
 )
 def test_errors_are_one_line_and_nothing_is_written(options, message, python, folder, monkeypatch):
@@ -216,8 +212,6 @@ def test_a_missing_library_is_said_with_its_cure(bare: str, folder: Path) -> Non
     cure = "`python -m venv comet_env && comet_env/bin/pip install unbabel-comet 'setuptools<81'`"
     assert cure in str(raised.value)
     assert f"{PYTHON}=comet_env/bin/python or, where the command has it" in str(raised.value)
-    with pytest.raises(neural.EnvironmentProblem, match=r"cannot be run|not a program"):
-        NeuralMetric("comet:whole", os.fspath(folder / "src"))
 
 
 PIECES = ["Der Hu@@ nd .", "Eine Kat@@ ze schläft .", "Ja ."]
