@@ -235,16 +235,11 @@ def compare(
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"Names of `--system` must differ, but `{twice[0]}` is there twice.")
     for name in names:
-        if name.endswith(TOKENS):
+        system, _, run = name.rpartition("@")
+        if name.endswith(TOKENS) or (run.isdigit() and system in names):
             raise ConfigError(
-                f"`--system {name}`: in a table of translations `{TOKENS}` marks columns of "
-                "tokens; choose another name."
-            )
-        run_name = re.fullmatch(r"(.+)@\d+", name, re.DOTALL)
-        if run_name and run_name[1] in names:
-            raise ConfigError(
-                f"`--system {name}`: in a table of translations `@N` stands for run N of "
-                f"`{run_name[1]}`; choose another name."
+                f"`--system {name}`: a table of translations marks tokens by `{TOKENS}` and run N "
+                "of a system by `@N`; choose another name."
             )
     baseline = baseline or names[0]
     if baseline not in names:

@@ -158,9 +158,8 @@ def read_table(path: str | Path) -> dict[str, Translations]:
         translations = Translations(tokens is not None, language, [])
         former = systems.setdefault(name, translations)
         if former[:2] != translations[:2]:
-            difference = "is text and another one tokens"
-            if former.has_tokens == translations.has_tokens:
-                difference = "becomes text by other rules than another one"
-            raise DataError(f"`{path}`: one run of `{name}` {difference}.")
+            raise DataError(
+                f"`{path}`: all runs of `{name}` must be text, or all tokens of one language."
+            )
         former.runs.append(lines)
     return systems

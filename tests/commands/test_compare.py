@@ -195,7 +195,7 @@ def test_the_name_of_a_run_is_no_name_of_a_system(outputs_of_three: Path) -> Non
     with pytest.raises(ConfigError, match=r"`--system a@2`: .*choose another name"):
         compared(outputs_of_three, "a=good", "a@2=good")
     compared(outputs_of_three, "a@2=good")
-    with pytest.raises(ConfigError, match=r"`:tokens` marks columns of tokens"):
+    with pytest.raises(ConfigError, match=r"marks tokens by `:tokens` and run N"):
         compared(outputs_of_three, "a:tokens=good")
 
 
@@ -206,8 +206,8 @@ def test_the_name_of_a_run_is_no_name_of_a_system(outputs_of_three: Path) -> Non
         (b"a\ta\nx\ty\n", "is not a table of translations"),
         (b"a\tb\n", "is not a table of translations"),
         (b"", "is not a table of translations"),
-        (b"a\ta@2:tokens\nx\ty\n", "one run of `a` is text and another one tokens."),
-        (b"b:tokens=de\tb@2:tokens\nx\ty\n", "one run of `b` becomes text by other rules"),
+        (b"a\ta@2:tokens\nx\ty\n", "all runs of `a` must be text, or all tokens of one language"),
+        (b"b:tokens=de\tb@2:tokens\nx\ty\n", "all runs of `b` must be text"),
         (b"a\nx\n", "the table has a, but not `b`."),
         (b"b\n\xff\n", "line 2: not UTF-8"),
     ],
