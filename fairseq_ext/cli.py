@@ -30,7 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         import argcomplete
 
         argcomplete.autocomplete(build_parser())
-    _open_closed_streams()
+    if None in (sys.stdin, sys.stdout, sys.stderr):  # closed by the caller, as old daemons do
+        sys.exit(
+            "fairseq-ext: error: a standard stream is closed; connect it to /dev/null instead."
+        )
     # Importing torch and fairseq makes 400,000 objects that stay. With Python's own thresholds the
     # collector of garbage would go through them again and again, for a quarter of the time.
     gc.set_threshold(100_000, 20, 100)
@@ -60,18 +63,6 @@ def _as_options(arguments: Sequence[str]) -> Sequence[str]:
     if arguments[:1] == ["help"]:
         return [*arguments[1:], "--help"]
     return ["--version"] if arguments[:1] == ["version"] else arguments
-
-
-def _open_closed_streams() -> None:
-    """Open the null device for each standard stream that the caller has closed, as daemons do.
-
-    Python sets such streams to None, which libraries such as tqdm do not expect. A command that
-    needs them can still see that they are closed: ``sys.__stdin__`` and ``sys.__stdout__`` stay
-    None.
-    """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
 def build_parser(only: str | None = None) -> Parser:

@@ -193,8 +193,6 @@ def translate(request: Request) -> None:
     with contextlib.ExitStack() as stack:
         translator, translate_lines = load(request)
         out = stack.enter_context(atomic_write(request.output)) if request.output else None
-        if out is None and sys.__stdout__ is None:
-            raise ConfigError("standard output is closed; name a file for the text by `--output`.")
         if out is None and isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         details = stack.enter_context(atomic_write(request.json)) if request.json else None
@@ -341,8 +339,6 @@ def translate_all(request: Request, translate: TranslateLines) -> Iterator[Trans
         raw = [os.fsencode(f"{line}\n") for line in request.lines]
         yield from translate(raw, "the command line")
     elif request.input is None:
-        if sys.__stdin__ is None:
-            raise ConfigError("standard input is closed; name a file with text by `--input`.")
         if sys.stdin.isatty():
             print("Type text, one sentence per line; Ctrl-D ends it.", file=sys.stderr)
         name = "standard input"
