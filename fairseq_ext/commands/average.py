@@ -44,7 +44,7 @@ def _average(args: argparse.Namespace) -> None:
             "`--dir` needs one of `--last-epochs`, `--last-updates` and `--best`; `--inputs` goes "
             "with none of them."
         )
-    from fairseq_ext.checkpoints import averaging, layout, storage
+    from fairseq_ext.checkpoints import averaging, storage
 
     paths = averaging.select(args.dir, *choice.popitem()) if choice else args.inputs
     files.keep_inputs(paths, [args.output])
@@ -53,10 +53,4 @@ def _average(args: argparse.Namespace) -> None:
     for path in paths:
         print(path)
     checkpoints = "checkpoint" if len(paths) == 1 else "checkpoints"
-    last = args.dir and args.dir / "checkpoint_last.pt"
-    if args.best is None and last and last.is_file():
-        # A training that stops within an epoch saves its last state in this file only.
-        updates = layout.num_updates(storage.peek(last))
-        if (updates or 0) > (layout.num_updates(result) or 0):
-            print(f"note: {last}, with {updates} updates, is newer and not in the mean.")
     print(f"averaged {len(paths)} {checkpoints}, {len(result['model'])} tensors, in {args.output}")

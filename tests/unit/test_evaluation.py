@@ -333,15 +333,6 @@ def test_unlike_checkpoints_are_refused(tmp_path, other, message):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-@pytest.mark.parametrize("updates", [4, 5])
-def test_a_newer_checkpoint_that_is_not_in_the_mean_is_named(tmp_path, updates):
-    for name, count in (("1", 2), ("2", 4), ("_last", updates)):
-        torch.save(checkpoint(count), tmp_path / f"checkpoint{name}.pt")
-    words = ("--dir", tmp_path, "--last-epochs", 2, "-o", tmp_path / "average.pt")
-    note = "checkpoint_last.pt, with 5 updates, is newer and not in the mean."
-    assert (note in command("average", *words)) is (updates == 5)
-
-
 def test_choice_of_checkpoints(tmp_path):
     save(tmp_path, 11)
     save(tmp_path, 10, "checkpoint_1_{}0.pt")
