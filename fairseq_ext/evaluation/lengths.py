@@ -167,14 +167,11 @@ def plot_lengths(
         )
         axes.set_xticks(range(len(labels)), labels)
         axes.set_xlim(-0.4, len(labels) - 0.6)
+        form = ".2f" if relative_to is None else "+.2f"
         for name, look in plots.looks(scores.whole).items():
-            overall = f"all: {curves.whole[name]:{'.2f' if relative_to is None else '+.2f'}}"
-            if name == relative_to:
-                label = f"{name} (zero line, all: {scores.whole[name]:.2f})"
-                axes.axhline(0, lw=1.8, label=label, **look | {"marker": None})
-                continue
             values = [bucket.bleu.get(name, float("nan")) for bucket in curves.buckets]
-            axes.plot(values, ms=5, lw=1.8, label=f"{name} ({overall})", **look)
+            label = f"{name} (all: {curves.whole[name]:{form}})"
+            axes.plot(values, ms=5, lw=1.8, label=label, **look)
         if relative_to is None:
             axes.set_ylabel(f"{scores.metric} (0 to 100)")
             low, high = axes.get_ylim()

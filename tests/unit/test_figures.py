@@ -126,9 +126,9 @@ def test_the_axis_begins_near_the_lowest_score(figures):
     assert 8 < high < 9
     difference, zero = axes.lines
     assert list(difference.get_ydata()) == [0, 1, 8]
-    assert list(zero.get_ydata()) == [0, 0]
+    assert list(zero.get_ydata()) == [0, 0, 0]
     shown = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert shown == ["a (all: +2.00)", "b (zero line, all: 41.00)"]
+    assert shown == ["a (all: +2.00)", "b (all: +0.00)"]
     worst = lengths.LengthScores("BLEU", (lengths.Bucket(1, 1, 3, {"a": 0.0}),), {"a": 0.0})
     assert drawn(worst).get_ylim() == (0, 1)
     plots.plot_curves({"worst": training_log.Curves(valid={"bleu": {1: 0.0, 2: 0.0}})}, "out")
