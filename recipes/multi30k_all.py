@@ -57,7 +57,7 @@ def training_row(name: str, models: Path, patience: int) -> Row:
     folder, (system, _, seed) = models / name, name.partition("@")
     log = folder / "train.log"
     text = log.read_text(encoding="utf-8", errors="replace")
-    training, valid = read_training(text), read_log(log).valid
+    training, valid = read_training(log), read_log(log).valid
     best = min(valid["loss"], key=valid["loss"].__getitem__)
     return {
         "system": system,

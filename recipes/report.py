@@ -73,8 +73,8 @@ def report_run(
         if path.name == "scores.json" or path.exists()
         for score in json.loads(path.read_text(encoding="utf-8"))["scores"]
     ]
-    log = (folder / "checkpoints" / "train.log").read_text(encoding="utf-8")
-    training, seconds = read_training(log), stage_seconds(folder)
+    training = read_training(folder / "checkpoints" / "train.log")
+    seconds = stage_seconds(folder)
     rows = summary(scores, training, seconds)
     examples = samples(text, decoded, src, tgt, count)
     figures = {"title": title, "scores": scores, **asdict(training), "stages": seconds}

@@ -31,9 +31,8 @@ from fairseq_ext.evaluation.tables import TOKENS, Translations, read_table
 from fairseq_ext.evaluation.training_log import read_training
 from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Postprocessor, check_reference, require_text
-from fairseq_ext.text.reading import read_text
 from fairseq_ext.utils import files
-from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
+from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 TESTS = {
     TRAININGS: "another test set and other trainings (Banerjee's interval over sentences and runs)",
@@ -404,12 +403,7 @@ def _facts(system: System) -> dict[str, Any]:
     if system.checkpoint is not None:
         facts |= asdict(read_size(system.checkpoint))
     if system.log is not None:
-        log = read_text(system.log)
-        try:
-            training = read_training(log)
-        except DataError as error:
-            cure = "Give the `--log-file` of fairseq-train."
-            raise DataError(f"`{system.log}`: {error} {cure}") from error
+        training = read_training(system.log)
         facts |= {"parameters": training.parameters, "training_speed": training.tokens_per_second}
         facts["updates"] = facts.get("updates") or training.updates
     return facts

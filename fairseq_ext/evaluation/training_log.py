@@ -123,8 +123,8 @@ class Training:
     tokens: int  # target tokens, without padding, in all updates
 
 
-def read_training(log: str) -> Training:
-    """Summarize the text of a training log in fairseq's ``simple``, ``tqdm`` or ``json`` format.
+def read_training(path: str | Path) -> Training:
+    """Summarize a log of a training in fairseq's ``simple``, ``tqdm`` or ``json`` format.
 
     A resumed run may log an epoch twice; the later line counts. If training began at a checkpoint,
     tokens and seconds cover only the updates in this log, but ``updates`` counts from the first. If
@@ -133,6 +133,7 @@ def read_training(log: str) -> Training:
 
     Raise DataError if the log has no finished epoch, or lacks the number of parameters.
     """
+    log = read_text(path)
     parameters = PARAMETERS.search(log)
     epochs: dict[float, dict[str, float]] = {}
     before: float | None = None
@@ -143,7 +144,10 @@ def read_training(log: str) -> Training:
         if kind == "train" and stats.keys() >= _NEEDED:
             epochs[stats["epoch"]] = stats
     if parameters is None or not epochs:
-        raise DataError("the training log holds no finished epoch.")
+        raise DataError(
+            f"`{path}`: the training log holds no finished epoch. Give the `--log-file` of "
+            "fairseq-train."
+        )
     tokens = seconds = 0.0
     if before is None and min(epochs) == 1:
         before = 0.0

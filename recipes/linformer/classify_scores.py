@@ -93,7 +93,7 @@ def report(folder: Path, title: str) -> str:
             f"sentences, but has {len(predictions)} lines."
         )
     scores = score(truth, predictions)
-    training = read_training((folder / "checkpoints" / "train.log").read_text(encoding="utf-8"))
+    training = read_training(folder / "checkpoints" / "train.log")
     seconds = stage_seconds(folder)
     low, high = scores["interval"]
     rows = [

@@ -287,7 +287,7 @@ PARAMETERS = "x | num. shared model params: 1,000 (num. trained: 1,000)"
 
 
 @pytest.mark.parametrize("kind", ["json", "simple"])
-def test_a_log_of_either_format_says_the_same(kind: str) -> None:
+def test_a_log_of_either_format_says_the_same(kind: str, tmp_path: Path) -> None:
     lines = [
         PARAMETERS,
         "x | train_inner | epoch 001:  5 / 9 loss=9, wpb=1, num_updates=5, train_wall=5",
@@ -299,11 +299,12 @@ def test_a_log_of_either_format_says_the_same(kind: str) -> None:
         form += '"train_num_updates": "{}", "train_train_wall": "{}", "train_wall": "99"}}'
     lines += [form.format(*epoch) for epoch in ((1, 9, 3), (1, 10, 4), (2, 30, 5))]
     cut = form.format(3, 40, 50)[:-1]
-    training = training_log.read_training("\n".join([*lines, cut]))
+    (tmp_path / "log").write_text("\n".join([*lines, cut]))
+    training = training_log.read_training(tmp_path / "log")
     assert training == training_log.Training(1000, 30, 30 * 100.5 / 9, 9, 3015)
-    for log in ("", "\n".join(lines[:3]), "\n".join(lines[1:])):
+    for log in ([], lines[:3], lines[1:]):
         with pytest.raises(DataError, match="no finished epoch"):
-            training_log.read_training(log)
+            training_log.read_training(write_lines(tmp_path / "log", log))
 
 
 @pytest.mark.parametrize(
@@ -314,9 +315,10 @@ def test_a_log_of_either_format_says_the_same(kind: str) -> None:
     ],
     ids=["new", "loaded"],
 )
-def test_the_log_of_a_run_that_goes_on_counts_what_it_shows(start: list[str], counted: tuple):
+def test_the_log_of_a_run_that_goes_on_counts_what_it_shows(tmp_path, start, counted):
     line = "x | epoch 00{} | wpb 10 | num_updates {} | train_wall 50"
-    log = "\n".join([PARAMETERS, *start, line.format(4, 400), line.format(5, 600), ""])
+    lines = [PARAMETERS, *start, line.format(4, 400), line.format(5, 600)]
+    log = write_lines(tmp_path / "log", lines)
     assert training_log.read_training(log) == training_log.Training(1000, 600, *counted)
 
 

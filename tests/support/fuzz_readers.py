@@ -54,7 +54,7 @@ RECORD = '{"settings": "x", "files": {"a": 1}, "report": {}, "version": "1", "to
 def read_log(folder: Path) -> None:
     with suppress(DataError):
         training_log.read_log(folder / "log")
-    training_log.read_training(reading.read_text(folder / "log"))
+    training_log.read_training(folder / "log")
 
 
 def read_generated(folder: Path) -> None:

@@ -97,8 +97,9 @@ def test_a_log_with_damaged_numbers(tmp_path: Path) -> None:
     ]
     log = training_log.read_log(write_lines(tmp_path / "log", lines))
     assert log.train == {"loss": {100: 4.0}}
+    lines = ["num. shared model params: ,", "epoch 001 | loss 1.2.3 | wpb e"]
     with pytest.raises(DataError, match="no finished epoch"):
-        training_log.read_training("num. shared model params: ,\nepoch 001 | loss 1.2.3 | wpb e")
+        training_log.read_training(write_lines(tmp_path / "log", lines))
 
 
 @pytest.mark.parametrize("size", [1, 1e18])
