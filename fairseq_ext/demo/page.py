@@ -14,7 +14,6 @@ from string import Template
 from typing import Any
 
 import uvicorn
-from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,7 +23,7 @@ from starlette.types import ASGIApp
 
 from fairseq_ext.demo.systems import Answer, heat_map
 from fairseq_ext.serving.origins import OriginFilter, names_of
-from fairseq_ext.serving.requests import CLOSE, GONE, Refusal, read_body
+from fairseq_ext.serving.requests import CLOSE, GONE, Refusal, parse_fields, read_body
 from fairseq_ext.serving.settings import Limits
 from fairseq_ext.utils.errors import DataError
 
@@ -38,15 +37,6 @@ POLICY = {
 """Headers of the page. It contains its scripts, styles and pictures; a browser loads no others."""
 
 Translate = Callable[[str, Sequence[str]], Sequence[Answer]]
-
-
-class Query(BaseModel):
-    """A request from the page: the sentence and the names of the chosen systems."""
-
-    model_config = ConfigDict(strict=True)
-
-    sentence: str
-    systems: list[str]
 
 
 def application(
@@ -66,30 +56,27 @@ def application(
     thread = ThreadPoolExecutor(1, "translate")  # the engine's memory belongs to one thread
     turn = asyncio.Lock()  # so that nothing is translated for readers who leave while they wait
 
-    def answered(query: Query) -> list[dict[str, str] | None]:
-        if not query.systems:
+    def answered(sentence: str, names: list[str]) -> list[dict[str, str] | None]:
+        if not names:
             raise DataError("Choose a system first.")
-        answers = {answer.name: answer for answer in translate(query.sentence, query.systems)}
+        answers = {answer.name: answer for answer in translate(sentence, names)}
         return [_shown(answers[name]) if name in answers else None for name in systems]
 
     async def show(_: Request) -> Response:
         return HTMLResponse(page, headers=POLICY)
 
     async def answer(request: Request) -> Response:
-        body = await read_body(request, LIMITS)
-        try:
-            query = Query.model_validate_json(body)
-        except ValidationError as error:
-            if error.errors()[0]["type"] == "json_invalid":
-                raise Refusal(400, "The request is not JSON.") from None
+        fields = await parse_fields(request, await read_body(request, LIMITS))
+        sentence, names = fields.get("sentence"), fields.get("systems")
+        if not isinstance(sentence, str) or not isinstance(names, list):
             fault = "The request must have a text `sentence` and a list of names `systems`."
-            raise Refusal(422, fault) from None
+            raise Refusal(400, fault)
         try:
             async with turn:
                 if await request.is_disconnected():
                     raise Refusal(GONE, "The client has gone.")
                 loop = asyncio.get_running_loop()
-                return JSONResponse(await loop.run_in_executor(thread, answered, query))
+                return JSONResponse(await loop.run_in_executor(thread, answered, sentence, names))
         except DataError as error:
             raise Refusal(400, str(error)) from None
         except asyncio.CancelledError:  # uvicorn cancels requests after the grace period

@@ -2,15 +2,14 @@
 
 import asyncio
 import html
-import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+import json
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from http import HTTPStatus
-from importlib import import_module
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -25,14 +24,11 @@ from fairseq_ext.serving import requests
 from fairseq_ext.serving.batching import BUSY, WAIT, Batcher
 from fairseq_ext.serving.metrics import PATHS, Metrics, RequestMeter
 from fairseq_ext.serving.pairs import Pairs, Served
-from fairseq_ext.serving.requests import Refusal
+from fairseq_ext.serving.requests import Query, Refusal
 from fairseq_ext.serving.settings import Settings
 from fairseq_ext.text import html_text
 from fairseq_ext.text.sentences import texts_to_translate
 from fairseq_ext.version import __version__
-
-if TYPE_CHECKING:
-    from fairseq_ext.serving.query import Query
 
 _T = TypeVar("_T")
 POLICY = (
@@ -42,25 +38,16 @@ POLICY = (
 """The Content-Security-Policy of both pages, which load nothing from other machines."""
 
 
+def _read(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
 def _fill(name: str, **parts: str) -> str:
     """Return the page ``name`` of this folder, with the style and other ``parts`` filled in."""
-    folder = Path(__file__).parent
-    style = (folder / "style.css").read_text(encoding="utf-8")
-    return Template((folder / name).read_text(encoding="utf-8")).substitute(parts, style=style)
+    return Template(_read(name)).substitute(parts, style=_read("style.css"))
 
 
 TRANSLATE_PAGE = _fill("translate.html")
-
-
-def _interface_page(schema: dict[str, Any], address: str) -> str:
-    """Build the page at ``/docs`` from the JSON schema of a request and the server's address."""
-    rows = "".join(
-        f"<tr><td>`{html.escape(name)}`</td>"
-        f"<td>{html.escape(field.get('description', ''))}</td></tr>"
-        for name, field in schema["properties"].items()
-    )
-    fields = re.sub("`(.*?)`", r"<code>\1</code>", rows)
-    return _fill("interface.html", fields=fields, address=html.escape(address))
 
 
 class Service:
@@ -73,19 +60,10 @@ class Service:
         self._text_thread = ThreadPoolExecutor(1, "text")
         self._reserved = 0  # places in the queue that requests have reserved
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Let the batcher translate in the ``with`` block; import what the first request needs."""
-        self._text_thread.submit(import_module, "fairseq_ext.serving.query")
-        async with self._batcher.running():
-            yield
-
     async def translate(self, request: Request) -> Response:
         """Translate texts line by line; an empty line stays empty."""
         try:
-            from fairseq_ext.serving.query import parse_query
-
-            query = parse_query(await self._fields(request))
+            query = requests.parse_query(await self._fields(request))
             requests.check_texts(query.texts, self._limits)
             source, model = self._pairs.find(query.source, query.target)
             if query.alternatives >= model.nbest:
@@ -101,7 +79,7 @@ class Service:
         if query.source == requests.AUTO:  # not detected: only one model has this target
             detected = {"confidence": 0.0, "language": source}
             answer["detectedLanguage"] = [detected] * len(query.texts)
-        if isinstance(query.q, str):
+        if query.is_single:
             answer = {field: values[0] for field, values in answer.items()}
         return JSONResponse(answer)
 
@@ -147,7 +125,7 @@ class Service:
         with self._reservation(lines, WAIT):
             return await asyncio.get_running_loop().run_in_executor(self._text_thread, work)
 
-    async def _translated(self, query: "Query", model: Served) -> dict[str, list[Any]]:
+    async def _translated(self, query: Query, model: Served) -> dict[str, list[Any]]:
         """Translate the texts of a query; return the answer's fields, a value for each text."""
         in_html, ranks = query.format == requests.HTML, 1 + query.alternatives
         keeper = self._settings.keeper(in_html)
@@ -272,61 +250,41 @@ def build(pairs: Pairs, settings: Settings) -> RequestMeter:
     policy = {"Content-Security-Policy": POLICY}
 
     async def translate_page(_: Request) -> Response:
-        """Serve the page for translating."""
         return HTMLResponse(TRANSLATE_PAGE, headers=policy)
 
     async def docs_page(request: Request) -> Response:
-        """Serve the page that describes this interface."""
-        from fairseq_ext.serving.query import Query
-
-        page = _interface_page(Query.model_json_schema(), str(request.base_url))
+        page = _fill("interface.html", address=html.escape(str(request.base_url)))
         return HTMLResponse(page, headers=policy)
 
+    async def openapi(_: Request) -> Response:
+        description = json.loads(_read("openapi.json"))
+        description["info"]["version"] = __version__
+        return JSONResponse(description)
+
     async def languages(_: Request) -> Response:
-        """List the served languages, each with its target languages."""
         return JSONResponse(pairs.languages)
 
     async def health(_: Request) -> Response:
-        """Confirm that the server answers requests."""
         return JSONResponse({"status": "ok"})
 
     async def figures(_: Request) -> Response:
-        """Return counts and latencies for Prometheus."""
         return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
-    async def openapi(_: Request) -> Response:
-        from fairseq_ext.serving.query import Query
-
-        return JSONResponse(_description(interface, Query.model_json_schema()))
-
-    interface = [
-        Route("/translate", service.translate, methods=["POST"]),
-        Route("/detect", service.detect, methods=["POST"]),
-        Route("/languages", languages),
-        Route("/health", health),
-        Route("/metrics", figures),
-    ]
-    pages = [Route("/", translate_page), Route("/docs", docs_page), Route("/openapi.json", openapi)]
     app = Starlette(
-        routes=[*interface, *pages],
-        lifespan=lambda _: service.running(),
+        routes=[
+            Route("/", translate_page),
+            Route("/docs", docs_page),
+            Route("/openapi.json", openapi),
+            Route("/translate", service.translate, methods=["POST"]),
+            Route("/detect", service.detect, methods=["POST"]),
+            Route("/languages", languages),
+            Route("/health", health),
+            Route("/metrics", figures),
+        ],
+        lifespan=lambda _: batcher.running(),
         exception_handlers=dict.fromkeys((Refusal, HTTPException), _refused),
     )
     return RequestMeter(app, metrics)
-
-
-def _description(routes: Sequence[Route], schema: dict[str, Any]) -> dict[str, Any]:
-    """Describe ``routes`` in OpenAPI's format; ``schema`` describes a request to ``/translate``."""
-    done = {"200": {"description": "Done"}}
-    paths: dict[str, Any] = {}
-    for route in routes:
-        method = "post" if "POST" in (route.methods or ()) else "get"
-        operation = {"summary": route.name, "description": route.endpoint.__doc__}
-        paths[route.path] = {method: {**operation, "responses": done}}
-    content = {kind: {"schema": schema} for kind in (requests.JSON, *requests.FORMS)}
-    paths["/translate"]["post"]["requestBody"] = {"required": True, "content": content}
-    info = {"title": "fairseq-ext", "version": __version__}
-    return {"openapi": "3.1.0", "info": info, "paths": paths}
 
 
 async def _refused(_: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Read the fields of a request, which is JSON or a form and may be hostile; check key and limits.
+"""Read the fields of a request, which is JSON or a form and may be hostile, and check them.
 
 A request that cannot be answered raises a :class:`Refusal` with an HTTP status. Other modules of
 this folder raise it, too; ``docs/howto/serve.md`` lists the statuses.
@@ -6,7 +6,9 @@ this folder raise it, too; ``docs/howto/serve.md`` lists the statuses.
 
 import asyncio
 import hmac
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -109,6 +111,43 @@ async def _parse_multipart(request: Request, body: bytes) -> list[tuple[str, Any
     except HTTPException as error:
         raise ValueError(printable(error.detail)) from None
     return form.multi_items()
+
+
+@dataclass(frozen=True)
+class Query:
+    """A request for translations."""
+
+    texts: list[str]
+    is_single: bool  # whether `q` was a text, not a list of texts
+    source: str
+    target: str
+    format: str
+    alternatives: int
+
+
+def parse_query(fields: dict[str, Any]) -> Query:
+    """Make a query of a request's fields; refuse missing and wrong fields (400)."""
+    # LibreTranslate's clients send null or an empty text for fields that the server is to choose.
+    fields = {
+        name: value
+        for name, value in fields.items()
+        if value is not None and (value != "" or name == "q")
+    }
+    for name in ("q", "source", "target"):
+        if name not in fields:
+            raise Refusal(400, f"Invalid request: missing {name} parameter")
+    q, source, target = fields["q"], fields["source"], fields["target"]
+    texts = q if isinstance(q, list) else [q]
+    if not all(isinstance(text, str) for text in (*texts, source, target)):
+        fault = "`q` must be a text or a list of texts, and `source` and `target` a language code."
+        raise Refusal(400, fault)
+    form = fields.get("format", TEXT)
+    if form not in FORMATS:
+        raise Refusal(400, f"`format` must be {' or '.join(f'`{name}`' for name in FORMATS)}.")
+    alternatives = str(fields.get("alternatives", 0))
+    if not re.fullmatch("[0-9]{1,4}", alternatives):
+        raise Refusal(400, "`alternatives` must be a whole number.")
+    return Query(texts, isinstance(q, str), source, target, form, int(alternatives))
 
 
 def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
