@@ -26,31 +26,10 @@ tiny=(--encoder-layers 4 --decoder-layers 4 --encoder-embed-dim 128 --decoder-em
     --encoder-ffn-embed-dim 256 --decoder-ffn-embed-dim 256
     --encoder-attention-heads 4 --decoder-attention-heads 4)
 
-usage() {
-    cat <<HELP
-Usage: bash recipes/multi30k.sh [--tok] [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
-
-  --tok            the files as their authors tokenized them, not the raw ones; must come first
-  --arch A         architecture of the plugin or of fairseq     ($arch of tiny size)
-  --mirror M       folder or address with the files of github.com/multi30k/dataset, data/task1:
-                   raw/*.gz or, with --tok, tok/*.lc.norm.tok.*
-  --data DIR       folder of the corpus, made once for all runs (runs/data/$corpus)
-  --any-counts     accept another edition of the corpus, with other numbers of pairs
-  --bpe N          joint byte-pair merges; 0 for words          (10000)
-  --max-tokens N   target tokens in a batch                     ($max_tokens)
-  --update-freq N  batches in an update                         ($update_freq)
-  --updates N      training updates                             ($updates)
-  --warmup N       updates until the peak learning rate         ($warmup)
-  --dropout F      dropout                                      ($dropout)
-  --average N      average the last N epochs; 1: the last checkpoint  ($average)
-  --out DIR        folder for all output                        (runs/$corpus-ARCH)
-  --help           this text
-  -- FLAG...       more flags for fairseq-train, which override the recipe's
-
-SMOKE=1 needs no files and takes a tiny corpus of the shipped sentences. DRY_RUN=1 only prints the
-commands. If stopped, the recipe continues when run again.
-HELP
-}
+own_usage='  --tok            the files as their authors tokenized them, not the raw ones; must come first.
+                   --mirror has the files of github.com/multi30k/dataset, data/task1: raw/*.gz
+                   or, with --tok, tok/*.lc.norm.tok.*. The transformer is of tiny size.
+'
 
 choose_schedule() {
     inverse_sqrt

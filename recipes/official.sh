@@ -23,6 +23,8 @@ paper=""                    # the paper's figures, for the last line
 bpe=""                      # number of merges, if not the paper's
 subwords=bpe                # kind of subwords
 folder=bpe                  # which of the corpus's folders is binarized
+own_usage=""                # lines of the help on options that only the script has
+averaged="the last N epochs" # for the help: which checkpoints --average averages
 
 usage() {
     local script
@@ -30,12 +32,26 @@ usage() {
     cat <<HELP
 Usage: bash ${script#"$REPO/"} [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 
+$own_usage  --against NAME=GENERATED
+                   draw BLEU by length against another run's generated.txt,
+                   even if all other steps are done
+$(training_usage)
+
+SMOKE=1 needs no files: it runs every step on a tiny corpus of the shipped sentences, packed as the
+official archives are. DRY_RUN=1 only prints the commands. If stopped, the recipe continues when run
+again: the corpus after its last step, training after its last checkpoint.
+HELP
+}
+
+# training_usage: help on the options of the corpus and the training.
+training_usage() {
+    cat <<HELP
   --arch A         architecture, such as transformer_iwslt_de_en  ($arch)
   --data DIR       folder of the corpus, made once for all runs
                    (runs/data/$corpus)
   --mirror M       folder or address to take the official archives from
   --any-counts     accept another edition of the corpus, with other numbers of pairs
-  --bpe N          merges of the byte-pair encoding; 0 for words  (the paper's)
+  --bpe N          merges of the byte-pair encoding; 0 for words  (the corpus's)
   --subwords K     kind of subwords (--bpe sets their number): bpe,
                    sentencepiece-unigram, sentencepiece-bpe, tokenizers; none: words  (bpe)
   --max-tokens N   target tokens in a batch                       ($max_tokens)
@@ -44,17 +60,10 @@ Usage: bash ${script#"$REPO/"} [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
   --updates N      training updates                               ($updates)
   --warmup N       updates until the peak learning rate           ($warmup)
   --dropout F      dropout                                        ($dropout)
-  --average N      average the last N epochs; 1: the last checkpoint  ($average)
-  --against NAME=GENERATED
-                   draw BLEU by length against another run's generated.txt,
-                   even if all other steps are done
-  --out DIR        folder for all output             (runs/$corpus-ARCH)
+  --average N      average $averaged; 1: the last checkpoint  ($average)
+  --out DIR        folder for all output             (runs/${run_name:-$corpus-ARCH})
   --help           this text
   -- FLAG...       more flags for fairseq-train, which override the recipe's
-
-SMOKE=1 needs no files: it runs every step on a tiny corpus of the shipped sentences, packed as the
-official archives are. DRY_RUN=1 only prints the commands. If stopped, the recipe continues when run
-again: the corpus after its last step, training after its last checkpoint.
 HELP
 }
 

@@ -19,7 +19,7 @@ corpus=multi30k src=en tgt=de
 arch=transformer dropout=0.3
 dictionary=(--joined-dictionary)
 max_tokens=4096 update_freq=1 updates=8000 warmup=2000 lr=0.005
-average=10 beam=5
+average=10 beam=5 averaged="N checkpoints of the last quarter of the updates"
 read -ra tiny_flags <<<"$tiny"
 flags=(--clip-norm 1.0)
 
@@ -35,22 +35,10 @@ synthetic_usage() {
   --longest N      leave out pairs with more than N tokens on a side  ($longest)
   --ratio R        leave out pairs with one side more than R times as long as the other  ($ratio)
 
-and the options of the training, the same for all systems of the run:
+and the options of the training, the same for all systems of the run. The transformer is of
+tiny size. With \`--corpus FOLDER\`, \`--bpe\` is 8000:
 
-  --arch A         architecture                                    ($arch of tiny size)
-  --data DIR       folder of the corpus, made once for all runs    (runs/data/$corpus)
-  --mirror M       folder or address to take the corpus's files from
-  --any-counts     accept another edition of the corpus, with other numbers of pairs
-  --bpe N          joint byte-pair merges                  (the corpus's; 8000 of your own text)
-  --max-tokens N   target tokens in a batch                        ($max_tokens)
-  --update-freq N  batches in an update                            ($update_freq)
-  --updates N      updates of each training                        ($updates)
-  --warmup N       updates until the peak learning rate            ($warmup)
-  --dropout F      dropout                                         ($dropout)
-  --average N      average N checkpoints of the last quarter of the updates; 1: the last one  ($average)
-  --out DIR        folder for all output
-  --help           this text
-  -- FLAG...       more flags for fairseq-train, which override the recipe's
+$(training_usage)
 
 SMOKE=1 needs no files and takes a tiny corpus of the shipped sentences. DRY_RUN=1 only prints the
 commands. If stopped, the recipe continues when run again: translations after their last part.
