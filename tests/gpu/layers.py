@@ -5,30 +5,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from peers import Side, Size, linformer, source_batch, transformer
-from torch import Tensor, nn
+from linformer import FUSED, STOCK, VOCABULARY, build_encoders, forward, training_step
+from peers import source_batch
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fairseq_ext import register
 from tests.gpu.results import Results, arguments, time_in_turn
 
-VOCABULARY, SLOTS = 1000, (32, 256)
-
-
-def run_of(encoder: nn.Module, tokens: Tensor, *, backward: bool) -> Callable[[], None]:
-    """A forward pass, or one with a backward pass from a random gradient."""
-    weight = encoder.embed_tokens.weight
-    gradient = weight.new_empty(*tokens.t().shape, weight.size(1)).normal_()
-
-    def forward() -> None:
-        with torch.no_grad():
-            encoder(tokens)
-
-    def forward_and_backward() -> None:
-        encoder(tokens)["encoder_out"][0].backward(gradient)
-        encoder.zero_grad(set_to_none=True)
-
-    return forward_and_backward if backward else forward
+SLOTS = (32, 256)
 
 
 def on_backend(run: Callable[[], None], backend: SDPBackend) -> Callable[[], None]:
@@ -42,15 +27,9 @@ def on_backend(run: Callable[[], None], backend: SDPBackend) -> Callable[[], Non
 def encoders_of(options: Namespace, n: int) -> dict[str, nn.Module]:
     """Encoders of all kinds with the same weights, in bf16."""
     layers, width, heads = (1, 32, 2) if options.tiny else (6, 512, 8)
-    size = Size(width, 4 * width, heads, layers, 1, VOCABULARY)
-    where = {"positions": n, "device": options.device, "dtype": torch.bfloat16}
-    stock = Side(transformer(), size, **where)
-    encoders = {"stock": stock.model.encoder, "sdpa": stock.on_fused_attention().model.encoder}
-    for k in SLOTS:
-        encoders[f"k={k}"] = Side(linformer(k, n), size, **where).model.encoder
-    for encoder in encoders.values():
-        encoder.load_state_dict(encoders["stock"].state_dict(), strict=False)
-    return {name: encoder.eval() for name, encoder in encoders.items()}
+    sizes = {"layers": layers, "embed_dim": width, "ffn_embed_dim": 4 * width, "heads": heads}
+    encoders = build_encoders(Namespace(**sizes, k=SLOTS, device=options.device, dtype="bf16"), n)
+    return {"stock": encoders.pop(STOCK), **encoders}
 
 
 def encode(
@@ -59,9 +38,10 @@ def encode(
     """Time per pass of each encoder at one length; the number of tokens is constant."""
     total = 256 if options.tiny else 32_768
     tokens = source_batch(max(1, total // n), n, VOCABULARY).to(options.device)
-    runs = {name: run_of(encoder, tokens, backward=backward) for name, encoder in encoders.items()}
+    make = training_step if backward else forward
+    runs = {name: make(encoder, tokens) for name, encoder in encoders.items()}
     if options.device == "cuda":
-        fused = runs.pop("sdpa")
+        fused = runs.pop(FUSED)
         runs["flash"] = on_backend(fused, SDPBackend.FLASH_ATTENTION)
         runs["cudnn"] = on_backend(fused, SDPBackend.CUDNN_ATTENTION)
         if n <= 2048:
@@ -78,7 +58,7 @@ def encode(
             torch.cuda.empty_cache()
     seconds = time_in_turn(runs, 0.1 if options.tiny else 0.6)
     times = {name: 1e3 * value for name, value in seconds.items()}
-    peer = "flash" if "flash" in times else "sdpa"
+    peer = "flash" if "flash" in times else FUSED
     ratios = {name: times[peer] / times[name] for name in times if peer in times}
     return {"ms": times, f"over_{peer}": ratios, "errors": errors, "tokens": tokens.numel()}
 

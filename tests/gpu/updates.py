@@ -10,12 +10,14 @@ from concurrent.futures import ThreadPoolExecutor, TimeoutError, wait
 from pathlib import Path
 from typing import Any
 
+from updates import WORKER, training
+
 from benchmarks.bench import Worker, quartiles
 from fairseq_ext.plugin import patching
 from fairseq_ext.plugin.features import speed
 from tests.gpu.material import base, binarize
 from tests.gpu.results import ERROR_LENGTH, Results, arguments
-from tests.support.harness import REPO, USER_DIR
+from tests.support.harness import USER_DIR
 from tests.support.trainings import plugin_without
 
 STOCK = ("transformer", "transformer-base")
@@ -26,14 +28,10 @@ WAVE, TOGETHER, START = 4, 2, 120  # models at a time, those that warm up, secon
 
 
 def command_of(data: Path, flags: list[str], plugin: Path | None, tiny: bool) -> list[str]:
-    words = [str(REPO / "benchmarks" / "updates_worker.py"), str(data), *flags]
-    words += ["--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--clip-norm", "1.0"]
-    words += ["--lr", "0.0005", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "1000"]
-    words += ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
-    words += ["--dropout", "0.0", "--max-tokens", "400" if tiny else "4096", "--seed", "1"]
-    words += ["--num-workers", "0", "--no-save", "--disable-validation", "--max-update", "1000000"]
-    words += ["--no-progress-bar", "--log-interval", "100", *(["--cpu"] if tiny else [])]
-    return words + (["--user-dir", str(plugin)] if plugin else [])
+    device, tokens = ("cpu", 400) if tiny else ("cuda", 4096)
+    words = [str(WORKER), str(data), *flags]
+    words += training(Namespace(device=device, tokens=tokens, dropout=0.0))
+    return [*words, "--lr", "0.0005", *(["--user-dir", str(plugin)] if plugin else [])]
 
 
 class Pair:
