@@ -3,7 +3,6 @@
 # time, and compare them in one table. A script sources this file, sets the variables below, defines
 # `usage`, `use_smoke_settings` and `use_device`, and calls `main "$@"`.
 # shellcheck disable=SC2034,SC2154,SC2317,SC2329  # scripts share the variables; `stage` calls functions
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=official.sh
 source "$(dirname "${BASH_SOURCE[0]}")/official.sh" # for corpus, training and translation
 # shellcheck source-path=SCRIPTDIR source=systems.sh

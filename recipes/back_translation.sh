@@ -11,7 +11,6 @@
 # With many pairs, noise in the synthetic sources helps more than their quality; --method adds noise
 # (Edunov, Ott, Auli and Grangier 2018; https://arxiv.org/abs/1808.09381).
 # shellcheck disable=SC2034,SC2329  # synthetic.sh and official.sh use them
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=synthetic.sh
 source "$(dirname "${BASH_SOURCE[0]}")/synthetic.sh"
 
@@ -88,5 +87,4 @@ main() {
     compare_systems baseline augmented
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

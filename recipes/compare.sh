@@ -1,11 +1,8 @@
 #!/usr/bin/env bash
 # Train several architectures on the same data for the same number of updates, and compare them.
 # shellcheck disable=SC2329  # the functions are handed to `stage`
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-# shellcheck source-path=SCRIPTDIR source=own_text.sh
-source "$(dirname "${BASH_SOURCE[0]}")/own_text.sh"
 
 usage() {
     cat <<'HELP'
@@ -134,7 +131,7 @@ compare_finished() {
     for folder in models/*; do
         [[ -e "$folder/.stages/evaluate" && "$folder" != *.old-* ]] || continue # see open_run
         [[ "$folder" != *@* ]] || continue # a further seed
-        files="$(outputs "$folder"),checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log"
+        files="$(outputs "$folder" "$seeds"),checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log"
         systems+=(--system "${folder#models/}=$files")
     done
     run fairseq-ext compare "${systems[@]}" --ref "$data/test.$tgt" \
@@ -173,5 +170,4 @@ main() {
     printf '\nEverything is in %s: compare.md, its numbers and picture, and the models\n' "$out"
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

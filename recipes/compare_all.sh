@@ -1,12 +1,8 @@
 #!/usr/bin/env bash
 # The transformer and every architecture of this plugin, at matched size on one corpus: train all
 # for the same number of updates, translate, and compare quality, size and speed.
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-# shellcheck source-path=SCRIPTDIR source=own_text.sh
-source "$(dirname "${BASH_SOURCE[0]}")/own_text.sh"
-
 # shellcheck source-path=SCRIPTDIR source=systems.sh
 source "$(dirname "${BASH_SOURCE[0]}")/systems.sh"
 
@@ -128,7 +124,7 @@ compare_models() {
     local model folder files systems=() logs=() neural=()
     for model in "${models[@]}"; do
         folder="$out/models/${model%%=*}"
-        files="$(outputs "$folder"),checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log"
+        files="$(outputs "$folder" "$seeds"),checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log"
         systems+=(--system "${model%%=*}=$files")
         logs+=(--log "${model%%=*}=$folder/train.log")
     done
@@ -152,5 +148,4 @@ main() {
     compare_models
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

@@ -1,11 +1,8 @@
 #!/usr/bin/env bash
 # Fine-tune a trained model on a user's own text, and report what it has gained.
 # shellcheck disable=SC2329  # the functions are handed to `stage`
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-# shellcheck source-path=SCRIPTDIR source=own_text.sh
-source "$(dirname "${BASH_SOURCE[0]}")/own_text.sh"
 
 usage() {
     cat <<'HELP'
@@ -137,5 +134,4 @@ main() {
     printf '\nThe model is %s:\n  fairseq-ext translate --model %q "…"\n' "$out/bundle" "$out/bundle"
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

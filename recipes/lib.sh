@@ -8,6 +8,8 @@
 #     stage text make_text                # runs the function once; the next start skips it
 #
 # DRY_RUN=1 prints the commands instead of running them. Several GPUs and nodes: launch.sh.
+# A script ends with `main "$@"; exit` on one line, because bash reads a script while it runs, and it
+# may be edited meanwhile.
 set -euo pipefail
 
 REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -137,6 +139,7 @@ positive() {
 
 # shellcheck source-path=SCRIPTDIR
 source "$REPO/recipes/launch.sh"
+
 check_launch
 # One GPU unless more are asked for: fairseq would take all, and the batches would grow.
 ((GPUS > 1)) || export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-0}"
@@ -395,6 +398,37 @@ smoke_text() {
         [[ "$from" == "$1" ]] || run mv "$6/$split.$from" "$6/$split.$1"
         [[ "$to" == "$2" ]] || run mv "$6/$split.$to" "$6/$split.$2"
     done
+}
+
+# own_text OPTION FOLDER SRC TGT: prints the folder's path from the root; dies unless it holds train,
+# valid and test text in both languages. A dry run prints the path of a folder that need not exist.
+own_text() {
+    local folder split side others=""
+    [[ "$1" != --* ]] || others="; \`--src\` and \`--tgt\` name others"
+    [[ "$3" != "$4" ]] || die "source and target language are both \`$3\`; choose two."
+    if dry; then
+        absolute "$2"
+        return
+    fi
+    folder="$(cd "$2" 2>/dev/null && pwd)" ||
+        die "\`$1\` must be a folder with train, valid and test text, but \`$2\` cannot be entered."
+    for split in train valid test; do
+        for side in "$3" "$4"; do
+            [[ -f "$folder/$split.$side" ]] || die "\`$folder\` has no file \`$split.$side\`; it must" \
+                "hold train, valid and test, each with the endings .$3 and .$4 of the two" \
+                "languages$others."
+        done
+    done
+    printf '%s\n' "$folder"
+}
+
+# outputs FOLDER SEEDS: prints the paths of a model's translations, also of the seeds in FOLDER@2 …
+outputs() {
+    local seed list="$1/generated.txt"
+    for ((seed = 2; seed <= $2; seed++)); do
+        { ! dry && [[ ! -e "$1@$seed/.stages/evaluate" ]]; } || list+=",$1@$seed/generated.txt"
+    done
+    printf '%s\n' "$list"
 }
 
 # The values of `--subwords`, and the Python module that each needs.

@@ -9,7 +9,6 @@
 #   training     8,000 updates with batches of 4,096 tokens; the learning rate rises to 0.005 in 2,000
 #                updates, then falls with the inverse square root; dropout 0.3
 #   translation  average of the last 10 epochs, beam 5
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=official.sh
 source "$(dirname "${BASH_SOURCE[0]}")/official.sh"
 # shellcheck disable=SC2034,SC2329  # official.sh uses them
@@ -40,5 +39,4 @@ if [[ "${1:-}" == --tok ]]; then
     corpus=multi30k_tok
     shift
 fi
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

@@ -11,7 +11,6 @@
 #   binary       a binary system starts from its float one, which is the paper's first stage: bmt-1
 #                from bmt, bmt-6 (the third stage) from bmt-1. Both are distilled from bmt
 # shellcheck disable=SC2034,SC2329  # all_systems.sh uses the variables and calls the functions
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=all_systems.sh
 source "$(dirname "${BASH_SOURCE[0]}")/all_systems.sh"
 
@@ -71,5 +70,4 @@ use_device() {
     fi
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

@@ -3,7 +3,6 @@
 # `fairseq-ext corpus`, to scores and pictures. A script sources this file, sets the variables below,
 # and calls `main "$@"`.
 # shellcheck disable=SC2034,SC2329  # the scripts set and use them; `stage` calls the functions
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

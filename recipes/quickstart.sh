@@ -1,11 +1,8 @@
 #!/usr/bin/env bash
 # Install everything, make a corpus, train, translate, score and show the result.
 # shellcheck disable=SC2329  # the functions are handed to `stage`
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-# shellcheck source-path=SCRIPTDIR source=own_text.sh
-source "$(dirname "${BASH_SOURCE[0]}")/own_text.sh"
 # shellcheck source-path=SCRIPTDIR source=systems.sh
 source "$(dirname "${BASH_SOURCE[0]}")/systems.sh" # the shipped models' sizes
 
@@ -194,5 +191,4 @@ The same on a page in a browser, with the model's attention:
 NEXT
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

@@ -18,7 +18,6 @@
 #                the lowest loss
 #   binary       as in multi30k_all.sh: a binary system starts from its float one
 # shellcheck disable=SC2034,SC2329  # all_systems.sh uses the variables and calls the functions
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=all_systems.sh
 source "$(dirname "${BASH_SOURCE[0]}")/all_systems.sh"
 
@@ -116,5 +115,4 @@ use_device() {
     ((grid < updates)) || grid="$updates"
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

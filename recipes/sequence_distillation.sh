@@ -7,7 +7,6 @@
 #   baseline     the student, trained on the pairs
 #   distilled    the student, trained on mixed/ for as many updates
 # shellcheck disable=SC2034,SC2329  # synthetic.sh and official.sh use them
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=synthetic.sh
 source "$(dirname "${BASH_SOURCE[0]}")/synthetic.sh"
 
@@ -65,5 +64,4 @@ main() {
     fi
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

@@ -8,11 +8,8 @@
 #   muse-rows        the MUSE paper's Table 3: kernels, projections, ordinary convolution
 #
 # The rate falls to 0 as a cosine does, so that losses are flat at the end of a short training too.
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-# shellcheck source-path=SCRIPTDIR source=own_text.sh
-source "$(dirname "${BASH_SOURCE[0]}")/own_text.sh"
 # shellcheck source-path=SCRIPTDIR source=systems.sh
 source "$(dirname "${BASH_SOURCE[0]}")/systems.sh"
 
@@ -158,5 +155,4 @@ main() {
     dry || printf '\nEverything is in %s: compare.*, curves.png, lengths.png and the models\n' "$out"
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

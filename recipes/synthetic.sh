@@ -6,13 +6,10 @@
 #     systems     folders of the run, each with bin/, checkpoints/ and generated.txt
 #     synthetic/  translations in parts; other machines may do some of them, see docs/scale.md
 # shellcheck disable=SC2034,SC2329  # official.sh uses them; `stage` calls the functions
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=official.sh
 source "$(dirname "${BASH_SOURCE[0]}")/official.sh"
 # shellcheck source-path=SCRIPTDIR source=systems.sh
 source "$(dirname "${BASH_SOURCE[0]}")/systems.sh"
-# shellcheck source-path=SCRIPTDIR source=own_text.sh
-source "$(dirname "${BASH_SOURCE[0]}")/own_text.sh"
 
 # Multi30k, as in multi30k.sh; --corpus takes another one of the catalogue, or a folder.
 corpus=multi30k src=en tgt=de

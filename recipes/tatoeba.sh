@@ -11,7 +11,6 @@
 #   bmt-1        starts from bmt, which is the paper's first stage, and is distilled from it
 #   comparison   every model of the folder that is finished, in one table with pictures
 # shellcheck disable=SC2034,SC2317,SC2329  # official.sh uses the variables; `stage` calls functions
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=official.sh
 source "$(dirname "${BASH_SOURCE[0]}")/official.sh" # for training, translation and scores
 # shellcheck source-path=SCRIPTDIR source=systems.sh
@@ -211,5 +210,4 @@ main() {
     printf '\nThe model is %s\n' "$out/models/$system/tatoeba-$src-$tgt-$system"
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # The ablations of the BMT paper's section 5 on any corpus: the scaling factor s (Figure 5a), and the
 # norm and shortcut around the attention's output projection (Figure 5b).
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 # shellcheck source-path=SCRIPTDIR source=rows.sh
@@ -111,5 +110,4 @@ main() {
     dry || printf '\nEverything is in %s: scale.* and output.*, and the models\n' "$out"
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

@@ -2,9 +2,6 @@
 # A script sources this file after lib.sh, and sets `operands` to DATA_DIR, SRC and TGT.
 # shellcheck shell=bash disable=SC2034,SC2154  # variables of the script that sources this
 
-# shellcheck source-path=SCRIPTDIR source=../own_text.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../own_text.sh"
-
 tiny=() needs_text=0 modules=(sacremoses) subwords=bpe tokenize=""
 
 # use_smoke_settings: makes every step run at a tiny size.

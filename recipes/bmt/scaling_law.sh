@@ -2,11 +2,8 @@
 # The scaling-law study of the BMT paper (section 4.2): encoder- and decoder-scaling models, in float
 # and with binary weights, and the law that their losses follow.
 # shellcheck disable=SC2329  # the functions are handed to `stage`
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
-# shellcheck source-path=SCRIPTDIR source=../own_text.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../own_text.sh"
 
 usage() {
     cat <<'HELP'
@@ -200,5 +197,4 @@ main() {
     printf '\nEverything is in %s: table.json, fits.json and scaling*.png\n' "$out"
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

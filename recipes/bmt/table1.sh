@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # Rows of the BMT paper's Table 1 on any corpus: one float stage, and from it a branch for each row.
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 # shellcheck source-path=SCRIPTDIR source=rows.sh
@@ -71,5 +70,4 @@ main() {
     python "$REPO/recipes/bmt/ablations.py" table1 --dir "$out"
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

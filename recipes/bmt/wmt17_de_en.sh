@@ -21,7 +21,6 @@
 #
 # Paper: 26.35 BLEU in float, 25.93 with BMT-1, 17.87 with BMT-6.
 # shellcheck disable=SC2329  # the functions are handed to `stage`
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../official.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../official.sh" # for corpus, scores and pictures
 # shellcheck disable=SC2034,SC2329  # official.sh uses them
@@ -203,5 +202,4 @@ main() {
     printf '\nThe paper: %s\n' "$paper"
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

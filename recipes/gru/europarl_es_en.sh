@@ -19,7 +19,6 @@
 #
 # The paper trained some 20 hours and reports 25.76 BLEU on its own, unpublished split.
 # shellcheck disable=SC2329  # the functions are handed to `stage`
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 
@@ -143,5 +142,4 @@ main() {
     printf '\nEverything is in %s\n' "$out"
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

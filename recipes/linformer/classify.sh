@@ -3,7 +3,6 @@
 # The Linformer paper measures translation, and suggests in section 7 that sentence classification
 # might be the better benchmark.
 # shellcheck disable=SC2329  # the functions are handed to `stage`
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 
@@ -153,5 +152,4 @@ main() {
     printf '\nEverything is in %s, the predictions in predicted.label.\n' "$out"
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

@@ -23,7 +23,6 @@
 # for source, target and output, no clipping of gradients. Its BLEU tool is not named; sacrebleu on
 # the untouched references is given first.
 # shellcheck disable=SC2329  # the functions are handed to `stage`
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 
@@ -211,5 +210,4 @@ main() {
     python "$REPO/recipes/linformer/table3.py" table . --out .
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

@@ -18,7 +18,6 @@
 #
 # Paper: 36.3 BLEU, MUSE-simple 35.8. A user of the authors' code got 35.8 to 36.0:
 # https://github.com/lancopku/Prime/issues/9
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../official.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../official.sh"
 # shellcheck disable=SC2034,SC2329  # official.sh uses them
@@ -32,5 +31,4 @@ paper="36.3 BLEU on tokens (MUSE-simple 35.8); a user of the authors' code: 35.8
 
 choose_schedule() { inverse_sqrt; }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

@@ -16,7 +16,6 @@
 #   multi-bleu                           BLEU on tokens; sacrebleu beside it
 #
 # Paper: 31.3 BLEU, MUSE-simple 30.7.
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../official.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../official.sh"
 # shellcheck disable=SC2034,SC2329  # official.sh uses them
@@ -34,5 +33,4 @@ choose_schedule() {
     [[ "$folder" != text ]] || dictionary=(--thresholdsrc 5 --thresholdtgt 5)
 }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit

@@ -19,7 +19,6 @@
 #   multi-bleu                          BLEU on tokens, compounds whole; sacrebleu beside it
 #
 # Paper: 43.5 BLEU, MUSE-simple 43.2.
-set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../official.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../official.sh"
 # shellcheck disable=SC2034,SC2329  # official.sh uses them
@@ -35,5 +34,4 @@ paper="43.5 BLEU on tokens (MUSE-simple 43.2)"
 
 choose_schedule() { cosine; }
 
-# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
 main "$@"; exit
