@@ -45,7 +45,6 @@ def arguments() -> Namespace:
     pairs = [1_000_000, 4_000_000, 16_000_000]
     add("--pairs", type=int, nargs="+", default=pairs, help="sentence pairs of each corpus")
     add("--base", type=int, default=1_000, help="pairs of the run to subtract from the others")
-    add("--folder", type=Path, help="folder for the corpora (the system's temporary folder)")
     return parser.parse_args()
 
 
@@ -133,13 +132,13 @@ def row(
 def main() -> None:
     options = arguments()
     rows = []
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         base_rounds = measure(options, Path(folder), options.base)
         rows.append(row(options.base, base_rounds, base_rounds))
         for pairs in options.pairs:
             rows.append(row(pairs, measure(options, Path(folder), pairs), base_rounds))
             print(rows[-1], flush=True)
-    settings = bench.settings(options, without=("json", "folder"))
+    settings = bench.settings(options)
     bench.save(options.json, title="Start of a training", settings=settings, rows=rows)
 
 

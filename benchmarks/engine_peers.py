@@ -245,7 +245,7 @@ def measure(options: Namespace, folder: Path) -> tuple[list[dict[str, Any]], dic
 
     symbols, lists = write(options, folder)
     words, rows, left = [*lists], [], {}
-    names = [name for name in SYSTEMS if name not in {*options.without, *refused()}]
+    names = [name for name in SYSTEMS if name not in refused()]
     words_of = [str(folder), str(options.words)]
     systems = {
         name: bench.Worker([__file__, "--serve", name, *words_of], threads=1) for name in names
@@ -328,9 +328,6 @@ def main() -> None:
         **{"embed_dim": 512, "ffn_embed_dim": 1024, "heads": 8, "layers": 6},
         vocabulary=10_000,
     )
-    parser.add_argument(
-        "--without", nargs="*", default=[], choices=SYSTEMS, help="systems to leave out"
-    )
     options = parser.parse_args()
     bench.begin(options)
     with tempfile.TemporaryDirectory() as folder:
@@ -338,7 +335,7 @@ def main() -> None:
     rows.sort(key=lambda row: (SYSTEMS.index(row["system"]), row["batch"]))
     if options.json is not None:
         title = f"A transformer of random weights, beam {BEAM}, one thread"
-        settings = bench.settings(options, ("json", "without", "batches"))
+        settings = bench.settings(options, ("json", "batches"))
         bench.save(
             options.json,
             title=title,

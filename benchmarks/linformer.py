@@ -305,8 +305,6 @@ def forward_over_n(options: Namespace, cells: Cells) -> None:
 def training_steps(options: Namespace, cells: Cells) -> None:
     """Time training steps, on another random batch in each round; add the times to ``cells``."""
     sides = build_sides(options, LONGEST, options.dropout)
-    if options.fused_training:
-        sides[FUSED] = sides[STOCK].on_fused_attention()
     lengths = [random_lengths(options.sentences, seed) for seed in range(options.repeats)]
     size = Size.of(options)
     samples = [sample_of(source, target, size, options.device) for source, target in lengths]
@@ -463,7 +461,6 @@ def arguments() -> argparse.ArgumentParser:
     add("question", choices=[*QUESTIONS, bench.ALL], help="part to measure")
     add("--lengths", type=int, nargs="+", help="tokens in a sentence (n), in ascending order")
     add("--k", type=int, nargs="+", help="projected lengths of the Linformers")
-    add("--fused-training", action="store_true", help="also time training steps of the fused peer")
     return parser
 
 

@@ -42,10 +42,10 @@ def by_script(script: Path, options: list[str], lines: list[str]) -> list[str]:
     return done.stdout.decode("utf-8").removesuffix("\n").split("\n")
 
 
-def compare(ours: list[str], theirs: list[str], count: int) -> dict[str, object]:
-    """Return the numbers of lines and of differing lines, and the first ``count`` differences."""
+def compare(ours: list[str], theirs: list[str]) -> dict[str, object]:
+    """Return the numbers of lines and of differing lines, and the first three differences."""
     wrong = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
-    return {"lines": len(ours), "different": len(wrong), "examples": wrong[:count]}
+    return {"lines": len(ours), "different": len(wrong), "examples": wrong[:3]}
 
 
 def steps(scripts: Path, language: str) -> dict[str, tuple[Path, list[str], Callable]]:
@@ -78,7 +78,6 @@ def main() -> None:
     add("texts", nargs="*", type=Path, help="texts, one sentence per line")
     add("--moses", type=Path, help="mosesdecoder's folder `scripts`")
     add("--official", action="append", default=[], metavar="TEXT=TOKENS", help=official)
-    add("--examples", type=int, default=3, help="most differing lines to store for each step")
     add("--json", type=Path, required=True, help="file for the counts and differing lines")
     args = parser.parse_args()
     rows = []
@@ -87,17 +86,14 @@ def main() -> None:
         lines = lines_of(path)
         for name, (script, options, ours) in steps(args.moses, language_of(path)).items():
             theirs = by_script(script, options, lines)
-            comparison = compare(
-                [ours(line).strip() for line in lines], [x.strip() for x in theirs], args.examples
-            )
+            stripped = [line.strip() for line in theirs]
+            comparison = compare([ours(line).strip() for line in lines], stripped)
             rows.append({"text": path.name, "step": name, "against": script.name, **comparison})
     text_steps = {"lowercase_first": True, "normalize": True, "tokenize": True, "escape": True}
     for pair in args.official:
         text, tokens = map(Path, pair.split("=", 1))
         words = Pipeline("en", "de", **text_steps).words(language_of(text))
-        comparison = compare(
-            [words(line) for line in lines_of(text)], lines_of(tokens), args.examples
-        )
+        comparison = compare([words(line) for line in lines_of(text)], lines_of(tokens))
         rows.append({"text": text.name, "step": "all", "against": tokens.name, **comparison})
     for row in rows:
         print(f"{row['text']:28} {row['step']:22} {row['different']:6} of {row['lines']:,}")

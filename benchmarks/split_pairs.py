@@ -4,7 +4,7 @@
     python benchmarks/split_pairs.py --pairs 100000 1000000 10000000 100000000 --workers 2
 
 The command runs once for each number of pairs in --pairs and each number of processes in --workers.
-A pair is two random sentences of 1 to --longest words. A tenth of the pairs repeat an earlier pair,
+A pair is two random sentences of 1 to 20 words. A tenth of the pairs repeat an earlier pair,
 and another tenth repeat only an earlier source. Memory is the resident memory of the command's
 largest process. Disk is the largest size of its output folder, hidden files too, during the run.
 """
@@ -22,6 +22,7 @@ import bench
 import watching
 
 COMMAND = (sys.executable, "-m", "fairseq_ext", "corpus", "pairs")
+LONGEST = 20  # most words of a sentence
 BLOCK = 10_000  # pairs written at a time; a repeated pair is in the same block
 
 
@@ -31,20 +32,17 @@ def arguments() -> Namespace:
     pairs = [100_000, 1_000_000, 10_000_000]
     add("--pairs", type=int, nargs="+", default=pairs, help="sentence pairs of each text")
     add("--workers", type=int, nargs="+", default=[1], help="numbers of processes")
-    add("--longest", type=int, default=20, help="most words of a sentence")
     add("--part-lines", type=int, default=200_000, help="pairs in a part")
-    add("--seed", type=int, default=1, help="seed of the random text")
-    add("--folder", type=Path, help="folder for texts and output (the system's temporary folder)")
     return parser.parse_args()
 
 
 def random_lines(options: Namespace, count: int) -> Iterator[list[str]]:
     """Yield ``count`` lines in blocks; a line has two random sentences, separated by a tab."""
-    draw = random.Random(options.seed)
+    draw = random.Random(1)
     vocabulary = [f"w{number}" for number in range(options.vocabulary)]
 
     def sentence() -> str:
-        return " ".join(draw.choices(vocabulary, k=draw.randint(1, options.longest)))
+        return " ".join(draw.choices(vocabulary, k=draw.randint(1, LONGEST)))
 
     for first in range(0, count, BLOCK):
         block: list[tuple[str, str]] = []
@@ -61,7 +59,7 @@ def random_lines(options: Namespace, count: int) -> Iterator[list[str]]:
 def measure(options: Namespace, source: Path, count: int, workers: int) -> dict[str, float]:
     """Run `corpus pairs` on a text of ``count`` pairs; return a row of figures."""
     held = min(1000, count // 100)
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         words = [*COMMAND, source, "--src-lang", "de", "--tgt-lang", "en", "--out", f"{folder}/out"]
         words += ["--workers", workers, "--part-lines", options.part_lines]
         words += ["--valid", held, "--test", held]
@@ -84,14 +82,14 @@ def main() -> None:
     options = arguments()
     logging.getLogger().setLevel(logging.WARNING)
     rows = []
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         for count in options.pairs:
             source = Path(folder) / "pairs.tsv"
             with source.open("w", encoding="utf-8") as file:
                 for block in random_lines(options, count):
                     file.writelines(block)
             rows += [measure(options, source, count, workers) for workers in options.workers]
-    settings = bench.settings(options, without=("json", "folder"))
+    settings = bench.settings(options)
     bench.save(options.json, title="Splitting sentence pairs", settings=settings, rows=rows)
 
 

@@ -137,7 +137,7 @@ def start_sides(name: str, options: Namespace, before: Path) -> dict[str, bench.
 
 def worker(command: list[str], options: Namespace, path: str = "") -> bench.Worker:
     """Start a process that makes updates; ``path`` is a further folder of Python modules."""
-    return bench.Worker(command, threads=options.threads, path=path, quiet=not options.verbose)
+    return bench.Worker(command, threads=options.threads, path=path, quiet=True)
 
 
 def training(options: Namespace) -> list[str]:
@@ -260,7 +260,6 @@ def arguments() -> argparse.ArgumentParser:
     add("--toolkits", nargs="*", default=[], metavar="NAME=FOLDER", help="other toolkits to time")
     add("--updates", type=int, default=5, help="updates of each side in a round")
     add("--models", nargs="+", default=list(MODELS), choices=MODELS, help="models to train")
-    add("--verbose", action="store_true", help="show what the sides log")
     return parser
 
 
@@ -277,7 +276,7 @@ def main() -> None:
     if options.memory:
         with tempfile.TemporaryDirectory() as name:
             rows = memory(options, Path(name))
-        settings = bench.settings(options, ("json", "verbose", "data"))
+        settings = bench.settings(options, ("json", "data"))
         return bench.save(options.json, title="Memory of training", settings=settings, rows=rows)
     (options.tokens,), (options.vocabulary,) = options.tokens, options.vocabulary
     cells = Cells(f"Whole updates of fairseq-train, {options.threads} thread(s)")
