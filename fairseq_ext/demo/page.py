@@ -87,7 +87,7 @@ def application(
         routes=[Route("/", show), Route("/translate", answer, methods=["POST"])],
         exception_handlers=dict.fromkeys((Refusal, HTTPException, Exception), _refused),
     )
-    return OriginFilter(app, names_of(host), (), "demo --host NAME", "")
+    return OriginFilter(app, names_of(host), ())
 
 
 def _page(systems: Mapping[str, str], max_words: int, examples: Sequence[str]) -> str:

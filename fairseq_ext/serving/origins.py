@@ -22,21 +22,11 @@ class OriginFilter:
     - ``Origin``, if there is one, must be this server or one of ``origins``, such as
       ``https://example.org``. This stops all other foreign pages.
 
-    If ``names`` or ``origins`` contains ``*``, the header may be anything. The message of a refusal
-    names the command's option that allows the request: ``name_option`` for a ``Host``,
-    ``origin_option`` (unless it is empty) for an ``Origin``.
+    If ``names`` or ``origins`` contains ``*``, the header may be anything.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        names: Collection[str],
-        origins: Collection[str],
-        name_option: str = "serve --allow-host NAME",
-        origin_option: str = "serve --cors ORIGIN",
-    ) -> None:
+    def __init__(self, app: ASGIApp, names: Collection[str], origins: Collection[str]) -> None:
         self.app, self.names, self.origins = app, {*names, "localhost"}, origins
-        self.name_option, self.origin_option = name_option, origin_option
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (error := self._error(Headers(scope=scope))):
@@ -48,15 +38,14 @@ class OriginFilter:
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         if ANY not in self.names and not (len(hosts) == 1 and self._is_ours(hosts[0])):
             return (
-                "This server has another name. Use its IP address, or start it with "
-                f"`{self.name_option}`."
+                "This server has another name. Use its IP address, or start it with the option "
+                "`--host NAME` (behind a proxy: `serve --allow-host NAME`)."
             )
         allowed = {ANY, *origins} if ANY in self.origins else {*self.origins}
         server = hosts[0].lower() if hosts else None  # names may contain `*`
         for origin in origins:
             if origin not in allowed and origin.partition("://")[2].lower() != server:
-                cure = f"; `{self.origin_option}` allows them" if self.origin_option else ""
-                return f"Pages of other origins are refused{cure}."
+                return "Pages of other origins are refused; `serve --cors ORIGIN` allows them."
         return None
 
     def _is_ours(self, header: str) -> bool:
