@@ -149,7 +149,7 @@ begin_binary() {
 }
 
 measure() {
-    local number splits=(--split valid --split test --split sample=test1)
+    local number splits=(--split valid=valid --split test=test --split sample=test1)
     for number in "${!names[@]}"; do
         splits+=(--split "${names[number]}=test$((number + 2))")
     done

@@ -2,7 +2,7 @@
 """Measure sizes and losses of trained models for ``fairseq-ext scaling-fit``.
 
     python recipes/bmt/scaling_losses.py float=float.pt binary=binary.pt … \\
-        --data bin --split valid --split sample=test1 --train sample -o table.json
+        --data bin --split valid=valid --split sample=test1 --train sample -o table.json
 
 Losses are negative log-likelihoods of the references in nats per token; ``</s>`` is a token. They
 are computed anew, in float64: the losses in fairseq's logs are rounded to 0.001 bits, and models of
@@ -15,7 +15,6 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,18 +83,10 @@ def measure(
     }
 
 
-def pairs(items: Sequence[str], label: str) -> list[tuple[str, str]]:
-    """Split items ``NAME=VALUE`` into pairs; ``VALUE`` alone is also its own name.
-
-    Raise ConfigError if a name or value is empty; ``label`` is the item's name in the message.
-    """
-    named_values = []
-    for item in items:
-        name, equals, value = item.partition("=")
-        if not name or (equals and not value):
-            raise ConfigError(f"{label} must be NAME=VALUE, but is `{item}` instead.")
-        named_values.append((name, value or name))
-    return named_values
+def pair(text: str) -> tuple[str, str]:
+    """Split ``NAME=VALUE``; argparse reports a ValueError."""
+    name, value = text.split("=", 1)
+    return name, value
 
 
 def table(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -104,11 +95,11 @@ def table(args: argparse.Namespace) -> list[dict[str, Any]]:
     ``--train`` names the training split, whose loss is ``train_loss`` in all rows of a model (None
     without ``--train``). Rows are sorted by dataset, family and size.
     """
-    splits = dict(pairs(args.split, "`--split`"))
+    splits = dict(args.split)
     if args.train is not None and args.train not in splits:
         raise ConfigError(f"`--train` must be one of the splits, but is `{args.train}` instead.")
     table_rows = []
-    for family, path in tqdm(pairs(args.models, "A model"), unit="model", disable=None):
+    for family, path in tqdm(args.models, unit="model", disable=None):
         figures = measure(Path(path), args.data, splits, args.max_tokens)
         losses = figures.pop("losses")
         train_loss = losses.pop(args.train, None)
@@ -124,6 +115,7 @@ def main() -> None:
     parser.add_argument(
         "models",
         nargs="+",
+        type=pair,
         metavar="FAMILY=CHECKPOINT",
         help="a model, and a name such as `float` for all models that follow the same law",
     )
@@ -132,8 +124,9 @@ def main() -> None:
         "--split",
         action="append",
         required=True,
+        type=pair,
         metavar="NAME=SPLIT",
-        help="a data set, by the name in the table and fairseq's name; SPLIT alone stands for both",
+        help="a data set, by the name in the table and fairseq's name",
     )
     parser.add_argument("--train", metavar="NAME", help="the split that is training data")
     parser.add_argument("--max-tokens", type=int, default=4000, help="tokens in a batch (4000)")
