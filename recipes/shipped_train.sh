@@ -50,26 +50,17 @@ bmt=(--arch bmt_tiny --share-all-embeddings --encoder-layers 3 --decoder-layers 
     --attention-dropout 0 --activation-dropout 0)
 smoothed=(--criterion label_smoothed_cross_entropy --label-smoothing 0.1)
 
-# train NAME DIRECTION SECONDS FLAG...: trains in single precision if half precision fails at once.
+# train NAME DIRECTION SECONDS FLAG...
 train() {
-    local name="$1" data="$bin/$2" time="$3" precision="$PRECISION" begun=$SECONDS
-    shift 3
-    while true; do
-        # shellcheck disable=SC2086  # none or several words
-        if fairseq-train "$data" --user-dir "$here/timed_cosine" --save-dir "$work/$name" \
-            --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
-            --lr-scheduler timed_cosine --timed-seconds "$time" --timed-warmup 400 \
-            --stop-time-hours "$(awk "BEGIN {print $time / 3600}")" --max-tokens "$max_tokens" \
-            --no-epoch-checkpoints --save-interval 100000 --validate-interval 100000 \
-            --num-workers 2 --seed 1 --log-interval 50 --log-format simple $precision "$@" ${FLAGS:-} \
-            >>"$out/$name.log" 2>&1; then
-            return
-        fi
-        [[ -n "$precision" ]] && ((time - (SECONDS - begun) > 20)) || return 1
-        echo "$name failed with $precision; again in single precision" | tee -a "$out/$name.log" >&2
-        time=$((time - (SECONDS - begun))) precision=""
-        rm -rf "${work:?}/$name"
-    done
+    local name="$1" data="$bin/$2" time="$3"
+    # shellcheck disable=SC2086  # none or several words
+    fairseq-train "$data" --user-dir "$here/timed_cosine" --save-dir "$work/$name" \
+        --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
+        --lr-scheduler timed_cosine --timed-seconds "$time" --timed-warmup 400 \
+        --stop-time-hours "$(awk "BEGIN {print $time / 3600}")" --max-tokens "$max_tokens" \
+        --no-epoch-checkpoints --save-interval 100000 --validate-interval 100000 \
+        --num-workers 2 --seed 1 --log-interval 50 --log-format simple $PRECISION "${@:4}" ${FLAGS:-} \
+        >>"$out/$name.log" 2>&1
 }
 
 # save NAME: saves the last weights, without what only training needs.
@@ -100,5 +91,6 @@ for name in "${names[@]}"; do
 done
 status=0
 for job in "${jobs[@]}"; do wait "$job" || status=1; done
+((status == 0)) || tail -n 5 "$out"/*.log >&2
 ls -l "$out"
 exit "$status"
