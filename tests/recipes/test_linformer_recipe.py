@@ -249,7 +249,6 @@ def corpus(tmp_path: Path) -> Path:
         ("valid.label", ["new", "y", "x"], r"valid\.label, line 1: the label `new` does not"),
         ("train.label", ["x", "sci fi", "y"], r"train\.label, line 2: the label `sci fi` must"),
         ("train.label", ["x", "y", "<unk>"], r"train\.label, line 3: .* not be `<unk>`"),
-        ("train.label", ["x"] * 3, r"train\.label must have at least two .* only `x`"),
         ("train.text", ["a", "b\rb", "c"], r"train\.text, line 2: carriage return"),
     ],
 )
@@ -259,10 +258,9 @@ def test_a_corpus_that_cannot_work_is_refused(name, lines, message, corpus):
         classify_data.read_corpus(corpus)
 
 
-def test_missing_files_are_listed(corpus: Path) -> None:
+def test_a_missing_file_is_named(corpus: Path) -> None:
     (corpus / "valid.text").unlink()
-    (corpus / "test.label").unlink()
-    with pytest.raises(DataError, match=r"lacks valid\.text, test\.label\.$"):
+    with pytest.raises(DataError, match=r"valid\.text"):
         classify_data.read_corpus(corpus)
 
 
