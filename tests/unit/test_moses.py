@@ -118,25 +118,13 @@ def test_where_the_library_differs_the_scripts_are_followed(language, step, line
     assert steps[step](language)(line) == expected
 
 
-@pytest.mark.parametrize("language", ["en", "de", "fr", "cs", "vi"])
-def test_every_rule_of_the_normalizer_has_its_character(language: str) -> None:
-    assert all(moses.required_text(*rule) for rule in moses.rules_of(language))
-
-
-@pytest.mark.parametrize(
-    ("pattern", "need"),
-    [
-        *((always, "") for always in ("a|b", "ab?", "x*", r"\d", "[ab]", "^", "a{0}", "(a|b)")),
-        ("((a)b)", ""),
-        (r"\(", "("),
-        (r"\(a\)", "a"),
-        (r"(a|b)\?", "?"),
-        ("y+", "y"),
-        ("z+", "zz"),  # replaced by z
-    ],
-)
-def test_doubtful_rules_are_always_tried(pattern: str, need: str) -> None:
-    assert moses.required_text(pattern, "z") == need
+def test_rules_are_left_out_only_where_their_character_is_missing() -> None:
+    for language in ("en", "de", "fr", "cs", "vi"):
+        assert all(moses.required_text(*rule) for rule in moses.rules_of(language))
+    doubtful = ("a|b", "ab?", "x*", r"\d", "[ab]", "^", "a{0}", "(a|b)", "((a)b)")
+    assert not any(moses.required_text(pattern, "z") for pattern in doubtful)
+    needs = {r"\(": "(", r"\(a\)": "a", r"(a|b)\?": "?", "y+": "y", "z+": "zz"}
+    assert {pattern: moses.required_text(pattern, "z") for pattern in needs} == needs
 
 
 @pytest.mark.parametrize("language", ["en", "en-GB", "EN_us", "eng", "eng_Latn"])

@@ -16,6 +16,7 @@ from fairseq_ext.corpora.near_duplicates import draw_groups, group_pairs, hash_w
 from tests.support.harness import command, write_lines
 
 SENTENCE = st.lists(st.sampled_from("abc"), min_size=1, max_size=11).map(" ".join)
+SIX = "one two, three four five six"
 LONG = "one two three four five six seven eight nine ten eleven twelve"
 
 
@@ -152,13 +153,19 @@ def test_the_same_sentences_are_found_as_by_trying_all(monkeypatch: pytest.Monke
         assert match.kind == ("exact" if equal else "near")
 
 
-def test_an_equal_sentence_comes_before_a_near_one() -> None:
-    test = ["One two three four five six."]
-    training = ["one two three four five seven", "x", "ONE two three, four five six", "x"]
-    assert find(test, training) == [Match(0, "exact", 2)]
-    assert find(test, training[:2]) == [Match(0, "near", 0)]
-    assert find(test, []) == []
-    assert find(["One two three."], ["one two four"]) == []  # too short to be near
+@pytest.mark.parametrize(
+    ("test", "training", "matches"),
+    [
+        ([SIX], [f"{SIX} seven", "x", SIX.upper(), "x"], [Match(0, "exact", 2)]),
+        ([SIX], [f"{SIX} seven", "x"], [Match(0, "near", 0)]),
+        ([SIX], [], []),
+        (["One two three."], ["one two four"], []),  # too short to be near
+        (["a"], ["", "a"], [Match(0, "exact", 1)]),
+        (["", "…", "a"], ["", "!", "a"], [Match(2, "exact", 2)]),  # without words
+    ],
+)
+def test_the_best_match_is_found(test: list[str], training: list[str], matches: list[Match]):
+    assert find(test, training) == matches
 
 
 def test_a_sentence_is_near_wherever_two_words_of_fifty_differ() -> None:
@@ -167,12 +174,6 @@ def test_a_sentence_is_near_wherever_two_words_of_fifty_differ() -> None:
     assert [match.kind for match in find([" ".join(words)], [" ".join(other)])] == ["near"]
     other[10] = "y"
     assert find([" ".join(words)], [" ".join(other)]) == []
-
-
-def test_an_empty_sentence_is_no_obstacle() -> None:
-    assert find(["a"], ["", "a"]) == [Match(0, "exact", 1)]
-    assert find(["", "a"], ["", "a"]) == [Match(1, "exact", 1)]  # an empty line is no sentence
-    assert find(["", "…", "a"], ["", "!", "a"]) == [Match(2, "exact", 2)]  # nor is punctuation
 
 
 def test_the_command_and_compare_say_what_is_in_the_training_text(tmp_path: Path) -> None:

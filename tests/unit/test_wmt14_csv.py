@@ -70,14 +70,6 @@ def refused(message: str, data: Path, files: Path, out: Path, *options: object) 
     assert not out.exists()
 
 
-def test_rows_are_those_of_the_csv_module(files: Path) -> None:
-    rows_read = list(rows(files / CSV_NAMES["train"], COLUMNS))
-    assert rows_read == [(flat(en), flat(de)) for de, en in map(cells, range(TRAIN))]
-    assert list(rows(files / CSV_NAMES["train"], ("de", "en"))) == [
-        (de, en) for en, de in rows_read
-    ]
-
-
 @pytest.mark.parametrize("place", ["folder", "zip", "nested zip", "zip in folder"])
 def test_files_are_found_in_folders_and_archives(tmp_path: Path, files: Path, place: str) -> None:
     name, data = CSV_NAMES["test"], tmp_path
