@@ -196,15 +196,10 @@ def load(folder: str | Path) -> Pipeline | None:
             "update fairseq-ext."
         )
     options = {option.name: option for option in dataclasses.fields(Pipeline)}
-    unknown = sorted(content.keys() - options.keys())
-    if unknown:
-        raise _wrong(path, f"it has the unknown entry `{unknown[0]}`")
     for name, option in options.items():
         kind = option.type if option.type in (bool, str) else list
         if name in content and not isinstance(content[name], kind):
             raise _wrong(path, f"`{name}` is {content[name]!r:.40}")
-    if not {"src", "tgt"} <= content.keys():
-        raise _wrong(path, "it lacks the languages `src` and `tgt`")
     kind = content.get("subwords", "none")
     if kind not in ("none", *subwords.KINDS):
         raise _wrong(path, f"`subwords` is {kind!r:.40}")
@@ -214,7 +209,7 @@ def load(folder: str | Path) -> Pipeline | None:
         raise _wrong(path, f"`files` names {named}, but `{kind}` has {needed}")
     try:
         return Pipeline(**content)
-    except ConfigError as error:
+    except (ConfigError, TypeError) as error:  # contradictory, unknown or missing entries
         raise _wrong(path, str(error).removesuffix(".")) from None
 
 

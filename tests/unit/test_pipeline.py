@@ -272,7 +272,7 @@ def test_long_words_are_not_remembered(tmp_path: Path, monkeypatch):
     assert [len(call.args[0]) for call in merge.mock_calls] == [2, len(long), len(long)]
 
 
-def test_saved_and_loaded(tmp_path: Path):
+def test_a_pipeline_is_saved_and_copied_but_replaces_no_other(tmp_path: Path):
     folder = text_folder(tmp_path / "a")
     first = pipeline.load(folder)
     assert (first.tokenize, first.clean, first.lowercase) == (True, True, False)
