@@ -219,25 +219,21 @@ def test_forms_of_text(tmp_path: Path) -> None:
     assert pairs_read == [("Ja &amp; nein", "A"), ("Zwei", "B’s")]
 
 
-def test_gzipped_text_a_byte_order_mark_and_wrong_bytes(tmp_path: Path) -> None:
-    (tmp_path / "a.gz").write_bytes(gzip.compress(b"\xef\xbb\xbfone\ntw\xffo\n"))
+def test_sides_that_are_damaged_unequal_or_missing_are_named(tmp_path: Path) -> None:
+    packed = tmp_path / "a.gz"
+    packed.write_bytes(gzip.compress(b"\xef\xbb\xbfone\ntw\xffo\n"))
     write_lines(tmp_path / "b", ["eins", "zwei"])
-    assert list(raw_pairs(tmp_path / "a.gz", tmp_path / "b", "lines")) == [
-        ("one", "eins"),
-        (None, "zwei"),
-    ]
-    (tmp_path / "a.gz").write_bytes(gzip.compress(b"one\n" * 9)[:-4])
-    with pytest.raises(ValueError, match="is damaged"):
-        list(raw_pairs(tmp_path / "a.gz", tmp_path / "b", "lines"))
-
-
-def test_sides_of_unequal_length_are_named(tmp_path: Path) -> None:
-    write_lines(tmp_path / "a", ["1", "2", "3"])
-    write_lines(tmp_path / "b", ["1"])
-    with pytest.raises(ValueError, match=r"a` has 3 sentences, `.*b` has 1;"):
-        list(raw_pairs(tmp_path / "a", tmp_path / "b", "lines"))
-    with pytest.raises(ValueError, match=r"c` does not exist: the archive"):
-        list(raw_pairs(tmp_path / "a", tmp_path / "c", "lines"))
+    expected = [("one", "eins"), (None, "zwei")]
+    assert list(raw_pairs(packed, tmp_path / "b", "lines")) == expected
+    packed.write_bytes(gzip.compress(b"one\n" * 9)[:-4])
+    write_lines(tmp_path / "3", ["1", "2", "3"])
+    for other, message in (
+        ("a.gz", "is damaged"),
+        ("3", r"3` has 3 sentences, `.*b` has 2;"),
+        ("c", r"c` does not exist: the archive"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            list(raw_pairs(tmp_path / other, tmp_path / "b", "lines"))
 
 
 def test_cleaning_is_that_of_the_moses_script() -> None:

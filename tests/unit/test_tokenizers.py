@@ -21,6 +21,8 @@ from tests.support.harness import REPO, command, run, write_lines, write_sides
 CHINESE = ["他昨天在图书馆看书。", "我们明天一起去公园散步吧。", "今天的天气非常好。"]
 SLIGHTLY_OTHER = ["他昨天在图书馆读书。", "我们明天一起去公园玩吧。", "今天的天气很好。"]
 JAPANESE = ["彼女は毎朝コーヒーを飲みます。", "駅まで歩いて十分かかります。"]
+AMHARIC = ["የሰው፡ልጅ፡ሁሉ፡ሲወለድ፡ነጻና፡በክብርና፡በመብትም፡እኩልነት፡ያለው፡ነው።"]
+TIBETAN = ["འགྲོ་བ་མིའི་རིགས་རྒྱུད་ཡོངས་ལ་སྐྱེས་ཙམ་ཉིད་ནས་ཆེ་མཐོངས་དང༌།"]
 ENGLISH = ["He read in the library yesterday.", "Let us walk tomorrow."]
 
 
@@ -42,25 +44,37 @@ def test_each_language_has_a_tokenizer(language, tokenizer, monkeypatch):
 
 
 def test_texts_without_spaces_are_recognized() -> None:
-    assert bleu_tokenizers.is_spaceless(CHINESE)
-    assert bleu_tokenizers.is_spaceless(JAPANESE)
-    assert not bleu_tokenizers.is_spaceless(ENGLISH)
+    for text in (CHINESE, JAPANESE, AMHARIC, TIBETAN):
+        assert bleu_tokenizers.is_spaceless(text)
+        assert score.count_units(text) == ([len(line) for line in text], "characters")
     assert bleu_tokenizers.is_spaceless(["先週 、 私はりんごを好きでした 。"])  # by Moses' rules
-    assert not bleu_tokenizers.is_spaceless(["他 昨天 在 图书馆 看书 。"])
-    assert not bleu_tokenizers.is_spaceless([])
-    assert not bleu_tokenizers.is_spaceless(["그는 어제 도서관에서 책을 읽었다."])
-    assert score.count_units(CHINESE) == ([len(line) for line in CHINESE], "characters")
+    spaced = (ENGLISH, ["他 昨天 在 图书馆 看书 。"], [], ["그는 어제 도서관에서 책을 읽었다."])
+    assert not any(map(bleu_tokenizers.is_spaceless, spaced))
     assert score.count_units(ENGLISH) == ([6, 4], "words")
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "languages", "text", "expected"),
+    [
+        ("13a", [], CHINESE, "13a"),
+        (None, [None, "zh"], CHINESE, "zh"),
+        (None, [], ENGLISH, "13a"),
+        (None, ["am"], AMHARIC, "char"),
+        (None, [], AMHARIC, "char"),
+        (None, ["am"], [AMHARIC[0].replace("፡", " ")], "13a"),
+        (None, ["bo"], TIBETAN, "char"),
+    ],
+)
+def test_a_tokenizer_is_chosen(tokenizer, languages, text, expected) -> None:
+    assert score.choose_tokenizer(tokenizer, languages, text) == expected
+
+
 def test_a_default_that_cannot_be_right_is_refused() -> None:
-    with pytest.raises(DataError, match="written without spaces"):
-        score.choose_tokenizer(None, [None, ""], CHINESE)
+    for languages, text in (([None, ""], CHINESE), ([], TIBETAN)):
+        with pytest.raises(DataError, match="written without spaces"):
+            score.choose_tokenizer(None, languages, text)
     with pytest.raises(ConfigError, match="must be one of none, zh, 13a"):
         score.choose_tokenizer("moses", ["zh"], CHINESE)
-    assert score.choose_tokenizer("13a", [], CHINESE) == "13a"
-    assert score.choose_tokenizer(None, [None, "zh"], CHINESE) == "zh"
-    assert score.choose_tokenizer(None, [], ENGLISH) == "13a"
 
 
 def test_text_without_spaces_gets_the_advice_to_learn_pieces(tmp_path: Path) -> None:
@@ -74,21 +88,6 @@ def test_text_without_spaces_gets_the_advice_to_learn_pieces(tmp_path: Path) -> 
     assert advice in command("subwords", tokens, *options, tmp_path / "bpe")
     pieces = ("--kind", "tokenizers", "--size", 60)
     assert advice not in command("subwords", tokens, *options, tmp_path / "pieces", *pieces)
-
-
-AMHARIC = ["የሰው፡ልጅ፡ሁሉ፡ሲወለድ፡ነጻና፡በክብርና፡በመብትም፡እኩልነት፡ያለው፡ነው።"]
-TIBETAN = ["འགྲོ་བ་མིའི་རིགས་རྒྱུད་ཡོངས་ལ་སྐྱེས་ཙམ་ཉིད་ནས་ཆེ་མཐོངས་དང༌།"]
-
-
-def test_words_with_another_sign_than_a_space_between_them_are_told_apart() -> None:
-    assert score.choose_tokenizer(None, ["am"], AMHARIC) == "char"
-    assert score.choose_tokenizer(None, [], AMHARIC) == "char"
-    assert score.choose_tokenizer(None, ["bo"], TIBETAN) == "char"
-    assert score.choose_tokenizer(None, ["am"], [AMHARIC[0].replace("፡", " ")]) == "13a"
-    with pytest.raises(DataError, match="written without spaces"):
-        score.choose_tokenizer(None, [], TIBETAN)
-    for text in (AMHARIC, TIBETAN):
-        assert score.count_units(text) == ([len(text[0])], "characters")
 
 
 def test_a_tokenizer_that_is_not_installed_is_one_line() -> None:

@@ -169,10 +169,6 @@ TMX = """<?xml version="1.0"?>
 </body></tmx>"""
 
 
-EMPTY_XLIFF = """<xliff version="2.0" srcLang="en" trgLang="de"><file id="f"><unit id="1">
-<ignorable><source> </source></ignorable></unit></file></xliff>"""
-
-
 def test_a_memory_gives_units_that_have_both_languages(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tmx", TMX)
     expected = [("Press <bpt/>OK<ept/>.", "Drücken Sie <bpt/>OK<ept/>.")]
@@ -203,20 +199,6 @@ def test_both_versions_of_xliff(tmp_path: Path, content: str) -> None:
     first, second = read(xml_files.xliff, write(tmp_path / "a.xlf", content))
     assert first == Segment("Save <g>it</g>", "<g>Es</g> sichern", "f")
     assert second.fault == "not translated"
-
-
-@pytest.mark.parametrize(
-    ("reader", "content"),
-    [
-        (xml_files.xliff, EMPTY_XLIFF),
-        (xml_files.xliff, '<xliff><file source-language="en"><body/></file></xliff>'),
-        (xml_files.tmx, "<tmx><header/><body/></tmx>"),
-    ],
-)
-def test_a_file_without_segments_is_called_so(tmp_path: Path, reader: Reader, content: str) -> None:
-    path = write(tmp_path / "a.xml", content)
-    with pytest.raises(FairseqExtError, match=r"`.*a.xml` has no segments to read; export it"):
-        read(reader, path)
 
 
 def test_the_language_of_a_text_in_xliff_goes_before_that_of_its_file(tmp_path: Path) -> None:
@@ -413,6 +395,8 @@ WRONG_PLURALS = f'{HEADER}msgid "a"\nmsgid_plural "b"\nmsgstr[0] "c"\n'
 GAP_IN_PLURALS = b'msgid "a"\nmsgid_plural "b"\nmsgstr[0] "c"\nmsgstr[2] "d"\n'
 LAUGHS = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 20}">' for n in range(1, 9))
 BOMB = f'<!DOCTYPE x [<!ENTITY a0 "haha">{LAUGHS}]><tmx><tu>&a8;</tu></tmx>'
+EMPTY_XLIFF = """<xliff version="2.0" srcLang="en" trgLang="de"><file id="f"><unit id="1">
+<ignorable><source> </source></ignorable></unit></file></xliff>"""
 OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "/etc/passwd">]><tmx><tu>&a;</tu></tmx>'
 
 
@@ -425,6 +409,9 @@ OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "/etc/passwd">]><tmx><tu>&a;</tu></tmx
         ("a.tmx.gz", gzip.compress(b"<tmx><tu>", mtime=0)[:-9], "is damaged or unsafe"),
         ("a.tmx", b'<?xml version="1.0" encoding="klingon"?><tmx/>', "damaged or not XML"),
         ("a.xlf", b"\xff\xfe\x00", "damaged or not XML"),
+        ("a.xlf", EMPTY_XLIFF.encode(), "a.xlf` has no segments to read; export it"),
+        ("a.xlf", b'<xliff><file source-language="en"/></xliff>', "has no segments to read"),
+        ("a.tmx", b"<tmx><header/><body/></tmx>", "a.tmx` has no segments to read; export it"),
         ("a.po", b'msgid "a\xff"\nmsgstr "b"\n', "cannot be read as utf-8 ('utf-8' codec"),
         ("a.po", b'"charset=klingon"\n', "read as klingon (unknown encoding"),
         ("a.po", b'"charset=undefined"\n', "cannot be read as undefined ("),
