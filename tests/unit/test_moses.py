@@ -1,32 +1,22 @@
-"""Moses' rules print what the scripts print; GPT-2's bytes; sentences of a text."""
+"""Moses' rules print what the scripts print; sentences of a text."""
 
 import dataclasses
-import json
-import random
 import re
 import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import pytest
-from fairseq.data import Dictionary
-from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
-from smoke import train
-from wmt14_csv import CSV_NAMES, dictionary_of
 
 from fairseq_ext.decoding.search import Candidate, Counts, Search
 from fairseq_ext.decoding.stream import TextCodec, translations
 from fairseq_ext.text import cleaning, moses, subwords
-from fairseq_ext.text.byte_level import FILES, ByteBPE
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.sentences import SentenceSplitter, sentence_splitter
 from fairseq_ext.utils.errors import DataError
-from tests.support.harness import REPO, command, run, write_lines
+from tests.support.harness import REPO, command, write_lines
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
-from tests.support.troubled_server import serving
-from tests.unit.test_wmt14_csv import COMMAND, cells, flat, write_csv
 
 LETTERS = [*"  aZß1２.,.'\"`’‘„“”«»\u00a0%:;!?()[]-–—…´ºº¿&<>|\r\t@nccm٣٠$"]
 WORDS = ["..", "...", "Mr.", "No. 5", "z.B.", "''", "´´", "d'", "'s"]
@@ -176,116 +166,6 @@ def test_a_reference_scores_100_against_itself(tmp_path):
         words = ("--ref", reference, "--hyp", reference, "-l", f"en-{language}")
         printed = command("score", *words)
         assert re.search(r"BLEU.* 100\.0", printed), f"{language}: {printed}"
-
-
-# GPT-2's encoding as fairseq writes it, its dictionary; downloads and folders that are whole
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A byte-level encoding, and the text that it was learnt from, also as CSV."""
-    folder, table = tmp_path_factory.mktemp("bpe"), [cells(number) for number in range(203)]
-    for name in CSV_NAMES.values():
-        write_csv(folder / name, table)
-    text = write_lines(folder / "text", [flat(cell) for row in table for cell in row])
-    train([text], 400, folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def bpe(files: Path) -> ByteBPE:
-    return ByteBPE(files / FILES[0], files / FILES[1])
-
-
-def odd_texts() -> list[str]:
-    """Text in many scripts, contractions, digits, runs of spaces, and combining marks."""
-    generator = random.Random(3)
-    letters = [chr(c) for c in range(0x20, 0x3000) if unicodedata.category(chr(c))[0] in "LNPSMZ"]
-    letters += list("中文字日本語😀🇩🇪") + [" "] * 500
-    texts = ["".join(generator.choices(letters, k=generator.randrange(1, 60))) for _ in range(300)]
-    return [*texts, "I'm  sure they'LL've 3,141 € <|endoftext|> <s> ", "a", "\u0085 "]
-
-
-def test_ids_and_text_are_those_of_fairseqs_own_encoder(bpe: ByteBPE, files: Path) -> None:
-    theirs = get_encoder(str(files / FILES[0]), str(files / FILES[1]))
-    texts = odd_texts()
-    encoded = bpe.encode(texts)
-    assert encoded == [theirs.encode(text) for text in texts]
-    for text, ids in zip(texts, encoded, strict=True):
-        assert bpe.decode(map(str, ids)) == flat(text)
-        broken = ids[: len(ids) // 2 + 1]  # may end inside a character
-        assert bpe.decode(map(str, broken)) == flat(theirs.decode(broken))
-
-
-def test_what_a_model_may_write_becomes_one_line(bpe: ByteBPE) -> None:
-    broken = " ".join(map(str, bpe.encode(["a\n\nb\u2028c"])[0]))
-    written = f"<unk> {broken} madeupword0002 <mask> 99999"
-    assert [bpe.decode(line.split()) for line in (written, "", "<unk>")] == ["a b c", "", ""]
-
-
-def vocabulary(folder: Path, *options: str) -> ByteBPE:
-    """An encoding as large as GPT-2's, and further entries."""
-    train([write_lines(folder / "text", ["a b"])], 257, folder)
-    ids = json.loads((folder / FILES[0]).read_text(encoding="utf-8"))
-    for piece in (*(f"piece{n}" for n in range(50_257 - len(ids))), *options):
-        ids[piece] = len(ids)
-    (folder / FILES[0]).write_text(json.dumps(ids), encoding="utf-8")
-    return ByteBPE(folder / FILES[0], folder / FILES[1])
-
-
-@pytest.mark.parametrize(
-    "options", [(), ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "madeupword0000", "madeupword0001")]
-)
-def test_gpt2_and_bart_both_give_the_papers_dictionary(tmp_path: Path, options) -> None:
-    path = write_lines(tmp_path / "dict.txt", dictionary_of(vocabulary(tmp_path, *options).ids))
-    words = Dictionary.load(str(path))
-    assert len(words) == 50_272
-    assert words.symbols[4:6] == ["0", "1"]
-    assert words.index("50256") == 50_260
-    assert words.index("madeupword0002") == 50_263
-    assert words.index("<mask>") == 50_264  # BART's own index
-    assert len(set(words.symbols)) == 50_272
-
-
-@pytest.mark.parametrize("multiple", [1, 8, 64])
-def test_a_dictionary_is_filled_up_to_the_multiple(bpe: ByteBPE, multiple: int) -> None:
-    size = len(dictionary_of(bpe.ids, multiple)) + 4
-    assert size % multiple == 0
-    assert 0 <= size - (len(bpe.ids) + 5) < 2 * multiple
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        (FILES[0], "{", r"line 1: not JSON"),
-        (FILES[0], '{"a": "b"}', "must map pieces to ids"),
-        (FILES[0], '{"a": 1, "b": 1}', "one id to two pieces"),
-        (FILES[0], '{"a": 1}', "must have all 256 bytes as pieces, but lacks 255"),
-        (FILES[1], "#version: 0.2\na b c\n", r"Merges text file invalid at line 1"),
-        (FILES[1], "#version: 0.2\nq zz\n", r"Token `zz` out of vocabulary"),
-    ],
-)
-def test_files_that_are_no_encoding_are_refused(tmp_path, files, name, text, message) -> None:
-    for file in FILES:
-        (tmp_path / file).write_text((files / file).read_text("utf-8"), encoding="utf-8")
-    (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match=message) as caught:
-        ByteBPE(tmp_path / FILES[0], tmp_path / FILES[1])
-    assert str(tmp_path / name) in str(caught.value)
-
-
-def test_training_again_gives_the_same_files(tmp_path: Path, files: Path) -> None:
-    assert train([files / "text"], 400, tmp_path / "again") == 400
-    for name in FILES:
-        assert (tmp_path / "again" / name).read_bytes() == (files / name).read_bytes()
-
-
-def test_the_command_downloads(tmp_path: Path, files: Path) -> None:
-    words = (*COMMAND, "--data", files, "--out", tmp_path / "out")
-    with serving() as server:
-        server.files.update({name: (files / name).read_bytes() for name in FILES})
-        run(*words, "--url", server.address, "--download", tmp_path / "gpt2")
-    for folder in ("gpt2", "out/bpe"):
-        for name in FILES:
-            assert (tmp_path / folder / name).read_bytes() == (files / name).read_bytes()
 
 
 # Text is split into sentences by the rules of its language, and joined for the other one
