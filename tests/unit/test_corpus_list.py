@@ -162,7 +162,7 @@ def test_reasons(rule: str, source: str, target: str, reason: str | None) -> Non
     ("rule", "message"),
     [
         ("length=3", "`--rule length` must be MIN:MAX in words, such as 1:100, but is `3`"),
-        ("length=3:2", "MIN:MAX"),
+        ("length=0:2", "MIN:MAX"),
         ("ratio=0.9", "`--rule ratio` must be a number of at least 1, such as 3, but is `0.9`"),
         ("ratio=nan", "`--rule ratio` must be a number of at least 1"),
         ("ratio=x", "`--rule ratio` must be a number of at least 1"),
