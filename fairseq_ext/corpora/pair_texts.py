@@ -104,7 +104,7 @@ def unpacked_name(text: int, file: int) -> str:
 
 def is_packed(text: Text, path: Path) -> bool:
     """Return whether a file must go through :func:`unpack` before its parts can be read."""
-    packed = reading.compression(path) is not None or path.suffix.lower() in reading.ENDINGS
+    packed = reading.compression(path) is not None or path.suffix.lower() in reading.MAGIC
     return packed or text.table or text.header
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from fairseq_ext.corpora.command_lines import TranslationOptions
 from fairseq_ext.corpora.markup import Rules
 from fairseq_ext.corpora.readers import Reader, Segment, catalogues, two_files, xml_files
-from fairseq_ext.text.reading import ENDINGS
+from fairseq_ext.text.reading import MAGIC
 from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.files import keep_inputs, sha256, write_all
 
@@ -50,7 +50,7 @@ def accepted(
 def ending(path: Path) -> str:
     """Return a file name's ending in lower case: ``.tmx`` for ``a.tmx`` and for ``A.TMX.gz``."""
     name = Path(path.name.lower())
-    return (name.with_suffix("") if name.suffix in ENDINGS else name).suffix
+    return (name.with_suffix("") if name.suffix in MAGIC else name).suffix
 
 
 def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]:

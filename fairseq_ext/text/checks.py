@@ -77,9 +77,8 @@ def check_text(
 def _require_plain_text(path: Path) -> None:
     """Refuse documents, compressed files, and byte-order marks, which would be part of a word."""
     reading.refuse_document(path)
-    if packing := reading.compression(path):
-        cure = reading.through(path, reading.READERS[packing])
-        raise DataError(f"{path} is compressed; give its text: {cure}")
+    if reading.compression(path):
+        raise DataError(f"{path} is compressed; unpack it, and give its text.")
     if head(path, 3) == BYTE_ORDER_MARK:
         raise DataError(
             f"{path}, line 1: starts with a byte-order mark, which would become part of the first "

@@ -29,32 +29,27 @@ UNCUT = " If it is CSV, give --csv; `fairseq-ext corpus translations` reads TMX,
 LOOKED_AT = 20  # lines of a table searched for its delimiter, a header, numbers and quotes
 KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")  # letters of nearly every Japanese sentence
 ZIP, ZSTD = b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
-# Commands that print the text of a compressed file, by the file's first bytes.
-READERS = {
-    b"\x1f\x8b": "zcat",
-    b"BZh": "bzcat",
-    b"\xfd7zXZ\0": "xzcat",
-    ZSTD: "zstdcat",
-    ZIP: "funzip",
+# First bytes of compressed files, by the ending of their names.
+MAGIC = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\0", ".zip": ZIP, ".zst": ZSTD}
+DOCUMENTS = {
+    **dict.fromkeys(
+        (".sgm", ".sgml"), "plain text (`fairseq-ext corpus translations` reads both sides)"
+    ),
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "CSV"),
+    **dict.fromkeys((".docx", ".doc", ".odt", ".pptx", ".rtf", ".pdf"), "plain text"),
 }
-ENDINGS = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\0", ".zip": ZIP}
+"""Endings of the names of files that are no text, and what to save them as."""
 
 
 def compression(path: Path) -> bytes | None:
-    """Return a compressed file's magic bytes, a key of :data:`READERS`; None for other files."""
-    return next(filter(head(path, 10).startswith, READERS), None)
+    """Return a compressed file's first bytes, a value of :data:`MAGIC`; None for other files."""
+    return next(filter(head(path, 10).startswith, MAGIC.values()), None)
 
 
 def refuse_document(path: Path) -> None:
     """Refuse spreadsheets, documents and SGML, recognized by the ending of the file's name."""
-    sgml_text = "plain text (`fairseq-ext corpus translations` reads both sides)"
-    for endings, kind, text in (
-        (".sgm .sgml", "file in SGML", sgml_text),
-        (".xlsx .xls .ods", "spreadsheet", "CSV"),
-        (".docx .doc .odt .pptx .rtf .pdf", "document", "plain text"),
-    ):
-        if path.suffix.lower() in endings.split():
-            raise DataError(f"`{path}` is a {kind}; save it as {text}, and give that.")
+    if form := DOCUMENTS.get(path.suffix.lower()):
+        raise DataError(f"`{path}` is no text; save it as {form}, and give that.")
 
 
 def through(path: Path | str, command: str) -> str:
@@ -75,9 +70,9 @@ def opened(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
     """
     if not path.exists() or path.is_dir():
         raise DataError(f"`{path}` does not exist or is not a file; check the path.")
-    packing = compression(path) or ENDINGS.get(path.suffix.lower())
+    packing = compression(path) or MAGIC.get(path.suffix.lower())
     if packing == ZSTD:  # the library for zstd would accept a truncated file
-        raise DataError(f"{path} is compressed; give its text: {through(path, 'zstdcat')}")
+        raise DataError(f"{path} is compressed by zstd; unpack it, and give its text.")
     with archive_errors(path), ExitStack() as stack:
         if packing == ZIP:
             archive = stack.enter_context(zipfile.ZipFile(path))

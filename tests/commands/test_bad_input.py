@@ -68,7 +68,7 @@ class TestCheckText:
             ("a\n".encode("utf-16"), "it seems to be UTF-16, convert it: iconv -f utf-16"),
             (b"a\nb\xe9c\n", "a.txt, line 2: not UTF-8, byte 0xe9 at offset 1 of the line; "),
             (b"1\n2 \xe9\n3\n", "such as cp1252 or gb18030), convert it: iconv -f NAME "),
-            (gzip.compress(b"1\n2\n"), "a.txt is compressed; give its text: zcat <"),
+            (gzip.compress(b"1\n2\n"), "a.txt is compressed; unpack it, and give its text"),
             (b"a\nb\xc3", "line 2: not UTF-8, byte 0xc3 at offset 1"),
             (b"a\n\xed\xa0\x80\n", "line 2: not UTF-8, byte 0xed at offset 0"),
             (b"a\nb\nc\0d\n", "a.txt, line 3: NUL bytes"),
@@ -124,8 +124,8 @@ class TestCheckText:
         for name, content in (("a.docx", b"PK\x03\x04"), ("ref.sgm", b"a\n")):
             (tmp_path / name).write_bytes(content)
         for path, fault in (
-            (tmp_path / "a.docx", r"a\.docx` is a document; save it as plain text, and"),
-            (tmp_path / "ref.sgm", "is a file in SGML; save it as plain text"),
+            (tmp_path / "a.docx", r"a\.docx` is no text; save it as plain text, and"),
+            (tmp_path / "ref.sgm", r"is no text; save it as plain text \(`fairseq-ext corpus tr"),
             (tmp_path / "none", "none does not exist"),
             (tmp_path, "is a folder"),
             (Path("/dev/null"), "not a regular file"),

@@ -478,7 +478,7 @@ def test_command_splits_a_tab_separated_file(tmp_path):
         ),
         ("table --header --columns ja,de", "must have one column `de`; it has ja, en."),
         ("table --columns ja,en", "`--columns` has names, which `--header` reads; give `--header`"),
-        ("a.xlsx", "is a spreadsheet; save it as CSV"),
+        ("a.xlsx", "`a.xlsx` is no text; save it as CSV"),
     ],
 )
 def test_command_lines_that_are_refused(tmp_path, words, message):
