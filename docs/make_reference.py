@@ -286,7 +286,11 @@ def patches_page() -> list[str]:
         (
             (
                 f"`fairseq-{command}`",
-                ", ".join(map(as_option, sorted(arguments.ignored(command)))),
+                ", ".join(
+                    as_option(name)
+                    for name, commands in sorted(arguments.IGNORED.items())
+                    if command in commands
+                ),
             )
             for command in arguments.COMMANDS
         ),

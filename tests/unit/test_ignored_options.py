@@ -16,13 +16,12 @@ from tests.support.harness import fairseq, write_lines
 
 def test_what_is_named_is_an_option() -> None:
     by_command = {command: set(actions(command)) for command in PARSERS}
-    for command, options_of_command in by_command.items():
-        assert options_of_command >= set(arguments.ignored(command))
+    for name, commands in arguments.IGNORED.items():
+        assert all(name in by_command[command] for command in commands), name
     names = set().union(*by_command.values())
-    for name, others in arguments.ONLY_WITH.items():
+    for name, others in (*arguments.ONLY_WITH.items(), *arguments.NOT_WITH.items()):
         assert {name, *others} <= names
-    assert names >= arguments.ONLY_TASKS.keys()
-    assert names >= {*arguments.NOT_WITH, *sum(arguments.NOT_WITH.values(), ())}
+    assert names >= arguments.ONLY_IN_TASK.keys()
 
 
 SCORING, IN_TASK = "with `--score-reference`", "in this task"
@@ -65,9 +64,9 @@ def test_an_option_without_effect_is_named(command, words, ignored, monkeypatch,
     assert printed == [f"fairseq-{command}: {line}" for line in lines]
 
 
-@pytest.mark.parametrize("task", arguments.TASK_IGNORES)
+@pytest.mark.parametrize("task", arguments.TABLES["not in task"])
 def test_a_task_does_not_read_what_is_named(task: str) -> None:
-    names = arguments.TASK_IGNORES[task]
+    names = arguments.TABLES["not in task"][task].split()
     stock, derived = (
         inspect.getsource(tasks.TASK_REGISTRY[name].load_dataset) for name in ("translation", task)
     )
@@ -86,7 +85,7 @@ def test_the_factor_of_a_rate_that_never_falls_is_named(schedule, is_named, monk
 
 @pytest.mark.parametrize(
     ("command", "name"),
-    [(command, name) for command in arguments.REFUSED for name in arguments.REFUSED[command]],
+    [(command, name) for name, commands in arguments.REFUSED.items() for command in commands],
 )
 def test_an_option_that_fails_is_refused(command, name, monkeypatch):
     words = [f"/bin/fairseq-{command}", "bin", f"--{name.replace('_', '-')}"]
