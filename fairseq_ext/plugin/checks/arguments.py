@@ -14,7 +14,7 @@ import types
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from fairseq_ext.checkpoints.registry_checks import misfit
 from fairseq_ext.plugin.patching import acting, around
@@ -64,7 +64,7 @@ def _parse_args_and_arch(
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.tasks import TASK_REGISTRY
 
-    parser.error = types.MethodType(_error, parser)  # type: ignore[method-assign]
+    parser.error = types.MethodType(Parser.error, parser)  # type: ignore[method-assign]
     try:
         parsed = original(parser, *rest, **options)
     except KeyError as error:
@@ -97,27 +97,6 @@ def _add_preprocess_args(original: Callable, parser: ArgumentParser) -> Any:
     """Make `fairseq-preprocess`, which has its own parser, report a wrong option in one line."""
     parser.error = types.MethodType(Parser.error, parser)  # type: ignore[method-assign]
     return original(parser)
-
-
-def _error(parser: ArgumentParser, message: str) -> NoReturn:
-    """Print an error in one line, and exit.
-
-    If the error is an option that only other architectures than ``--arch`` have, the line lists
-    these architectures.
-    """
-    from fairseq_ext.base import models
-
-    if message.startswith("unrecognized arguments: "):
-        options = re.findall(r"--([\w-]+)", message)
-        owners = {name: models.models_with(name.replace("-", "_")) for name in options}
-        name = next((name for name in options if owners[name]), None)
-        if name is not None:
-            architectures = ", ".join(owners[name])
-            message = (
-                f"`--{name}` is an option of {architectures} only; leave it out, or give such an "
-                "`--arch`."
-            )
-    Parser.error(parser, message)
 
 
 @around("fairseq.dataclass.utils:compose", patch="command lines")
