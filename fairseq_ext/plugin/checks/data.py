@@ -4,8 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fairseq_ext.checkpoints.dictionaries import difference, symbols
 from fairseq_ext.data_folder import indexed
 from fairseq_ext.plugin.patching import around
@@ -142,34 +140,22 @@ def _require_alignments(task: Any, split: str) -> None:
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.filter_indices_by_size", patch="long sentences")
 def _filter_indices_by_size(
-    original: Callable,
-    self: Any,
-    indices: Any,
-    dataset: Any,
-    max_positions: Any = None,
-    ignore_invalid_inputs: bool = False,
+    original: Callable, self: Any, indices: Any, dataset: Any, *rest: Any, **options: Any
 ) -> Any:
-    """If ``ignore_invalid_inputs``, skip sentences that are too long; otherwise raise DataError.
+    """Leave out sentences that are too long as fairseq does, but not all sentences of a split.
 
-    Also raise DataError if all sentences of a split are too long. In interactive use, sentences
-    belong to no split, and all of them may be skipped.
+    In interactive use, sentences belong to no split, and all of them may be left out.
 
-    Problem: fairseq's error shows numpy's types instead of lengths. If all sentences of a split are
-    too long, fairseq calls the split empty.
+    Problem: If all sentences of a split are too long, fairseq calls the split empty, or
+    fairseq-eval-lm prints a perplexity of 1.
     """
-    fitting, skipped = dataset.filter_indices_by_size(indices, max_positions)
+    fitting = original(self, indices, dataset, *rest, **options)
     base = getattr(dataset, "dataset", dataset)  # `--context-window` of fairseq-eval-lm wraps it
     is_split = any(split in (dataset, base) for split in self.datasets.values())
-    if len(skipped) and not (ignore_invalid_inputs and (len(fitting) or not is_split)):
-        number = min(skipped)
-        sizes = np.array(dataset.size(number)).tolist()  # of source and target
-        cfg = getattr(self, "args", self.cfg)  # `cfg` is None in language models
-        in_blocks = hasattr(cfg, "tokens_per_sample")
+    if is_split and len(indices) and not len(fitting):
         raise DataError(
-            f"sentence {number + 1} has {sizes} tokens, but at most {max_positions} are allowed, "
-            f"and {len(skipped):,} of {len(indices):,} sentences are too long. "
-            f"{'Lower `--tokens-per-sample`, or raise' if in_blocks else 'Raise'} the limits "
-            "(`--max-source-positions` and `--max-target-positions`, which the model has too, or "
-            "`--max-tokens`), or skip such sentences with `--skip-invalid-size-inputs-valid-test`."
+            f"all {len(indices):,} sentences of a split are too long. Raise "
+            "`--max-source-positions` and `--max-target-positions`, which the model has too, or "
+            "`--max-tokens`; for blocks of a language model, lower `--tokens-per-sample`."
         )
-    return original(self, indices, dataset, max_positions, ignore_invalid_inputs)
+    return fitting
