@@ -5,6 +5,7 @@ import logging
 import math
 import re
 import traceback
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -31,8 +32,7 @@ from fairseq_ext.plugin.checks import training_options
 from fairseq_ext.plugin.features import speed
 from fairseq_ext.training import adam, chunked_output, loss, onednn_matmul
 from fairseq_ext.training.loss import OutputLayer
-from fairseq_ext.utils.errors import CheckpointError
-from fairseq_ext.utils.option_fields import flag
+from fairseq_ext.utils.errors import CheckpointError, ConfigError
 from tests.support import models
 from tests.support.harness import USER_DIR, run
 from tests.support.trainings import ARCHITECTURES, TRAINING, plugin_without
@@ -553,24 +553,25 @@ def test_a_training_in_bf16_products(copy_data, tmp_path):
     assert float(again) == pytest.approx(float(logged), abs=2e-3)
 
 
-@pytest.mark.parametrize("option", ["bf16", "memory_efficient_bf16", "fp16", "amp"])
-def test_bf16_products_of_what_is_not_in_fp32_are_refused(option):
-    common = dict.fromkeys(("bf16", "memory_efficient_bf16", "fp16", "amp"), False)
-    common |= {"cpu": True, option: True, "bf16": "bf16" in option}  # as fairseq sets them
-    cfg = SimpleNamespace(common=SimpleNamespace(**common))
-    fault = next(training_options._bf16_products(cfg))
-    assert fault == f"`--bf16-products` does not go with `{flag(option)}`; leave one out."
-
-
-def test_bf16_products_need_a_cpu_and_a_torch_that_has_them(monkeypatch):
-    common = dict.fromkeys(("cpu", "bf16", "memory_efficient_bf16", "fp16", "amp"), False)
-    cfg = SimpleNamespace(common=SimpleNamespace(**common))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(onednn_matmul, "is_replaceable", lambda: True)
-    assert list(training_options._bf16_products(cfg)) == []
-    monkeypatch.setattr(onednn_matmul, "is_replaceable", lambda: False)
-    (fault,) = training_options._bf16_products(cfg)
-    assert "update torch" in fault
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    (fault,) = training_options._bf16_products(cfg)
-    assert "for training on a CPU" in fault
+@pytest.mark.parametrize(
+    ("option", "has_cuda", "is_new", "fault"),
+    [
+        *(
+            (option, False, True, f"`--bf16-products` does not go with `--{option}`; leave one out")
+            for option in ("bf16", "memory-efficient-bf16")
+        ),
+        ("bf16-products", False, False, "update torch"),
+        ("bf16-products", True, True, "for training on a CPU"),
+        ("bf16-products", False, True, None),
+        *((option, True, True, f"`--{option}`; leave one out") for option in ("fp16", "amp")),
+    ],
+)
+def test_bf16_products_need_a_cpu_fp32_and_a_new_torch(
+    option, has_cuda, is_new, fault, monkeypatch
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    monkeypatch.setattr(onednn_matmul, "is_replaceable", lambda: is_new)
+    flags = ["--arch", "gru_tiny", "--optimizer", "adam", "--max-tokens", "9", "--bf16-products"]
+    cfg = models.configuration([*flags, f"--{option}"])
+    with nullcontext() if fault is None else pytest.raises(ConfigError, match=fault):
+        training_options.refuse(cfg)

@@ -73,8 +73,6 @@ def _refuse_broken(cfg: Any, command: str) -> None:
         raise ConfigError("`--num-batch-buckets` must have `--max-tokens`, which is missing.")
     if command == "fairseq_cli.train":
         training_options.refuse(cfg)
-    if command == "fairseq_cli.validate":
-        training_options.require_batch_size(cfg.dataset)
     if command == "fairseq_cli.eval_lm" and "tokens_per_sample" in cfg.task:
         window, longest = cfg.eval_lm.context_window, cfg.task.tokens_per_sample
         if not 0 <= window < longest:
@@ -130,11 +128,6 @@ def _search(original: Callable, self: Any, models: list[Any], sample: Any, **opt
     """Translate a batch; if a search with `--constraints` fails, raise an error with the reason."""
     if options.get("constraints") is None:
         return original(self, models, sample, **options)
-    if 2 * self.beam_size > self.vocab_size:
-        raise ConfigError(
-            f"`--beam` must be at most {self.vocab_size // 2} with `--constraints`, half the size "
-            "of the target dictionary."
-        )
     try:
         return original(self, models, sample, **options)
     except AssertionError as error:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,22 +16,21 @@ from fairseq_ext.utils.parsing import nearest
 
 LOWER_IS_BETTER, HIGHER_IS_BETTER = ("loss", "nll_loss", "ppl"), ("accuracy", "bleu")
 ALIGNMENT = "label_smoothed_cross_entropy_with_alignment"
-METRICS: dict[str, tuple[str, ...]] = {
-    "cross_entropy": (),
-    "label_smoothed_cross_entropy": (),
-    "adaptive_loss": (),
-    "distillation": (),
-    ALIGNMENT: ("alignment_loss",),
-}
-"""By criterion, the metrics besides the two lists above. Other criterions may have any metric."""
+KNOWN_METRICS = (*LOWER_IS_BETTER, *HIGHER_IS_BETTER, "alignment_loss")
+LOSSES = (
+    "cross_entropy",
+    "label_smoothed_cross_entropy",
+    "adaptive_loss",
+    "distillation",
+    ALIGNMENT,
+)
+"""Criterions whose metrics are all in :data:`KNOWN_METRICS`; others may have any metric."""
 BLEU_SEARCH = (
     *("beam", "max_len_a", "max_len_b", "min_len", "lenpen", "unkpen", "unnormalized"),
     *("temperature", "no_repeat_ngram_size", "match_source_len", "diversity_rate"),
     *("diverse_beam_groups", "diverse_beam_strength", "sampling", "sampling_topk", "sampling_topp"),
 )
 """The options of a search that ``--eval-bleu-args`` can have."""
-NUMBERS = re.compile(r"[0-9]+(,[0-9]+)*|[0-9]+-[0-9]+")
-"""Epochs or updates as ``--lr-scheduler manual`` reads them: some numbers, or a range."""
 
 
 def refuse(cfg: Any) -> None:
@@ -51,21 +49,20 @@ def dictionary(option: str, text: str) -> dict[Any, Any]:
     return values
 
 
-def require_batch_size(dataset: Any) -> None:
-    """Raise :class:`ConfigError` if no option in ``dataset`` (``cfg.dataset``) limits batches."""
-    if dataset.max_tokens is None and dataset.batch_size is None:
-        raise ConfigError(
-            "`--max-tokens` or `--batch-size` is missing; give for example `--max-tokens 4000`."
-        )
+def _clash(option: str, other: str) -> str:
+    return f"`{option}` does not go with `{other}`; leave one out."
+
+
+def _need(option: str, other: str) -> str:
+    return f"`{option}` must have `{other}`."
 
 
 def _numbers(cfg: Any) -> Iterator[str]:
-    """Yield errors about missing options, and about numbers with which training cannot run."""
+    """Yield errors about `--optimizer`, and about numbers with which training cannot run."""
     optimization, dataset = cfg.optimization, cfg.dataset
     dictionary("--optimizer-overrides", cfg.checkpoint.optimizer_overrides)
     if cfg.optimizer is None:
         yield "`--optimizer` is missing; give for example `--optimizer adam`."
-    require_batch_size(dataset)
     for option, value, lowest in (
         ("--lr", min(optimization.lr), 0),
         ("--clip-norm", optimization.clip_norm, 0),
@@ -91,24 +88,12 @@ def _numbers(cfg: Any) -> Iterator[str]:
     betas = _value(text) if isinstance(text, str) else (0, 0)
     is_pair = isinstance(betas, tuple | list) and len(betas) == 2
     if not is_pair or not all(isinstance(b, int | float) and 0 <= b < 1 for b in betas):
-        yield (
-            "`--adam-betas` must be two numbers of at least 0 and below 1 such as '(0.9, 0.98)', "
-            f"but is {text}."
-        )
+        yield f"`--adam-betas` must be two numbers below 1 such as '(0.9, 0.98)', but is {text}."
     for name in ("epoch2lr", "update2lr"):  # of `--lr-scheduler manual`
-        text = str(getattr(cfg.lr_scheduler, name, "{}")).replace(" ", "")
+        text = getattr(cfg.lr_scheduler, name, "{}")
         rates = _value(text)
-        if not isinstance(rates, dict) or not all(
-            isinstance(numbers, str)
-            and NUMBERS.fullmatch(numbers)
-            and isinstance(rate, int | float)
-            for numbers, rate in rates.items()
-        ):
-            yield (
-                f"`--{name}` must give a rate for each quoted number or range of "
-                f"{'epochs' if name == 'epoch2lr' else 'updates'} such as "
-                f"\"{{'1-3': 0.1, '4': 0.01}}\", but is {text}."
-            )
+        if not isinstance(rates, dict) or not all(isinstance(key, str) for key in rates):
+            yield f"`--{name}` must be such as \"{{'1-3': 0.1, '4': 0.01}}\", but is {text}."
 
 
 def _value(text: str) -> Any:
@@ -121,30 +106,20 @@ def _value(text: str) -> Any:
 
 def _precision(cfg: Any) -> Iterator[str]:
     """Yield errors about ``--fp16`` or ``--amp`` without CUDA, and about ``--bf16-products``."""
-    for option in ("fp16", "amp"):
-        if getattr(cfg.common, option) and (cfg.common.cpu or not torch.cuda.is_available()):
-            if option == "fp16" and cfg.common.memory_efficient_fp16:  # which sets fp16
-                option = "memory-efficient-fp16"
-            yield (
-                f"`--{option}` trains on a CUDA device only, but this run is on the CPU. "
-                "Leave it out, or use `--bf16`."
-            )
-    if getattr(cfg.optimization, "bf16_products", False):
-        yield from _bf16_products(cfg)
-
-
-def _bf16_products(cfg: Any) -> Iterator[str]:
-    """Yield errors about ``--bf16-products`` where the option would have no effect."""
-    for name in ("memory_efficient_bf16", "bf16", "fp16", "amp"):  # the first sets the second
-        if getattr(cfg.common, name):
-            yield f"`--bf16-products` does not go with `{flag(name)}`; leave one out."
-    if torch.cuda.is_available() and not cfg.common.cpu:
+    on_gpu = torch.cuda.is_available() and not cfg.common.cpu
+    # `memory_efficient_fp16` also sets `fp16`, so that the option that was given comes first
+    names = ("memory_efficient_fp16", "fp16", "amp", "memory_efficient_bf16", "bf16")
+    half = [flag(name) for name in names if getattr(cfg.common, name)]
+    if half and not on_gpu and "bf16" not in half[0]:
+        yield f"`{half[0]}` trains on a CUDA device only; leave it out, or use `--bf16`."
+    if not getattr(cfg.optimization, "bf16_products", False):
+        return
+    if half:
+        yield _clash("--bf16-products", half[0])
+    if on_gpu:
         yield "`--bf16-products` is for training on a CPU; on a GPU, use `--bf16` or `--amp`."
-    elif not onednn_matmul.is_replaceable():
-        yield (
-            f"`--bf16-products` needs a newer torch with oneDNN than torch {torch.__version__}; "
-            "update torch, or leave the option out."
-        )
+    if not onednn_matmul.is_replaceable():
+        yield "`--bf16-products` needs oneDNN and a newer torch; update torch, or leave it out."
 
 
 def _packages(cfg: Any) -> Iterator[str]:
@@ -167,20 +142,16 @@ def _packages(cfg: Any) -> Iterator[str]:
 
 def _sharding(cfg: Any) -> Iterator[str]:
     """Yield errors about options that do not go with ``--zero-sharding os``."""
-    common = cfg.common
+    common, option = cfg.common, "--zero-sharding os"
     if cfg.distributed_training.zero_sharding != "os":
         return
-    memory_efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
-    half = common.fp16 or common.bf16
-    if half and not memory_efficient and not common.fp16_no_flatten_grads:
-        yield (
-            "`--zero-sharding os` must have `--fp16-no-flatten-grads` in half precision: without "
-            "it all weights are one tensor, which cannot be distributed."
-        )
+    lean = common.memory_efficient_fp16 or common.memory_efficient_bf16
+    if (common.fp16 or common.bf16) and not lean and not common.fp16_no_flatten_grads:
+        yield _need(option, "--fp16-no-flatten-grads")  # else all weights are one tensor
     if cfg.optimization.use_bmuf:
-        yield "`--zero-sharding os` does not go with `--use-bmuf`; leave one out."
+        yield _clash(option, "--use-bmuf")
     if getattr(cfg.optimizer, "_name", None) == "composite":
-        yield "`--zero-sharding os` does not go with `--optimizer composite`; leave one out."
+        yield _clash(option, "--optimizer composite")
 
 
 def _criterion(cfg: Any) -> Iterator[str]:
@@ -193,18 +164,11 @@ def _criterion(cfg: Any) -> Iterator[str]:
         if reason := getattr(ARCH_MODEL_REGISTRY.get(name), "no_alignment", ""):
             yield f"`--criterion {criterion}` does not go with `--arch {name}`: {reason}."
         if not getattr(cfg.task, "load_alignments", False):
-            yield (
-                f"`--criterion {criterion}` must have `--load-alignments`: without it, fairseq "
-                "trains as if there were no alignments. Binarize them with `fairseq-preprocess "
-                "--align-suffix`."
-            )
+            yield _need(f"--criterion {criterion}", "--load-alignments")
     # lstm and fconv_lm have cutoffs by default, which only adaptive_loss reads
     has_cutoff = getattr(cfg.model, "adaptive_softmax_cutoff", None)
     if has_cutoff and "cross_entropy" in criterion and not name.startswith(("lstm", "fconv_lm")):
-        yield (
-            f"`--criterion {criterion}` does not go with `--adaptive-softmax-cutoff`; give "
-            "`--criterion adaptive_loss`."
-        )
+        yield _need("--adaptive-softmax-cutoff", "--criterion adaptive_loss")
 
 
 def _bleu(cfg: Any) -> Iterator[str]:
@@ -214,7 +178,7 @@ def _bleu(cfg: Any) -> Iterator[str]:
     task = cfg.task
     if not getattr(task, "eval_bleu", False):
         if hasattr(task, "eval_bleu") and cfg.checkpoint.best_checkpoint_metric == "bleu":
-            yield "`--best-checkpoint-metric bleu` must have `--eval-bleu`."
+            yield _need("--best-checkpoint-metric bleu", "--eval-bleu")
         return
     for name in ("eval_bleu_args", "eval_bleu_detok_args"):
         value = getattr(task, name) or "{}"
@@ -255,17 +219,14 @@ def _bleu_search(values: dict[str, Any]) -> Iterator[str]:
 
 def _metric(cfg: Any) -> Iterator[str]:
     """Yield errors about ``--best-checkpoint-metric`` and ``--maximize-best-checkpoint-metric``."""
-    metric, names = cfg.checkpoint.best_checkpoint_metric, (*LOWER_IS_BETTER, *HIGHER_IS_BETTER)
-    maximize = metric in HIGHER_IS_BETTER
-    if metric in names and maximize != cfg.checkpoint.maximize_best_checkpoint_metric:
-        relation, best = ("must have", "highest") if maximize else ("does not go with", "lowest")
-        yield (
-            f"`--best-checkpoint-metric {metric}` {relation} `--maximize-best-checkpoint-metric`: "
-            f"the {best} value is the best one."
-        )
-    special = METRICS.get(getattr(cfg.criterion, "_name", None) or "", (metric,))
-    if metric not in (*names, *special):
-        yield _unknown_metric(metric, (*names, *special))
+    metric, maximize = cfg.checkpoint.best_checkpoint_metric, "--maximize-best-checkpoint-metric"
+    is_set = cfg.checkpoint.maximize_best_checkpoint_metric
+    if metric in HIGHER_IS_BETTER and not is_set:
+        yield _need(f"--best-checkpoint-metric {metric}", maximize)
+    if metric in LOWER_IS_BETTER and is_set:
+        yield _clash(f"--best-checkpoint-metric {metric}", maximize)
+    if metric not in KNOWN_METRICS and getattr(cfg.criterion, "_name", None) in LOSSES:
+        yield _unknown_metric(metric, KNOWN_METRICS)
 
 
 def _unknown_metric(metric: str, names: Any) -> str:
@@ -283,8 +244,8 @@ def _model(cfg: Any) -> Iterator[str]:
         layers = getattr(model, f"{side}_layers_to_keep", getattr(config, "layers_to_keep", None))
         if layers is not None and not isinstance(layers, str):
             yield (
-                f"`--{side}-layers-to-keep` does not go with this architecture, for which fairseq "
-                f"cannot read it; train with `--{side}-layers {len(layers)}`."
+                f"`--{side}-layers-to-keep` does not work with this architecture; train with "
+                f"`--{side}-layers {len(layers)}`."
             )
     scalar, pq = (
         getattr(model, f"quant_noise_{kind}", None)
@@ -293,34 +254,20 @@ def _model(cfg: Any) -> Iterator[str]:
         for kind in ("scalar", "pq")
     )
     if scalar and (cfg.common.cpu or not torch.cuda.is_available()):
-        yield (
-            "`--quant-noise-scalar` needs a GPU, on which fairseq measures the ranges of weights; "
-            "leave it out."
-        )
+        yield "`--quant-noise-scalar` needs a GPU; leave it out."
     if not 0 <= pq < 1:
         yield f"`--quant-noise-pq` must be at least 0 and below 1, but is {pq:g}."
     if getattr(getattr(cfg, "ema", None), "ema_seed_model", None) is not None:
-        yield (
-            "`--ema-seed-model` does not work: fairseq reads its file as torch did before 2.6. "
-            "Start from the weights of that file by `--finetune-from-model`."
-        )
+        yield "`--ema-seed-model` does not work; start from its file by `--finetune-from-model`."
 
 
 def _data(cfg: Any) -> Iterator[str]:
-    """Yield errors about ``--dataset-impl cached`` and about validation sets."""
+    """Yield errors about validation sets."""
     dataset = cfg.dataset
-    if dataset.dataset_impl == "cached":
-        yield (
-            "`--dataset-impl cached` does not go with fairseq-train, which reads a batch before "
-            "anything is cached. Leave it out, or give `--dataset-impl lazy`."
-        )
     if dataset.disable_validation:
         return
     if dataset.combine_valid_subsets and dataset.valid_subset != "valid":
-        yield (
-            "`--combine-valid-subsets` must have `--valid-subset valid`, because it combines "
-            f"valid, valid1 and so on; but `--valid-subset` is `{dataset.valid_subset}`."
-        )
+        yield _need("--combine-valid-subsets", "--valid-subset valid")
     if dataset.train_subset in dataset.valid_subset.split(","):
         yield (
             f"`--valid-subset` must not be the training subset (`{dataset.train_subset}`): fairseq "

@@ -113,16 +113,15 @@ def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
     return index
 
 
-@around("fairseq.data.indexed_dataset:infer_dataset_impl", patch="data of the old layout")
-def not_cached(original: Callable, path: str) -> str | None:
-    """Return the layout of data, ``lazy`` where fairseq would choose ``cached``.
+@around("fairseq.data.indexed_dataset:make_dataset", patch="data of the old layout")
+def not_cached(original: Callable, path: str, impl: str, *rest: Any, **options: Any) -> Any:
+    """Open data of the old layout without a cache, also with ``--dataset-impl cached``.
 
     Problem: Training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError, because
     fairseq reads a batch before it caches the sentences. If there is no cache, workers share the
     open file, and each moves the position at which the others read.
     """
-    layout = original(path)
-    return "lazy" if layout == "cached" else layout
+    return original(path, "lazy" if impl == "cached" else impl, *rest, **options)
 
 
 @around("fairseq.data.indexed_dataset:IndexedDataset.prefetch", patch="data of the old layout")
