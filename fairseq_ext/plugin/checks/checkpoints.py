@@ -13,7 +13,7 @@ from typing import Any
 
 from fairseq_ext.checkpoints import bundle, dictionaries, layout, published, safe_load, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES
-from fairseq_ext.checkpoints.layout import DICTIONARIES, architecture, before_training, differences
+from fairseq_ext.checkpoints.layout import DICTIONARIES, before_training
 from fairseq_ext.plugin.patching import around
 from fairseq_ext.text import pipeline
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
@@ -77,11 +77,6 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
     with safe_load.about(path) if Path(path).exists() else nullcontext():
         try:
             loaded = original(cfg, trainer, **options)
-        except ValueError as error:
-            if not str(error).startswith("--finetune-from-model"):
-                raise
-            # Two options exclude each other; leave out the whole configuration after the colon.
-            raise ConfigError(f"{str(error).partition(': ')[0]}.") from error
         except RuntimeError as error:
             if not str(error).startswith("Cannot resume training due to dataloader mismatch"):
                 raise
@@ -110,21 +105,10 @@ def _trainer_load_checkpoint(
         _require_scheduler(self.cfg, filename)
     try:
         extra = original(self, filename, reset_optimizer, reset_lr_scheduler, *rest, **options)
-    except AssertionError as error:  # the file has another criterion or optimizer
-        raise CheckpointError(f"{filename}: {error}") from error
     except Exception as error:
-        if not str(error).startswith("Cannot load model parameters"):
-            raise
-        state = storage.peek(filename)
-        require_dictionaries(self.task, state, filename, warn=False)
-        theirs = architecture(state)
-        ours = architecture({"cfg": {"model": self.cfg.model}})
-        fault = f"`{ours}` was" if ours != theirs else "other options were"
-        raise CheckpointError(
-            f"{filename} holds the architecture `{theirs}`, but {fault} asked for; "
-            f"{differences(str(error.__context__))}. Give the options it was trained with, "
-            "or another `--save-dir`."
-        ) from error
+        if str(error).startswith("Cannot load model parameters"):
+            require_dictionaries(self.task, storage.peek(filename), filename, warn=False)
+        raise
     if extra is not None:
         state = {"extra_state": extra}
         require_dictionaries(self.task, state, filename, warn=self.data_parallel_rank == 0)
