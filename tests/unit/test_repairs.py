@@ -32,12 +32,11 @@ from fairseq.data import (
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.data.iterators import CountingIterator, EpochBatchIterator, GroupedIterator
 from fairseq.data.multilingual.sampled_multi_epoch_dataset import SampledMultiEpochDataset
-from fairseq.dataclass.configs import CommonConfig, EMAConfig, FairseqConfig, OptimizationConfig
+from fairseq.dataclass.configs import EMAConfig
 from fairseq.file_io import PathManager
 from fairseq.logging import metrics
 from fairseq.models.ema.ema import EMA
 from fairseq.modules import dynamic_convolution
-from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer
 from fairseq.search import Sampling
 from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
@@ -89,28 +88,6 @@ def test_a_target_that_is_gone_names_its_patch(target: str) -> None:
 
 def test_fairseq_gives_no_advice_on_speech() -> None:
     assert logging.getLogger("fairseq.tasks.text_to_speech").level == logging.WARNING
-
-
-def test_online_back_translation_needs_an_output_layer_that_can_grow() -> None:
-    from fairseq.tasks.online_backtranslation import add_secial_tokens_to_dict_and_model as add
-
-    model, task = build(["--arch", "transformer", *SMALL])
-    add(task.source_dictionary, model, ["de", "en"])
-    assert len(model.decoder.output_projection.weight) == len(task.source_dictionary) == 33
-    for arch in ("gru_tiny", "lstm"):
-        model, task = build(["--arch", arch])
-        with pytest.raises(ConfigError, match=r"an `--arch` whose output layer .* `transformer`"):
-            add(task.source_dictionary, model, ["de", "en"])
-
-
-def test_samples_of_more_tokens_than_there_are(without: Callable[[str], None]) -> None:
-    words = Dictionary()
-    uniform = torch.zeros(1, 2, len(words)).log_softmax(dim=-1)
-    _, tokens, _ = Sampling(words, sampling_topk=1 + len(words)).step(0, uniform, None)
-    assert tokens.lt(len(words)).all()
-    without("sampling of many tokens")
-    with pytest.raises(RuntimeError, match="selected index k out of range"):
-        Sampling(words, sampling_topk=1 + len(words)).step(0, uniform, None)
 
 
 def attention_to_the_source(decoding: bool) -> torch.Tensor:
@@ -220,21 +197,6 @@ def test_workers_see_the_data_of_each_epoch(without: Callable[[str], None]) -> N
     assert sentences_of_two_epochs() == [1, 1, 2, 2]
     without("batches of each epoch")
     assert sentences_of_two_epochs() == [1, 1, 1, 1]
-
-
-@pytest.mark.parametrize("kind", [FP16Optimizer, MemoryEfficientFP16Optimizer])
-def test_bf16_needs_no_loss_scale(kind: type, without: Callable[[str], None]) -> None:
-    updates = OptimizationConfig(update_freq=[1, 2])
-    cfg = FairseqConfig(common=CommonConfig(), optimization=updates)
-    single = SimpleNamespace(supports_memory_efficient_fp16=True)
-    with pytest.raises(ValueError, match="--fp16-scale-window must be given"):
-        kind(cfg, [], single, [])
-    cfg.common.bf16 = True
-    assert kind(cfg, [], single, []).scaler is None
-    assert cfg.common.fp16_scale_window is None
-    without("update frequencies in bf16")
-    with pytest.raises(ValueError, match="--fp16-scale-window must be given"):
-        kind(cfg, [], single, [])
 
 
 def test_weights_that_were_changed_in_a_checkpoint_stay() -> None:
@@ -360,13 +322,6 @@ def test_pointers_above_2_gib(without: Callable[[str], None]) -> None:
     assert last_pointer() == 2**32
     without("data above 2 GiB")
     assert last_pointer() != 2**32
-
-
-def test_destructors_of_data_that_were_never_opened(without: Callable[[str], None]) -> None:
-    MMapIndexedDataset.__del__(SimpleNamespace())
-    without("data sets that cannot be opened")
-    with pytest.raises(AttributeError):
-        MMapIndexedDataset.__del__(SimpleNamespace())
 
 
 def average(*later: str) -> torch.nn.Module:

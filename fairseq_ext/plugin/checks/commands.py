@@ -98,6 +98,8 @@ def _build_generator(
                 raise ConfigError(
                     f"`{flag(name)}` reads target sentences, but the data have none; leave it out."
                 )
+    if (topk := getattr(args, "sampling_topk", -1)) > 0 and topk > len(self.target_dictionary):
+        raise ConfigError("`--sampling-topk` is more than the target dictionary has; lower it.")
     language_model = (options.get("extra_gen_cls_kwargs") or {}).get("lm_model")
     if language_model is None:
         return original(self, models, args, *rest, **options)
@@ -137,22 +139,6 @@ def _search(original: Callable, self: Any, models: list[Any], sample: Any, **opt
             "no translation has all constraints of its sentence; raise `--max-len-b`, or require "
             "fewer words."
         ) from None
-
-
-@around(
-    "fairseq.tasks.online_backtranslation:add_secial_tokens_to_dict_and_model",
-    patch="options that do not work",
-)
-def _add_symbols(original: Callable, dictionary: Any, model: Any, languages: Any) -> None:
-    """Refuse a model if online back-translation cannot add language symbols to its output layer."""
-    weight = getattr(getattr(model.decoder, "output_projection", None), "weight", None)
-    if weight is None or weight.size(1) != model.encoder.embed_tokens.embedding_dim:
-        raise ConfigError(
-            "`--task online_backtranslation` must have an `--arch` whose output layer reads as "
-            f"many features as an embedding has, such as `transformer`; {type(model).__name__} "
-            "has another output layer here."
-        )
-    original(dictionary, model, languages)
 
 
 def _check_input(path: str) -> None:

@@ -44,18 +44,6 @@ def count_from_the_first(
     return original(self, step, lprobs, scores, prev_output_tokens, original_batch_idxs)
 
 
-@around("fairseq.search:Sampling.__init__", patch="sampling of many tokens")
-def limit_to_vocabulary(
-    original: Callable, self: Any, tgt_dict: Any, sampling_topk: int = -1, sampling_topp: float = -1
-) -> None:
-    """Limit ``--sampling-topk`` to the number of symbols in the target dictionary.
-
-    Problem: A --sampling-topk above the number of target symbols ends in torch's error about a
-    selected index.
-    """
-    original(self, tgt_dict, min(sampling_topk, len(tgt_dict)), sampling_topp)
-
-
 @around("fairseq.tasks.fairseq_task:FairseqTask.build_generator", patch="repeated n-grams")
 def block_repetitions(original: Callable, self: Any, *arguments: Any, **options: Any) -> Any:
     """Build a generator that blocks repeated n-grams by :func:`forbid_repetitions`.

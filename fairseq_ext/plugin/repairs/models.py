@@ -12,7 +12,6 @@
 
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -120,20 +119,6 @@ def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> Non
 
 
 FP16, LEAN_FP16 = "fairseq.optim:FP16Optimizer", "fairseq.optim:MemoryEfficientFP16Optimizer"
-
-
-@around(f"{FP16}.__init__", f"{LEAN_FP16}.__init__", patch="update frequencies in bf16")
-def without_scale_window(
-    original: Callable, self: Any, cfg: Any, *args: Any, **kwargs: Any
-) -> None:
-    """Let `--bf16` train with several values of `--update-freq`.
-
-    Problem: With --bf16 and several values of --update-freq, fairseq demands --fp16-scale-window,
-    which bf16 does not use.
-    """
-    is_bf16 = getattr(cfg.common, "bf16", False)
-    with replaced(cfg.common, "fp16_scale_window", 1) if is_bf16 else nullcontext():
-        original(self, cfg, *args, **kwargs)
 
 
 SCALER_COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
