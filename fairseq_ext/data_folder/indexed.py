@@ -176,11 +176,7 @@ def read_header(index: Path) -> tuple[int, str] | None:
     _, _, code, sentences = np.frombuffer(head, layout)[0].item()
     expected = layout.itemsize + 12 * sentences
     if code not in TOKEN_TYPES:
-        kind = "floating-point numbers" if code in (6, 7) else "unknown to fairseq"
-        raise DataError(
-            f"{index} gives its tokens the type number {code} ({kind}), but tokens must be whole "
-            f"numbers. {AGAIN}"
-        )
+        raise DataError(f"{index} has tokens of the type {code}, not whole numbers. {AGAIN}")
     if index.stat().st_size != expected:
         raise DataError(
             f"{index} is damaged: {index.stat().st_size:,} bytes, not {expected:,}. {AGAIN}"

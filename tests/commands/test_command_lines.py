@@ -112,11 +112,9 @@ def test_what_a_training_needs(copy_data: Path, tmp_path: Path, option: str, com
         ('--eval-bleu --eval-bleu-args {"beem":4}', "but has `beem`; did you mean `beam`?"),
         ('--eval-bleu --eval-bleu-args {"max-len-b":4}', "`max-len-b`; did you mean `max_len_b`"),
         ('--eval-bleu --eval-bleu-args {"score_reference":true}', "but has `score_reference`"),
-        ('--eval-bleu --eval-bleu-args {"beam":2.5}', "`beam` in `--eval-bleu-args` must be a"),
-        ('--eval-bleu --eval-bleu-args {"beam":"4"}', 'must be a whole number, but is "4".'),
-        ('--eval-bleu --eval-bleu-args {"beam":true}', "must be a whole number, but is true."),
-        ('--eval-bleu --eval-bleu-args {"lenpen":"x"}', 'must be a number, but is "x".'),
-        ('--eval-bleu --eval-bleu-args {"sampling":1}', "must be true or false, but is 1."),
+        ('--eval-bleu --eval-bleu-args {"beam":2.5}', "`beam` in `--eval-bleu-args` must not be 2"),
+        ('--eval-bleu --eval-bleu-args {"beam":true}', "must not be true."),
+        ('--eval-bleu --eval-bleu-args {"lenpen":"x"}', 'must not be "x".'),
         (f"--criterion {training_options.ALIGNMENT}", "` must have `--load-alignments`"),
         (
             "--combine-valid-subsets --valid-subset valid,valid1",
@@ -201,7 +199,7 @@ def test_a_package_for_losses_that_is_missing_is_named(option, package, monkeypa
         ),
         ("--lm-path MODEL", "must name a language model, but its file has"),
         (
-            "--sampling --nbest 5 --sampling-topk 15",
+            "--sampling --nbest 5 --sampling-topk 99",
             "`--sampling-topk` is more than the target dictionary",
         ),
         ("--model-overrides {'dropout':1", "must be a dictionary such as"),

@@ -2,7 +2,6 @@
 
 import hashlib
 import inspect
-import itertools
 import json
 import os
 import re
@@ -20,7 +19,6 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetB
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_ext.data_folder import indexed
-from fairseq_ext.plugin.repairs import batches
 from fairseq_ext.utils.errors import DataError
 from tests.support.harness import USER_DIR, digits_corpus, fairseq, forked, refused, start, wait_for
 from tests.support.trainings import load
@@ -224,14 +222,6 @@ def test_pointers_above_2_gib_are_the_sums_of_sizes(tmp_path, monkeypatch, first
     assert (tmp_path / "all.bin").stat().st_size == 2 * sum(sizes)
 
 
-def test_starts_are_those_of_plain_python() -> None:
-    sizes = np.random.default_rng(1).integers(0, 2**31, 1000).astype(np.int32)
-    expected = [0, *itertools.accumulate(4 * size for size in sizes.tolist())][:-1]
-    for options in (sizes, list(sizes), sizes.tolist()):
-        assert batches.starts(options, 4).tolist() == expected
-    assert batches.starts([], 4).tolist() == []
-
-
 HEADER = 26  # bytes
 
 
@@ -296,21 +286,9 @@ def test_files_that_are_cut_or_missing_are_refused(copy_data, tmp_path, name, si
     indexed.check(tmp_path / "none")
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"), [(7, "floating-point numbers"), (77, "unknown to fairseq")]
-)
-def test_a_type_of_tokens_that_are_not_whole_numbers_is_named(copy_data, tmp_path, code, kind):
-    index = Path(f"{indexed_copy(copy_data, tmp_path)}.idx")
-    content = bytearray(index.read_bytes())
-    content[17] = code  # behind the magic and the version
-    index.write_bytes(content)
-    with pytest.raises(
-        DataError, match=rf"a\.idx gives its tokens the type number {code} \({kind}"
-    ):
-        indexed.read_header(index)
-
-
-def test_negative_sizes_and_tokens_are_refused(copy_data: Path, tmp_path: Path) -> None:
+def test_negative_sizes_and_tokens_of_other_types_are_refused(
+    copy_data: Path, tmp_path: Path
+) -> None:
     prefix = indexed_copy(copy_data, tmp_path)
     with pytest.raises(DataError, match="token number 13, but its dictionary has only 13 entries"):
         indexed.check(prefix, 13)
@@ -320,6 +298,11 @@ def test_negative_sizes_and_tokens_are_refused(copy_data: Path, tmp_path: Path) 
     with pytest.raises(DataError, match="token number 65,535, but its dictionary has only 14"):
         indexed.check(prefix, 14)
     index = bytearray(Path(f"{prefix}.idx").read_bytes())
+    for code in (7, 77):  # of floating-point numbers, and of nothing
+        other = index[:17] + bytes([code]) + index[18:]  # behind the magic and the version
+        Path(f"{prefix}.idx").write_bytes(other)
+        with pytest.raises(DataError, match=rf"a\.idx has tokens of the type {code}, not whole"):
+            indexed.read_header(Path(f"{prefix}.idx"))
     index[HEADER + 8 : HEADER + 12] = np.int32(-5).tobytes()
     Path(f"{prefix}.idx").write_bytes(index)
     with pytest.raises(DataError, match="sentence 3, of -5 tokens"):
