@@ -120,6 +120,7 @@ def test_what_a_training_needs(copy_data: Path, tmp_path: Path, option: str, com
             "--combine-valid-subsets --valid-subset valid,valid1",
             "`--combine-valid-subsets` must have `--valid-subset valid`",
         ),
+        ("--valid-subset train", "`--valid-subset` must not be the training subset (`train`)"),
         ("--encoder-layers-to-keep 0,2", "train with `--encoder-layers 2`"),
         ("--decoder-layers-to-keep 1", "train with `--decoder-layers 1`"),
         ("--quant-noise-scalar 0.5 --cpu", "`--quant-noise-scalar` needs a GPU"),

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 from fairseq.data import bucket_pad_length_dataset, data_utils
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+from fairseq.file_io import PathManager
 from fairseq.modules import FairseqDropout
 
 from fairseq_ext.plugin import patches, patching
-from fairseq_ext.plugin.patching import wrap
 from fairseq_ext.plugin.repairs import cpu_training
 from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import (
@@ -50,7 +51,10 @@ def test_patches_are_applied_once_and_listed():
     assert all(patch.reason for patch in patches.PATCHES)
     function = data_utils.batch_by_size
     patches.apply()
+    patching.apply(next(patch for patch in patches.active if patch.name == "last batch"))
     assert data_utils.batch_by_size is function
+    assert isinstance(vars(PathManager)["copy"], staticmethod)
+    assert isinstance(vars(MMapIndexedDataset.Index)["writer"], classmethod)
 
 
 def test_dropout_can_be_scripted():
@@ -111,31 +115,6 @@ def test_only_the_table_wraps():
         path for path, source in sources.items() if re.search(r"(?<!textwrap\.)\bwrap\(", source)
     ]
     assert callers == [package / "plugin" / "patching.py"]
-
-
-def add_one(original):
-    return lambda *args: original(*args) + 1
-
-
-def test_wrap_wraps_once_and_keeps_the_kind_of_method():
-    class Owner:
-        @staticmethod
-        def static(x):
-            return x
-
-        @classmethod
-        def of_class(cls, x):
-            return x
-
-        def method(self, x):
-            return x
-
-    for name in ("static", "of_class", "method"):
-        wrap(Owner, name, add_one)
-        wrap(Owner, name, add_one)
-        assert getattr(Owner(), name)(1) == 2
-    assert isinstance(vars(Owner)["static"], staticmethod)
-    assert isinstance(vars(Owner)["of_class"], classmethod)
 
 
 def test_stock_checkpoints_hold_only_allowed_classes(trained):
