@@ -66,9 +66,9 @@ def message(done) -> str:
         ("--lr 1e-3,x", "value: '1e-3,x'"),
         ("--lr-scheduler polynomial_decay", "`--total-num-update` is missing, but"),
         ("--criterion sentence_prediction", "but sentence_prediction does not (Attrib"),
-        ("--use-bmuf --no-save", "but this run is one process; leave it out."),
+        ("--use-bmuf --no-save", "`--use-bmuf` needs several processes; leave it out."),
         ("--restore-file none.pt", "`--restore-file` names none.pt, which does not exist"),
-        ("--upsample-primary 2", "first of several parts of the training text, but "),
+        ("--upsample-primary 2", "`--upsample-primary` is for several parts of a text, but"),
         ("--optimizer lamb", "Please install apex to use LAMB optimizer"),  # as fairseq says it
     ],
 )
@@ -81,7 +81,7 @@ def test_train(copy_data: Path, tmp_path: Path, options: str, complaint: str):
 @pytest.mark.parametrize(
     ("option", "complaint"),
     [
-        ("--arch", "`--arch` is missing; give for example `--arch gru_attention`"),
+        ("--arch", "`--arch` is missing; give one that `--help` lists."),
         ("--optimizer", "`--optimizer` is missing; give for example"),
         ("--max-tokens", "Must specify batch size either with --max-tokens or --batch-size"),
     ],
@@ -198,7 +198,7 @@ def test_a_package_for_losses_that_is_missing_is_named(option, package, monkeypa
             "--task translation_lev",
             "`gru_tiny`, but this command needs a non-autoregressive model.",
         ),
-        ("--lm-path MODEL", "must name a language model, but its file has"),
+        ("--lm-path MODEL", "must name a checkpoint of a language model."),
         (
             "--sampling --nbest 5 --sampling-topk 99",
             "`--sampling-topk` is more than the target dictionary",
@@ -273,7 +273,7 @@ def test_a_language_model_must_know_the_words_of_the_target():
     for words, options, complaint in (
         (task.target_dictionary, {}, None),
         (task.target_dictionary, {"score_reference": True}, "`--lm-path` does not go with"),
-        (other, {}, "the language model reads, differs: line 1 is `other`"),
+        (other, {}, "which is not the target's: line 1 is `other`"),
     ):
         fusion = {"lm_model": FairseqLanguageModel(FairseqDecoder(words)), "lm_weight": 0.1}
         with nullcontext() if complaint is None else pytest.raises(ConfigError, match=complaint):

@@ -56,7 +56,7 @@ def test_guided_alignment(data: Path):
 
 def test_guided_alignment_without_alignments(text: Path, tmp_path: Path):
     preprocess(text, tmp_path / "bin")
-    output = "has no train.align.src-tgt.idx", "fairseq-preprocess with `--align-suffix`"
+    output = "train.align.src-tgt.idx must have", "fairseq-preprocess with `--align-suffix`"
     refused(train(tmp_path / "bin", *LOADED, *OTHER_IGNORED, ok=False), *output)
 
 
@@ -67,7 +67,7 @@ def test_alignments_of_another_text(data: Path, tmp_path: Path):
     for path in data.glob("train.align.*"):
         shutil.copy(path, tmp_path / "bin")
     done = train(tmp_path / "bin", *LOADED, ok=False)
-    refused(done, "train.align.src-tgt.idx has alignments of 60 sentences, but the split `train`")
+    refused(done, "train.align.src-tgt.idx must have alignments of 50 sentences, but has 60.")
 
 
 def test_preprocess_requires_alignments_of_training(text: Path, tmp_path: Path):

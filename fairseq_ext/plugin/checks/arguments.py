@@ -75,10 +75,7 @@ def _parse_args_and_arch(
     except RuntimeError as error:
         if error.args:
             raise
-        raise ConfigError(
-            "`--arch` is missing; give for example `--arch gru_attention`, or another architecture "
-            "that `--help` lists."
-        ) from error
+        raise ConfigError("`--arch` is missing; give one that `--help` lists.") from error
     args = parsed[0] if isinstance(parsed, tuple) else parsed
     if not rest and "input_args" not in options:
         name_ignored(parser, args)

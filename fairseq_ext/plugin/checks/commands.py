@@ -55,10 +55,7 @@ def _check_trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **option
     """
     _refuse_broken(cfg, "fairseq_cli.train")
     if cfg.optimization.use_bmuf and cfg.distributed_training.distributed_world_size == 1:
-        raise ConfigError(
-            "`--use-bmuf` averages the weights of several processes, but this run is one process; "
-            "leave it out."
-        )
+        raise ConfigError("`--use-bmuf` needs several processes; leave it out.")
     original(self, cfg, *rest, **options)
 
 
@@ -104,19 +101,13 @@ def _build_generator(
     if language_model is None:
         return original(self, models, args, *rest, **options)
     if not isinstance(language_model, FairseqLanguageModel):
-        raise ConfigError(
-            "`--lm-path` must name a language model, but its file has a model of another kind."
-        )
+        raise ConfigError("`--lm-path` must name a checkpoint of a language model.")
     if getattr(args, "score_reference", False):
-        raise ConfigError(
-            "`--lm-path` does not go with `--score-reference`, which scores with the translation "
-            "model alone; leave one out."
-        )
+        raise ConfigError("`--lm-path` does not go with `--score-reference`; leave one out.")
     words = language_model.decoder.dictionary.symbols
     if differing := difference(words, self.target_dictionary.symbols):
         raise ConfigError(
-            "`--lm-path` must name a language model with the target dictionary, but dict.txt of "
-            f"the data, which the language model reads, differs: {differing}."
+            f"`--lm-path` reads dict.txt of the data, which is not the target's: {differing}."
         )
     return original(self, models, args, *rest, **options)
 

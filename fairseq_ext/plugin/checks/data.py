@@ -79,15 +79,12 @@ def _load_dataset(
     original(self, split, epoch, *rest, **options)
     vars(self).setdefault("data_versions", {})[split] = versions
     if split == self.cfg.train_subset and self.datasets[split].tgt is None:
-        raise DataError(
-            f"{self.cfg.data} has no target side for the split `{split}`. Run fairseq-preprocess "
-            "again."
-        )
+        raise DataError(f"{self.cfg.data} has no target side for the split `{split}`.")
     parts = list(Path(folders[0]).glob(f"{split}1.*"))
     if split == self.cfg.train_subset and self.cfg.upsample_primary > 1 and not parts:
         raise ConfigError(
-            f"`--upsample-primary` repeats the first of several parts of the training text, but "
-            f"{self.cfg.data} has no {split}1; leave it out."
+            f"`--upsample-primary` is for several parts of a text, but {self.cfg.data} has no "
+            f"{split}1; leave it out."
         )
     if self.cfg.load_alignments:
         _require_alignments(self, split)
@@ -129,13 +126,10 @@ def _require_alignments(task: Any, split: str) -> None:
     alignments = getattr(dataset, "align_dataset", None)
     name = f"{split}.align.{cfg.source_lang}-{cfg.target_lang}"
     cure = "Run fairseq-preprocess with `--align-suffix`, or leave out `--load-alignments`."
-    if alignments is None and split == cfg.train_subset:
-        raise DataError(f"{cfg.data} has no {name}.idx with its .bin. {cure}")
-    if alignments is not None and len(alignments) != len(dataset):
-        raise DataError(
-            f"{cfg.data}: {name}.idx has alignments of {len(alignments):,} sentences, but the "
-            f"split `{split}` has {len(dataset):,}. {cure}"
-        )
+    count = 0 if alignments is None else len(alignments)
+    if count != len(dataset) and (count or split == cfg.train_subset):
+        wish = f"{name}.idx must have alignments of {len(dataset):,} sentences"
+        raise DataError(f"{cfg.data}: {wish}, but has {count:,}. {cure}")
 
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.filter_indices_by_size", patch="long sentences")

@@ -122,8 +122,7 @@ def _work(original: Callable, *arguments: Any, **options: Any) -> Any:
             raise
         rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
         raise EnvironmentProblem(
-            f"process {rank} of {size} ended because another process no longer answers: that one "
-            f"was killed, or it failed and printed a message of its own. {CURE}"
+            f"process {rank} of {size} ended because another process no longer answers. {CURE}"
         ) from error
 
 

@@ -47,9 +47,7 @@ def require_one_job(options: Any) -> None:
     if launched > 1 and options.distributed_world_size == 1:
         raise ConfigError(
             f"torchrun has started {launched} processes, but `--distributed-world-size` is 1 (one "
-            f"for each GPU of this machine). Give `--distributed-world-size {launched}` if each "
-            "process has a GPU of its own; otherwise give `--cpu`, or torchrun a smaller "
-            "`--nproc-per-node`."
+            f"for each GPU). Give `--distributed-world-size {launched}`, or `--cpu`."
         )
 
 

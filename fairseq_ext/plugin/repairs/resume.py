@@ -116,9 +116,8 @@ def group_what_is_left(
     groups = left // chunk_size if skip_remainder_batch else math.ceil(left / chunk_size)
     if left and not groups:
         raise ConfigError(
-            f"`--skip-remainder-batch` drops all {left} batches that are left of this epoch, "
-            f"because `--update-freq` is {chunk_size}. Lower `--update-freq`, or leave "
-            "`--skip-remainder-batch` out."
+            f"`--skip-remainder-batch` drops all {left} batches that are left of this epoch; leave "
+            f"it out, or lower `--update-freq` ({chunk_size})."
         )
     chunks = _chunk_iterator(iterable, chunk_size, skip_remainder_batch)
     start = math.ceil(done / chunk_size)
@@ -144,14 +143,11 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
     """
     before, done = state_dict.get("processes"), state_dict.get("iterations_in_epoch", 0)
     if before is not None and before != self.num_shards and done:
-        is_grouped = getattr(self, "grouped_shuffling", False)
-        if is_grouped or before * done % self.num_shards:
-            reason = f"which {self.num_shards} processes cannot have read together"
-            if is_grouped:
-                reason = "which `--grouped-shuffling` has ordered for that number of processes"
+        if getattr(self, "grouped_shuffling", False) or before * done % self.num_shards:
             raise ConfigError(
-                f"{before} processes have read {before * done} batches of this epoch, {reason}. "
-                f"Continue on {before}, or give `--reset-dataloader` to begin the epoch again."
+                f"{before} processes have read {before * done} batches of this epoch, which "
+                f"{self.num_shards} cannot have read together. Continue on {before}, or give "
+                "`--reset-dataloader` to begin the epoch again."
             )
         done = before * done // self.num_shards
         state_dict = {**state_dict, "iterations_in_epoch": done}
