@@ -324,31 +324,6 @@ def test_pointers_above_2_gib(without: Callable[[str], None]) -> None:
     assert last_pointer() != 2**32
 
 
-def average(*later: str) -> torch.nn.Module:
-    """The average of weights 0 and 1, before the second of which buffers appear."""
-    model = torch.nn.BatchNorm1d(1)  # counts batches in an integer, which has no average
-    torch.nn.init.zeros_(model.weight)
-    ema = EMA(model, EMAConfig(ema_decay=0.5))
-    for name in later:
-        model.register_buffer(name, torch.ones(2))
-    torch.nn.init.ones_(model.weight)
-    ema.step(model)
-    assert ema.get_model().weight.item() == 0.5
-    return ema.get_model()
-
-
-def test_the_average_of_a_model_with_an_integer(without: Callable[[str], None]) -> None:
-    average()
-    without("--store-ema of every model")
-    with pytest.raises(RuntimeError, match="can't be cast"):
-        average()
-
-
-def test_the_average_leaves_out_weights_that_appear_later() -> None:
-    """As quantization adds them: fairseq's own average does the same."""
-    assert "centroids" not in average("centroids").state_dict()
-
-
 def test_a_checkpoint_is_copied_whole_or_not_at_all(without, tmp_path, monkeypatch):
     new, last = tmp_path / "new.pt", tmp_path / "checkpoint_last.pt"
 
@@ -429,8 +404,8 @@ PRE_NORM = ["--arch", "transformer", *SMALL, "--encoder-normalize-before"]
 
 @pytest.mark.parametrize("fp32", [False, True])
 @pytest.mark.parametrize("flags", [BMT, MUSE, PRE_NORM])
-def test_moving_averages_keep_the_stage(flags: list[str], fp32: bool) -> None:
-    """fairseq's ``--store-ema``: weights are averaged, the stage is the model's."""
+def test_moving_averages_keep_the_stage(flags: list[str], fp32: bool, without) -> None:
+    """Weights are averaged, the stage is the model's; buffers that appear later are left out."""
     model, _ = build(flags)
     average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.75, ema_fp32=fp32))
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -439,13 +414,18 @@ def test_moving_averages_keep_the_stage(flags: list[str], fp32: bool) -> None:
     model.set_num_updates(5)
     if flags is BMT:
         model.binary_stage.enter(1)
+    model.register_buffer("centroids", torch.ones(2))
     average.step(model, 5)
+    assert "centroids" not in average.get_model().state_dict()
     averaged = average.get_model().state_dict()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(averaged[name], 0.75 * before[name] + 0.25 * parameter)
     if flags is BMT:
         assert averaged["binary_stage.current"].equal(torch.tensor(1))
         assert average.get_model().encoder.layers[0].fc1.binary_weights
+        without("--store-ema of every model")
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            EMA(model, EMAConfig(ema_decay=0.5)).step(model, 5)
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
