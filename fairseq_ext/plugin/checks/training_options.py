@@ -90,10 +90,10 @@ def _numbers(cfg: Any) -> Iterator[str]:
     if not is_pair or not all(isinstance(b, int | float) and 0 <= b < 1 for b in betas):
         yield f"`--adam-betas` must be two numbers below 1 such as '(0.9, 0.98)', but is {text}."
     for name in ("epoch2lr", "update2lr"):  # of `--lr-scheduler manual`
-        text = getattr(cfg.lr_scheduler, name, "{}")
-        rates = _value(text)
+        schedule = getattr(cfg.lr_scheduler, name, "{}")
+        rates = _value(schedule)
         if not isinstance(rates, dict) or not all(isinstance(key, str) for key in rates):
-            yield f"`--{name}` must be such as \"{{'1-3': 0.1, '4': 0.01}}\", but is {text}."
+            yield f"`--{name}` must be such as \"{{'1-3': 0.1, '4': 0.01}}\", but is {schedule}."
 
 
 def _value(text: str) -> Any:
