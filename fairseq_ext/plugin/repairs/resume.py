@@ -339,50 +339,25 @@ def save_interval_at_end(
 # 4. Finished runs
 
 
-def why_finished(trainer: Any, next_epoch: int) -> str | None:
-    """Say why a resumed run has nothing left to do; return None if there is work left."""
-    options = trainer.cfg.optimization
-    updates = trainer.get_num_updates()
-    if updates == 0:
-        return None
-    hours = trainer._previous_training_time / 3600
-    patience = trainer.cfg.checkpoint.patience
-    if updates >= (options.max_update or math.inf):
-        return f"{updates} of {options.max_update} updates are done"
-    if next_epoch > (options.max_epoch or math.inf):
-        return f"{options.max_epoch} of {options.max_epoch} epochs are done"
-    if 0 < options.stop_time_hours < hours:
-        return f"it has trained for {hours:.2f} of {options.stop_time_hours} hours"
-    failures = early_stopping_state()["num_runs"]
-    if 0 < patience <= failures:
-        return f"{failures} validations in a row brought no improvement, with --patience {patience}"
-    return None
-
-
 @around("fairseq_cli.train:train", patch="finished runs")
 def skip_if_finished(
     original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any
 ) -> tuple[list[None], bool]:
-    """End the training without an update if the run has finished.
+    """End a resumed training without an update, and log why, if it had already reached a limit.
 
     Problem: A finished run, started again, trains an update and overwrites its checkpoints.
     """
-    if why_finished(trainer, epoch_itr.next_epoch_idx) is not None:
-        return [None], True
+    updates, options = trainer.get_num_updates(), cfg.optimization
+    hours, failures = trainer._previous_training_time / 3600, early_stopping_state()["num_runs"]
+    for is_reached, limit in (
+        (updates >= (options.max_update or math.inf), f"--max-update {options.max_update}"),
+        (0 < options.stop_time_hours < hours, f"--stop-time-hours {options.stop_time_hours}"),
+        (0 < cfg.checkpoint.patience <= failures, f"--patience {cfg.checkpoint.patience}"),
+    ):
+        if updates and is_reached:
+            logger.info(f"nothing to do: this run has finished ({limit})")
+            return [None], True
     return original(cfg, trainer, task, epoch_itr)
-
-
-@around("fairseq.checkpoint_utils:load_checkpoint", patch="finished runs")
-def notice_finished(original: Callable, cfg: Any, trainer: Any, **options: Any) -> tuple[Any, Any]:
-    """Load a checkpoint as fairseq does; log if its run has reached a limit of the options.
-
-    :func:`skip_if_finished` then prevents another update.
-    """
-    extra_state, iterator = original(cfg, trainer, **options)
-    reason = why_finished(trainer, iterator.next_epoch_idx)
-    if extra_state is not None and reason is not None:
-        logger.info(f"nothing to do: this run has finished ({reason})")
-    return extra_state, iterator
 
 
 # 6. Threads
