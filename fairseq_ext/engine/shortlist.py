@@ -84,41 +84,32 @@ def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shor
 
     Raise DataError if the file is damaged, or has symbols of other dictionaries.
     """
+    sources, targets = ({symbol: n for n, symbol in enumerate(side)} for side in (source, target))
+    lists: list[np.ndarray] = [np.empty(0, np.int32) for _ in source]
+    content, place = files.require_file(path, "shortlist").read_bytes(), 1
     try:
-        lines = files.require_file(path, "shortlist").read_bytes().decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 (byte {error.start:,}). {CURE}") from None
-    numbers = [{symbol: n for n, symbol in enumerate(side)} for side in (source, target)]
-    title, _, count = lines[0].partition("\t")
-    if title != FORMAT:
-        raise _fault(path, 1, f"must begin with `{FORMAT}`")
-    if count != str(len(lines) - 3) or lines[-1]:
-        raise _fault(path, len(lines), f"is the last one, but line 1 counts {count:.20} symbols")
-    lists = [np.empty(0, np.int32) for _ in source]
-    for place, line in enumerate(lines[2:-1], start=3):
-        symbol, tab, targets = line.partition("\t")
-        number = numbers[0].get(symbol)
-        if not tab:
-            raise _fault(path, place, "has no tab after a source symbol")
-        if number is None:
-            raise _fault(path, place, f"has `{symbol:.40}`, which is not in the source dictionary")
-        if len(lists[number]):
-            raise _fault(path, place, f"has `{symbol:.40}`, which had a line before")
-        lists[number] = _numbers(path, place, targets, numbers[1])
-    return Shortlist(_numbers(path, 2, lines[1], numbers[1]), lists)
+        title, frequent, *rows, rest = content.decode("utf-8").split("\n")
+        if title != f"{FORMAT}\t{len(rows)}" or rest:
+            raise ValueError
+        place = 2
+        common = _numbers(frequent, targets)
+        for row in rows:
+            place += 1
+            symbol, listed = row.split("\t")
+            number = sources[symbol]
+            if len(lists[number]):
+                raise ValueError
+            lists[number] = _numbers(listed, targets)
+    except (ValueError, KeyError):
+        raise DataError(
+            f"{path}, line {place:,}: the line is damaged, or for other dictionaries. {CURE}"
+        ) from None
+    return Shortlist(common, lists)
 
 
-def _numbers(path: str | Path, place: int, line: str, vocabulary: Mapping[str, int]) -> np.ndarray:
-    """Return the ids of the target symbols in line number ``place``; refuse unknown symbols."""
-    symbols = line.split(" ")
-    for symbol in symbols:
-        if symbol not in vocabulary:
-            raise _fault(path, place, f"has `{symbol:.40}`, which is not in the target dictionary")
-    return np.array([vocabulary[symbol] for symbol in symbols], np.int32)
-
-
-def _fault(path: str | Path, place: int, fault: str) -> DataError:
-    return DataError(f"{path}, line {place:,}: the line {fault}. {CURE}")
+def _numbers(symbols: str, vocabulary: Mapping[str, int]) -> np.ndarray:
+    """Return the ids of target symbols separated by spaces; KeyError for an unknown symbol."""
+    return np.array([vocabulary[symbol] for symbol in symbols.split(" ")], np.int32)
 
 
 def coverage(shortlist: Shortlist, source: Side, target: Side) -> tuple[float, float]:
