@@ -1,8 +1,7 @@
-"""The C structures of engine.h, machine.h and search.h as ctypes classes."""
+"""The C structures of engine.h, machine.h and search.h, as ctypes classes and numpy types."""
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,32 +10,19 @@ from fairseq_ext.engine.weights import Packed
 
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 
-
-class Weight(ctypes.Structure):
-    _fields_ = (
-        *(("kind", INT), ("reading", INT), ("inputs", LONG), ("outputs", LONG)),
-        *(("values", POINTER), ("scales", POINTER), ("sums", POINTER)),
-        *(("bound", FLOAT), ("divisor", FLOAT)),
-    )
-
-
-class Shape(ctypes.Structure):
-    _fields_ = tuple((name, INT) for name in ("width", "phase", "rows"))
-
-
-class Columns(ctypes.Structure):
-    _fields_ = tuple((name, INT) for name in ("index", "offset", "width"))
-
-
-class Operation(ctypes.Structure):
-    _fields_ = (
-        *(("code", INT), ("out", Columns), ("inputs", Columns * 3)),
-        *(("weights", INT * 3), ("ints", INT * 4), ("reals", FLOAT * 2)),
-    )
-
-
-class Output(ctypes.Structure):
-    _fields_ = (("result", Columns), ("weight", INT), ("bias", INT))
+WEIGHT = np.dtype(
+    [
+        *(("kind", "i4"), ("reading", "i4"), ("inputs", "i8"), ("outputs", "i8")),
+        *(("values", "u8"), ("scales", "u8"), ("sums", "u8")),  # addresses; 0 for none
+        *(("bound", "f4"), ("divisor", "f4")),
+    ]
+)
+OPERATION = np.dtype(
+    [
+        *(("code", "i4"), ("out", "i4", 3), ("inputs", "i4", (3, 3))),
+        *(("weights", "i4", 3), ("ints", "i4", 4), ("reals", "f4", 2)),
+    ]
+)
 
 
 class Program(ctypes.Structure):
@@ -69,43 +55,43 @@ def address(array: np.ndarray | None) -> int | None:
     return None if array is None else array.ctypes.data
 
 
-def weight(packed: Packed) -> Weight:
-    """Return the C structure of a weight; it points to the weight's arrays, and copies nothing."""
-    scales, sums = map(address, (packed.scales, packed.sums))
-    method, bound, divisor = packed.reading
-    return Weight(
-        *(packed.kind, program.READINGS.index(method), packed.inputs, packed.outputs),
-        *(packed.values.ctypes.data, scales, sums, bound, divisor),
-    )
+def weight_structs(weights: Sequence[Packed]) -> np.ndarray:
+    """Return the C structures of weights; they point to the weights' arrays, and copy nothing."""
+    structs = []
+    for kind, outputs, inputs, *arrays, (method, bound, divisor) in weights:
+        addresses = (address(array) or 0 for array in arrays)
+        number = program.READINGS.index(method)
+        structs.append((kind, number, inputs, outputs, *addresses, bound, divisor))
+    return np.array(structs, WEIGHT)
 
 
-def operation(source: program.Operation) -> Operation:
-    """Convert an operation to the C structure; missing inputs are NOTHING, missing weights -1."""
-    inputs = (*source.inputs, *[program.NOTHING] * 3)[:3]
-    return Operation(
-        *(source.code, Columns(*source.out), (Columns * 3)(*(Columns(*x) for x in inputs))),
-        *((INT * 3)(*(*source.weights, -1, -1, -1)[:3]), (INT * 4)(*source.ints)),
-        (FLOAT * 2)(*source.reals),
-    )
+def operation_structs(operations: Sequence[program.Operation]) -> np.ndarray:
+    """Return the C structures of operations; missing inputs are NOTHING, missing weights -1."""
+    structs = np.zeros(len(operations), OPERATION)
+    structs["inputs"], structs["weights"] = program.NOTHING, -1
+    for struct, operation in zip(structs, operations, strict=True):
+        struct["code"], struct["out"] = operation.code, operation.out
+        for name in ("inputs", "weights", "ints", "reals"):
+            operands = getattr(operation, name)
+            if operands:
+                struct[name][: len(operands)] = operands
+    return structs
 
 
 def program_struct(source: program.Program, weights: Sequence[Packed]) -> Program:
     """Return the C structure of a program; the arrays of ``weights`` must outlive it."""
-    lists: tuple[ctypes.Array[Any], ...] = (
-        (Weight * len(weights))(*map(weight, weights)),
-        (Shape * len(source.shapes))(*(Shape(*shape) for shape in source.shapes)),
-        (Operation * len(source.encoder))(*map(operation, source.encoder)),
-        (Operation * len(source.decoder))(*map(operation, source.decoder)),
-        (Output * len(source.outputs))(
-            *(Output(Columns(*layer.result), layer.weight, layer.bias) for layer in source.outputs)
-        ),
+    layers = [(*layer.result, layer.weight, layer.bias) for layer in source.outputs]
+    arrays = (
+        weight_structs(weights),
+        np.array(source.shapes, np.int32),
+        operation_structs(source.encoder),
+        operation_structs(source.decoder),
+        np.array(layers, np.int32),
     )
-    symbols = source.symbols
     struct = Program(
-        *map(ctypes.addressof, lists),
+        *map(address, arrays),
         *(len(source.encoder), len(source.decoder), len(source.shapes), source.caches),
-        len(source.outputs),
-        *(symbols.begin, symbols.end, symbols.pad, symbols.unknown),
+        *(len(layers), *source.symbols),
     )
-    struct.lists = lists  # keeps them alive, because the structure points to them
+    struct.arrays = arrays  # keeps them alive, because the structure points to them
     return struct

@@ -56,9 +56,9 @@ def product(
 ) -> np.ndarray:
     y = np.full((len(x), packed.outputs), np.nan, np.float32)
     machine = library.library() if path in library.available_paths() else emulated()
-    number, weight = library.PATHS.index(path), ctypes.byref(ctypes_structs.weight(packed))
+    number, weight = library.PATHS.index(path), ctypes_structs.weight_structs([packed])
     machine.engine_product(
-        *(number, weight, x.ctypes.data, len(x)),
+        *(number, weight.ctypes.data, x.ctypes.data, len(x)),
         *(None if bias is None else bias.ctypes.data, ACTIVATIONS[act], y.ctypes.data),
     )
     return y
