@@ -5,32 +5,23 @@ first checks everything on which it relies:
 
 - operands lie within registers that earlier operations have written;
 - the operands of an operation have rows that fit the operation;
-- each weight has the size and the layout that its operation needs.
+- each weight has the size and the kind that its operation needs.
+
+The arrays of a weight always fit its size and kind, because :func:`fairseq_ext.engine.weights.pack`
+makes them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.engine import program as programs
 from fairseq_ext.engine.program import Code, Columns, Operation, Phase, Program, Shape
-from fairseq_ext.engine.weights import BITS8, PANEL, PLAIN, SIGNS, TERNARY, Packed
+from fairseq_ext.engine.weights import PLAIN, Packed
 from fairseq_ext.utils.errors import ConfigError
 
-FP32, BF16, INT8 = range(len(NUMBERS))
-PANELS: dict[int, tuple[str, Callable[[int], float], tuple[str, ...]]] = {
-    FP32: ("float32", lambda inputs: inputs, ()),
-    BF16: ("uint16", lambda inputs: 2 * -(-inputs // 2), ()),
-    INT8: ("int8", lambda inputs: 4 * -(-inputs // 4), ("scales", "sums")),
-    SIGNS: ("int32", lambda inputs: 2 * -(-inputs // 64), ("scales",)),
-    BITS8: ("uint8", lambda inputs: -(-inputs // 4) / 2, ("scales", "sums")),
-    TERNARY: ("int32", lambda inputs: 4 * -(-inputs // 64), ("scales",)),
-}
-"""For each kind of weight: type of its ``values``, their number for each output (from the number of
-inputs), and the names of its other arrays."""
-BESIDE = {"scales": "float32", "sums": "int32"}
-EMBEDDINGS = {PLAIN, FP32, BF16, INT8}  # kinds from which a single row can be read
+EMBEDDINGS = {PLAIN, *range(len(NUMBERS))}  # kinds from which a single row can be read
 
 LARGEST_FLOAT = float(np.finfo(np.float32).max)
 LONGEST_SUM = 1 << 16  # most products of two bytes whose sum fits into int32
@@ -40,14 +31,17 @@ MOST_NUMBERS = 1 << 22  # register columns in all; 48 layers with inner width 8,
 MOST_SLOTS = 1 << 25  # numbers in the slots of a sentence (128 MiB)
 MOST_OPERATIONS = 1 << 13  # operations of the encoder or the decoder; 48 layers have some 500
 
-BESIDE_OUT = {
+# The widths of inputs with a row for each output row, as multiples of the output's width; None for
+# any width.
+BESIDE_OUT: dict[Code, tuple[float | None, ...]] = {
     **{Code.ADD: (1, 1), Code.GATE: (1, 1), Code.ACTIVATE: (1,), Code.BINARIZE: (1,)},
-    **{Code.NORM: (1,), Code.ATTEND_PAST: (1, 1, 1), Code.FILTER: (1,), Code.GRU: (3, 3, 1)},
+    **{Code.NORM: (1,), Code.ATTEND_PAST: (1, 1, 1), Code.FILTER: (1,), Code.CONVOLVE: (None, 1)},
+    **{Code.GRU: (3, 3, 1), Code.LSTM: (2, 2, 0.5), Code.RECUR: (None,), Code.TRANSPOSE: (1,)},
+    **{Code.LINEAR: (None,), Code.TAPS: (None,), Code.ADDITIVE: (None,)},
 }
-"""Widths of inputs with a row for each output row, as multiples of the output's width."""
 IN_PARTS = {Code.NORM, Code.BINARIZE, Code.ATTEND_PAST, Code.CONVOLVE, Code.FILTER}
 """Operations that cut the output's width into ``ints[0]`` equal heads or groups."""
-SIMPLE = {Code.ADD, Code.GATE, Code.GRU, Code.BINARIZE}
+SIMPLE = {Code.ADD, Code.GATE, Code.GRU, Code.LSTM, Code.BINARIZE}
 """Operations that need no checks beyond the tables above."""
 OF_ENCODER = {Code.TRANSPOSE, Code.ATTEND, Code.MIX, Code.RECUR, Code.PICK}
 OF_DECODER = {
@@ -58,35 +52,13 @@ OF_DECODER = {
 def verify(program: Program, weights: Sequence[Packed]) -> None:
     """Raise ConfigError if a program with these weights could read or write outside its memory."""
     for number, weight in enumerate(weights):
-        _require(is_sound(weight), f"weight {number} does not have the size or kind that it states")
+        sizes = 0 < weight.outputs < MOST and 0 < weight.inputs < MOST
+        sizes = sizes and (weight.sums is None or weight.inputs <= LONGEST_SUM)
+        _require(sizes, f"weight {number} is empty or too large")
+        method, *levels = weight.reading
+        fits = method in programs.READINGS and _are_finite(levels)
+        _require(fits, f"the inputs of weight {number} are binarized in an unknown way")
     _Verifier(program, weights).run()
-
-
-def is_sound(weight: Packed) -> bool:
-    """Return whether the arrays of a weight have the sizes and types of its kind.
-
-    Also check the numbers in its fields ``sums`` and ``reading`` (see :class:`Packed`).
-    """
-    kind, outputs, inputs = weight[:3]
-    if not (0 < outputs < MOST and 0 < inputs < MOST and (kind == PLAIN or kind in PANELS)):
-        return False
-    parts: dict[str, tuple[str, float]] = {"values": ("float32", outputs * inputs)}
-    if kind != PLAIN:
-        rows = -(-outputs // PANEL) * PANEL
-        number_type, count, beside = PANELS[kind]
-        parts = {"values": (number_type, rows * count(inputs))}
-        parts |= {name: (BESIDE[name], rows) for name in beside}
-    arrays = {n: x for n, x in weight._asdict().items() if isinstance(x, np.ndarray)}
-    sizes = {name: (array.dtype.name, array.size) for name, array in arrays.items()}
-    if sizes != parts or not all(array.flags.c_contiguous for array in arrays.values()):
-        return False
-    bound = inputs * 128 * 128
-    if weight.sums is not None and (
-        inputs > LONGEST_SUM or np.abs(weight.sums.astype(int)).max() > bound
-    ):
-        return False
-    method, *levels = weight.reading
-    return method in programs.READINGS and _are_finite(levels)
 
 
 def _are_finite(numbers: Sequence[float]) -> bool:
@@ -174,7 +146,7 @@ class _Verifier:
         _require(fits, f"it writes a register of the {elsewhere}")
         _require(op.out.register not in self.heads, "it writes into transposed keys")
         for x, multiple in zip(op.inputs, BESIDE_OUT.get(op.code, ()), strict=False):
-            self.beside(x, op.out, multiple * op.out.width)
+            self.beside(x, op.out, None if multiple is None else multiple * op.out.width)
         if op.code in IN_PARTS:
             self.divides(op.ints[0], op.out.width)
         if op.code in programs.CACHED:
@@ -196,7 +168,7 @@ class _Verifier:
         _require(inside, "columns are outside of their register")
         return shape
 
-    def read(self, place: Columns, *phases: Phase, width: int | None = None) -> Shape:
+    def read(self, place: Columns, *phases: Phase, width: float | None = None) -> Shape:
         """Check the columns that an operation reads; return the shape of their register.
 
         Earlier operations must have written the columns. The phase of the register must be one of
@@ -209,7 +181,7 @@ class _Verifier:
         _require(width is None or place.width == width, "an operand has the wrong width")
         return shape
 
-    def beside(self, place: Columns, out: Columns, width: int | None = None) -> None:
+    def beside(self, place: Columns, out: Columns, width: float | None = None) -> None:
         """Check that an input has rows like those of ``out``, and ``width`` columns (None: any)."""
         shape, rows = self.read(place, *Phase, width=width), self.within(out)
         _require(shape[1:] == rows[1:], "an operand does not have the rows of the result")
@@ -279,7 +251,6 @@ class _Verifier:
 
     def check_linear(self, op: Operation) -> None:
         (x, added), (weight, bias), (activation,) = op.inputs, op.weights, op.ints
-        self.beside(x, op.out)
         self.product(weight, x.width, op.out.width)
         self.bias(bias, op.out.width)
         _require(activation in programs.ACTIVATIONS.values(), "its activation is unknown")
@@ -299,7 +270,6 @@ class _Verifier:
     def check_transpose(self, op: Operation) -> None:
         (keys,), (heads,) = op.inputs, op.ints
         self.read(keys, Phase.TOKENS, Phase.SLOTS)
-        self.beside(keys, op.out, op.out.width)
         self.divides(heads, keys.width)
         fills_register = (op.out.offset, op.out.width) == (0, self.within(op.out).width)
         is_new = not self.written[op.out.register].any()
@@ -328,9 +298,7 @@ class _Verifier:
         _require(fits, "its matrix has too few columns for the longest source")
 
     def check_convolve(self, op: Operation) -> None:
-        logits, values = op.inputs
-        self.beside(logits, op.out)
-        self.beside(values, op.out, op.out.width)
+        logits = op.inputs[0]
         sizes = self.plain(op.weights[0], 1, 2)[:, 0]
         within = (sizes >= 1) & (sizes <= logits.width) & (sizes == np.floor(sizes))
         _require(within.all(), "a kernel has an impossible size")
@@ -339,7 +307,6 @@ class _Verifier:
 
     def check_taps(self, op: Operation) -> None:
         (x,), count = op.inputs, op.ints[2]
-        self.beside(x, op.out)
         fits = count >= 1 and op.out.width == count * x.width
         _require(fits, "it is not as wide as all its taps together")
 
@@ -355,7 +322,6 @@ class _Verifier:
         width = op.out.width // parts
         _require(width * parts == op.out.width, "its rows are not states with cells")
         self.read(op.inputs[0], Phase.TOKENS, width=gates * width)
-        self.beside(op.inputs[0], op.out)
         self.product(op.weights[0], width, gates * width)
         self.bias(op.weights[1], gates * width)
 
@@ -371,15 +337,8 @@ class _Verifier:
         if initial != programs.NOTHING:
             self.read(initial, Phase.SENTENCES, width=op.out.width)
 
-    def check_lstm(self, op: Operation) -> None:
-        width = op.inputs[2].width
-        _require(op.out.width == 2 * width, "its rows are not states with cells")
-        for x, input_width in zip(op.inputs, (4 * width, 4 * width, width), strict=True):
-            self.beside(x, op.out, input_width)
-
     def check_additive(self, op: Operation) -> None:
         query, keys, values = op.inputs
-        self.beside(query, op.out)
         self.read(keys, Phase.TOKENS, width=query.width)
         self.read(values, Phase.TOKENS, width=op.out.width)
         self.plain(op.weights[0], query.width)

@@ -21,10 +21,19 @@ from fairseq_ext.engine import NUMBERS, recipes
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.engine_model import EngineModel, ensemble
 from fairseq_ext.engine.library import Machine
-from fairseq_ext.engine.program import NOTHING, Code, Columns, Operation, Phase, Program, Shape
+from fairseq_ext.engine.program import (
+    NOTHING,
+    Code,
+    Columns,
+    Matrix,
+    Operation,
+    Phase,
+    Program,
+    Shape,
+)
 from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.engine.verify import verify
-from fairseq_ext.engine.weights import PLAIN, Packed
+from fairseq_ext.engine.weights import PLAIN, Packed, pack
 from fairseq_ext.model import program_file, write
 from fairseq_ext.model.describe import as_table, describe
 from fairseq_ext.text.pipeline import Pipeline
@@ -272,14 +281,15 @@ def moved(columns: Columns) -> Columns:
     return columns._replace(offset=columns.offset + 1)
 
 
-def resized(_: Program, weights: list[Packed]) -> None:
-    weights[0] = weights[0]._replace(outputs=weights[0].outputs + 64)
+def repacked(rows: int, plain: bool) -> Callable[[Program, list[Packed]], object]:
+    """Give the first product a weight with more rows, or one of another kind."""
 
+    def change(program: Program, weights: list[Packed]) -> None:
+        place = next(x for x in program.encoder if x.code is Code.LINEAR).weights[0]
+        _, outputs, inputs, *_ = weights[place]
+        weights[place] = pack(Matrix(np.zeros((outputs + rows, inputs), np.float32), plain))
 
-def of_other_kind(program: Program, weights: list[Packed]) -> None:
-    place = next(x for x in program.encoder if x.code is Code.LINEAR).weights[0]
-    values = np.zeros((weights[place].outputs, weights[place].inputs), np.float32)
-    weights[place] = weights[place]._replace(kind=PLAIN, values=values, scales=None, sums=None)
+    return change
 
 
 def with_wide_weight(program: Program, weights: list[Packed]) -> None:
@@ -297,8 +307,8 @@ FAULTS: dict[str, tuple[str, Callable[[Program, list[Packed]], object]]] = {
     "columns outside": ("transformer", changed(Code.LINEAR, out=moved)),
     "negative columns": ("transformer", changed(Code.LINEAR, out=lambda c: c._replace(offset=-1))),
     "weight missing": ("transformer", changed(Code.NORM, weights=(-1, -1))),
-    "weight of another size": ("transformer", resized),
-    "weight of another kind": ("transformer", of_other_kind),
+    "weight of another size": ("transformer", repacked(64, plain=False)),
+    "weight of another kind": ("transformer", repacked(0, plain=True)),
     "another weight": ("transformer", changed(Code.LINEAR, weights=lambda w: (w[0] + 2, w[1]))),
     "heads that do not divide": ("transformer", changed(Code.ATTEND, ints=(5, 0, 0))),
     "other heads than the keys'": ("transformer", changed(Code.TRANSPOSE, ints=(4,))),
