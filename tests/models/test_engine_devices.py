@@ -39,12 +39,10 @@ def require(device: str) -> None:
         pytest.skip("no CUDA device")
 
 
-def executor_of(
-    model: BaseFairseqModel, task: object, device: str = "cpu", **how: object
-) -> Executor:
+def executor_of(model: BaseFairseqModel, task: object, device: str = "cpu") -> Executor:
     require(device)
     dtype = next(model.parameters()).dtype
-    return Executor(program_of(model, task), torch.device(device), dtype, **how)
+    return Executor(program_of(model, task), torch.device(device), dtype)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -53,7 +51,7 @@ def test_like_fairseqs_generator(name: str, device: str):
     """All hypotheses, of sentences together in a batch, with scores and alignments."""
     model, task = sharpened(name)
     rules = Rules(beam=3, max_len_b=18, attention=True)
-    ours = executor_of(model, task, device, check_interval=3).translate(SENTENCES, rules)
+    ours = executor_of(model, task, device).translate(SENTENCES, rules)
     theirs = fairseqs(model, task, SENTENCES, beam_size=3, max_len_b=18)
     assert_same(ours, theirs, attention=True)
 
@@ -77,7 +75,7 @@ RULES = [
 def test_like_the_native_engine(name: str, prefixes: list[list[int]] | None):
     """Every rule, also with prefixes of several lengths and of a whole translation."""
     model, task = sharpened(name)
-    executor, worker = executor_of(model, task, check_interval=2), worker_of(model, task)
+    executor, worker = executor_of(model, task), worker_of(model, task)
     for rules in RULES:
         if prefixes is None or rules.max_len_b != 40:
             translations = executor.translate(SENTENCES, rules, prefixes)
@@ -187,7 +185,7 @@ def test_all_tensors_are_on_the_device(name: str):
         imagined_model = Model(program, device, torch.float16)
         words = padded(SENTENCES, 1).to(device)
         registers = encode(imagined_model, words, words.ne(1))
-        stage = Stage(imagined_model, rules, Sizes(6, 17, 16, 2))
+        stage = Stage(imagined_model, rules, Sizes(6, 17, 16))
         stage.run()
         stage.run()
         tensors = [*registers.values(), *stage.state.values()]

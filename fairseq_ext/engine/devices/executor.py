@@ -70,12 +70,11 @@ def _anchor(device: int) -> torch.cuda.CUDAGraph:
 
 
 class Sizes(NamedTuple):
-    """Sizes of a search's tensors: B sentences of at most S source tokens, T steps, and beam W."""
+    """Sizes of a search's tensors: B sentences of at most S source tokens, and T steps."""
 
     sentences: int
     source: int
     steps: int
-    beam: int
 
 
 def rounded(count: int) -> int:
@@ -84,10 +83,8 @@ def rounded(count: int) -> int:
     return 3 * power // 4 if power > 2 and count <= 3 * power // 4 else power
 
 
-def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
+def allocate(model: Model, rules: Rules, sizes: Sizes) -> dict[str, Tensor]:
     """Allocate the tensors of a search's state; return them by name, filled with 0.
-
-    ``attention`` says whether to add a tensor of attention weights.
 
     - Tensors of past steps, ``[B, T, W, …]``, have W rows for each sentence and step. The search
       never reorders these rows. Instead, ``ancestors[b, w, t]`` is the row (0 to W - 1) of step t
@@ -97,7 +94,7 @@ def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
       is never read.
     - ``open [B]`` is true for sentences whose search goes on, and false for unused rows.
     """
-    b, s, t, w = sizes
+    (b, s, t), w = sizes, rules.beam
     program, dtype = model.program, model.dtype
     integer, number = torch.int64, torch.float32
     shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
@@ -114,7 +111,7 @@ def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
         "ended steps": ((b, w + 1), integer),
         "ended totals": ((b, w + 1), number),
     }
-    if attention:
+    if rules.attention and program.has_alignment:
         shapes["attention"] = (b, t, w, s), number
     for operation in program.decoder:
         if operation.code is Code.RECALL:
@@ -272,14 +269,14 @@ def finish(state: dict[str, Tensor], ends: Tensor, totals: Tensor, parents: Tens
 
 LEAST_STEPS, LEAST_SOURCE = 16, 16
 KEPT = 1 << 32  # most bytes of stages to keep for later batches
+CHECK_INTERVAL = 4  # steps after which the search asks the device which sentences are finished
 
 
 class Stage:
     """The state of a search in tensors of certain sizes, and the function that runs a step."""
 
     def __init__(self, model: Model, rules: Rules, sizes: Sizes) -> None:
-        symbols, has_attention = model.program.symbols, model.program.has_alignment
-        state = allocate(model, rules.attention and has_attention, sizes)
+        symbols, state = model.program.symbols, allocate(model, rules, sizes)
         self.rules, self.sizes, self.symbols, self.state = rules, sizes, symbols, state
         self.bytes = sum(tensor.nbytes for tensor in state.values())
         self.run: Step = lambda: advance(rules, symbols, state, decode(model, state))
@@ -290,22 +287,16 @@ class Executor:
     """A translator of batches, which runs a program in torch on any device.
 
     Capturing a step (:func:`captured`) takes long. So a step is captured only when its sizes are
-    needed for the second time. After each ``check_interval`` steps (None: 1 on a CPU, 4 on other
-    devices), the search waits for the device, and asks which sentences are finished.
+    needed for the second time.
     """
 
     def __init__(
-        self,
-        program: Program,
-        device: torch.device,
-        dtype: torch.dtype = torch.float32,
-        check_interval: int | None = None,
+        self, program: Program, device: torch.device, dtype: torch.dtype = torch.float32
     ) -> None:
         self._model = Model(program, device, dtype)
         tables, output = program.source_tables, program.outputs[0].weight
         self._source_vocabulary = min(len(program.matrices[table].values) for table in tables)
         self._target_vocabulary = len(program.matrices[output].values)
-        self._check_interval = check_interval or (1 if device.type == "cpu" else 4)
         self._stages: dict[tuple[Rules, Sizes], Stage] = {}
         self._free = threading.Lock()
 
@@ -334,7 +325,7 @@ class Executor:
         translations: list[list[Hypothesis]] = [[] for _ in sentences]
         places, steps = list(range(len(sentences))), 0
         while places:
-            for _ in range(self._check_interval):
+            for _ in range(CHECK_INTERVAL):
                 if steps + 2 > stage.sizes.steps:
                     larger = stage.sizes._replace(steps=2 * stage.sizes.steps)
                     stage = self._moved(stage, larger, range(len(places)))
@@ -386,7 +377,6 @@ class Executor:
             rounded(len(sentences)),
             max(LEAST_SOURCE, rounded(words.size(1))),
             max(LEAST_STEPS, rounded(longest_prefix + 2)),
-            rules.beam,
         )
         stage = self._stage(rules, sizes)
         state, count = stage.state, len(sentences)
