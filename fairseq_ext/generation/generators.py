@@ -50,15 +50,10 @@ class EpsilonSampling(Sampling):
         return super().step(step, truncate(lprobs, self.epsilon), *state)
 
 
-def penalty(length: int, alpha: float) -> float:
-    """Compute GNMT's penalty ``((5 + length) / 6)^alpha`` of a translation of ``length`` tokens."""
-    return ((5 + length) / 6) ** alpha
-
-
 def with_gnmt_scores(
     sentences: Sequence[Sequence[dict[str, Tensor]]], alpha: float
 ) -> list[list[dict[str, Tensor]]]:
-    """Divide hypotheses' log-probabilities by GNMT's :func:`penalty`; sort hypotheses, best first.
+    """Divide hypotheses' log-probabilities by GNMT's penalty; sort hypotheses, best first.
 
     ``sentences`` has the finished hypotheses of each sentence, found by fairseq's search. The
     penalty only ranks them, and does not change the search. Scores of single tokens stay
@@ -66,5 +61,5 @@ def with_gnmt_scores(
     """
     for hypothesis in chain(*sentences):
         scores = hypothesis["positional_scores"]
-        hypothesis["score"] = scores.sum() / penalty(len(scores), alpha)
+        hypothesis["score"] = scores.sum() / ((5 + len(scores)) / 6) ** alpha
     return [sorted(row, key=lambda hypothesis: -float(hypothesis["score"])) for row in sentences]

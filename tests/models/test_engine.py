@@ -21,7 +21,7 @@ from fairseq_ext.engine.devices.executor import Executor
 from fairseq_ext.engine.library import Hypothesis, Machine, Team, Worker, available_paths
 from fairseq_ext.engine.program import merged
 from fairseq_ext.engine.search_options import Rules
-from fairseq_ext.generation.generators import EpsilonSampling, penalty, truncate
+from fairseq_ext.generation.generators import EpsilonSampling, truncate
 from fairseq_ext.generation.on_engine import NativeGenerator, obstacle, rules_of
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support import models
@@ -418,7 +418,7 @@ def test_like_fairseqs_generator(name: str, how: str):
         for row in theirs:
             for number, hypothesis in enumerate(row):
                 scores = hypothesis.scores
-                score = scores.sum() / penalty(len(scores), 0.6)
+                score = scores.sum() / ((5 + len(scores)) / 6) ** 0.6
                 row[number] = hypothesis._replace(score=score)
             row.sort(key=lambda hypothesis: -hypothesis.score)
     ours = worker_of(model, task).translate(sentences, rules)
