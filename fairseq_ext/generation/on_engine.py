@@ -90,9 +90,7 @@ def with_engine(
     ConfigError if the shortlist is too small for the search. ``numbers`` is a value of
     :data:`fairseq_ext.engine.ENGINES`.
     """
-    if shortlist is not None:
-        if type(generator) is SequenceScorer:
-            raise ConfigError("`--shortlist` does not go with `--score-reference`.")
+    if shortlist is not None and type(generator) in GENERATORS:
         shortlist.require(_candidate_count(generator) + 2)
     try:
         reason = obstacle(generator, models, numbers, shortlist)
@@ -130,21 +128,17 @@ def obstacle(
         return "the engine scores no references; fairseq's scorer reads a whole reference at once."
     if type(generator) not in GENERATORS or type(generator.search) not in SEARCHES:
         return "the engine has no diverse search and no other special generators."
-    if generator.lm_model is not None:
-        return "the engine has no language models."
-    if generator.token_indices_to_suppress is not None:
-        return "the engine suppresses no tokens."
+    if generator.lm_model is not None or generator.token_indices_to_suppress is not None:
+        return "the engine has no language models, and suppresses no tokens."
     limit = generator.max_len_a + generator.max_len_b  # for a source of one token
     if generator.min_len > limit and not generator.match_source_len:
         return "`--min-len` is above what `--max-len-a` and `--max-len-b` allow."
     if _candidate_count(generator) + 2 > generator.vocab_size:
         return f"the vocabulary is too small for a beam of {generator.beam_size}."
-    if numbers == TORCH and shortlist is not None:
-        return "`--engine torch` has no shortlists."
-    if numbers == TORCH and isinstance(generator.search, Sampling):
-        return "`--engine torch` draws no samples."
-    if numbers == TORCH and generator.search.supports_constraints:
-        return "`--engine torch` has no constraints."
+    search = generator.search
+    special = shortlist is not None or search.supports_constraints or isinstance(search, Sampling)
+    if numbers == TORCH and special:
+        return "`--engine torch` has no shortlists, constraints or samples."
     return None
 
 
@@ -188,8 +182,7 @@ class NativeGenerator:
     fairseq's generator, the ``fallback``, translates what the engine cannot:
 
     - batches whose translations do not start with the end symbol;
-    - batches in which the prefix of a translation has the end symbol;
-    - batches with constraints, if the search is not beam search.
+    - batches in which the prefix of a translation has the end symbol.
 
     The weights of the models must not change afterwards: this object copies some of them at once,
     and the others at the first batch.
@@ -236,9 +229,7 @@ class NativeGenerator:
     ) -> list[list[dict[str, Tensor]]]:
         """Translate a batch into hypotheses, best first, as :class:`SequenceGenerator` does."""
         symbols, reason = self._program.symbols, None
-        if constraints is not None and not self.search.supports_constraints:
-            reason = "only beam search has constraints."
-        elif bos_token not in (None, symbols.begin):
+        if bos_token not in (None, symbols.begin):
             reason = "the start symbol of translations is not their end symbol."
         elif prefix_tokens is not None and prefix_tokens.eq(symbols.end).any():
             reason = "a target is shorter than `--prefix-size`."

@@ -312,7 +312,7 @@ def test_every_command_translates_with_it_alike(copy_data, copy_model, lists, tm
     ("options", "message"),
     [
         (("--engine", "fairseq"), "`--shortlist` is for the engine, but `--engine` is `fairseq`"),
-        (("--score-reference",), "`--shortlist` does not go with `--score-reference`"),
+        (("--score-reference",), "`--shortlist` is for the engine alone, but the engine scores no"),
         (("--diversity-rate", 0.5), "`--shortlist` is for the engine alone, but the engine has no"),
         (("--beam", 3), "the shortlist has 6 frequent tokens, but this search needs 8"),
     ],

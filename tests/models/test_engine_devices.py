@@ -218,7 +218,7 @@ def test_what_is_left_to_fairseqs_generator(caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO")
     sampling = Sampling(task.target_dictionary)
     assert type(generator_of(model, task, numbers=TORCH, search=sampling)) is SequenceGenerator
-    assert "`--engine torch` draws no samples" in caplog.text
+    assert "`--engine torch` has no shortlists, constraints or samples" in caplog.text
     scorer = SequenceScorer(task.target_dictionary)
     assert engine.with_engine(scorer, [model], task.target_dictionary, TORCH) is scorer
     assert "the engine scores no references" in caplog.text
