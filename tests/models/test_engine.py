@@ -17,7 +17,6 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from fairseq_ext.engine.compilers import compile_model
-from fairseq_ext.engine.devices.executor import Executor
 from fairseq_ext.engine.library import Hypothesis, Machine, Team, Worker, available_paths
 from fairseq_ext.engine.program import merged
 from fairseq_ext.engine.search_options import Rules
@@ -176,24 +175,22 @@ SEVERAL = "transformer+gru+muse"
 
 @pytest.mark.parametrize("path", available_paths())
 @pytest.mark.parametrize("names", ["transformer", "gru", "linformer", "muse", "bmt-1", SEVERAL])
-def test_batch_mates_change_nothing(names: str, path: str):
+def test_batch_mates_and_threads_change_nothing(names: str, path: str):
     """To the last bit, with every instruction set that this processor has; as fairseq has it."""
     voters, task = together(names)
-    worker, rules = worker_of(voters, task, path=path), Rules(beam=3, max_len_b=20)
+    machine, rules = Machine(program_of(voters, task), path=path), Rules(beam=3, max_len_b=20)
+    worker = machine.worker()
     batch = worker.translate(SENTENCES, rules)
     alone = [worker.translate([sentence], rules)[0] for sentence in SENTENCES]
     assert bits(alone) == bits(batch)
+    forced = [[4 + number] for number in range(len(SENTENCES))]
+    expected = bits(worker.translate(SENTENCES, rules, forced))
+    for threads in (2, 3, 11):
+        team = Team(machine, threads)
+        assert bits(team.translate(SENTENCES, rules)) == bits(batch)
+        assert bits(team.translate(SENTENCES, rules, forced)) == expected
     if names in ("muse", SEVERAL):
         assert_same(batch, fairseqs(voters, task, SENTENCES, beam_size=3, max_len_b=20))
-
-
-@pytest.mark.parametrize("threads", [2, 3, 11])
-@pytest.mark.parametrize("names", ["muse", SEVERAL])
-def test_threads_change_nothing(names: str, threads: int):
-    rules, machine = Rules(beam=3, max_len_b=20), Machine(program_of(*together(names)))
-    for forced in (None, [[4 + number] for number in range(len(SENTENCES))]):
-        alone = machine.worker().translate(SENTENCES, rules, forced)
-        assert bits(Team(machine, threads).translate(SENTENCES, rules, forced)) == bits(alone)
 
 
 @pytest.mark.parametrize("names", ["transformer", "gru", "transformer+gru"])
@@ -207,18 +204,6 @@ def test_prefixes(names: str):
 
 
 # Several models that vote: what is theirs alone, and programs of them that cannot be
-MIXED = "transformer+gru"
-SHORT_SENTENCES = models.random_sentences([6, 1, 9, 4], size=SIZE)
-
-
-@pytest.mark.parametrize("names", ["transformer+gru+muse-growing", "linformer+bmt-1"])
-def test_in_torch(names: str):
-    """What runs on GPUs does the same."""
-    program = program_of(*together(names))
-    rules = Rules(beam=3, max_len_b=10, temperature=1.4, attention=True)
-    ours = Executor(program, torch.device("cpu")).translate(SHORT_SENTENCES, rules)
-    expected = Machine(program).worker().translate(SHORT_SENTENCES, rules)
-    assert_same(ours, expected, attention=True)
 
 
 def test_probabilities_near_nothing():
@@ -240,22 +225,21 @@ def test_probabilities_near_nothing():
     np.testing.assert_allclose(hypothesis.scores, expected, rtol=1e-5, atol=1e-4)
 
 
-def test_models_of_other_targets():
-    voters, task = together("transformer+transformer")
+def test_ensembles_that_cannot_be():
+    """With other target tokens, or an output layer of the second model that does not fit."""
+    voters, task = together("transformer+gru")
     first, second = (compile_model(model, task.target_dictionary) for model in voters)
     assert merged([first]) is first
+    program = merged([first, second])
+    Machine(program)
+    layer = program.outputs[1]
+    for changes in ({"weight": len(program.matrices)}, {"result": first.outputs[0].result}):
+        program.outputs[1] = layer._replace(**changes)
+        with pytest.raises(ConfigError):
+            Machine(program)
     second.symbols = second.symbols._replace(begin=0)
     with pytest.raises(ConfigError, match="different target tokens"):
         merged([first, second])
-
-
-def test_the_output_layer_of_each_model_is_verified():
-    program = program_of(*together(MIXED))
-    first, second = program.outputs
-    for changes in ({"weight": len(program.matrices)}, {"result": first.result}):
-        program.outputs[1] = second._replace(**changes)
-        with pytest.raises(ConfigError):
-            Machine(program)
 
 
 # The engine's samples, penalties, limits and scores, against fairseq's and exact probabilities
@@ -310,11 +294,15 @@ def test_samples_have_the_models_probabilities(names: str, truncation: dict[str,
     assert len(firsts) == 1 or rules.epsilon < 0.9
 
 
-def test_scores_are_those_of_the_model():
+@pytest.mark.parametrize("prefix", [[], [8, 9]])
+def test_samples_have_the_scores_of_the_model(prefix: list[int]):
     model, task = sharpened("muse")
     rules = Rules(beam=30, max_len_b=12, sampling=True, top_k=20)
-    (samples,) = worker_of(model, task).translate([SENTENCE], rules)
+    (samples,) = worker_of(model, task).translate([SENTENCE], rules, [prefix])
+    assert len(samples) == 30
     assert len({tuple(sample.tokens) for sample in samples}) > 20
+    assert {tuple(sample.tokens[: len(prefix)]) for sample in samples} == {tuple(prefix)}
+    assert max(len(sample.tokens) for sample in samples) <= 13
     assert [sample.score for sample in samples] == sorted(
         (sample.score for sample in samples), reverse=True
     )
@@ -386,16 +374,6 @@ def test_the_longest_translation_is_rounded_as_by_fairseq(a: float, length: int)
     sentence = [5] * (length - 1) + [2]
     ((hypothesis,),) = Machine(program).worker().translate([sentence], rules)
     assert len(hypothesis.tokens) == int(a * length + 200) + 1
-
-
-def test_samples_with_prefixes():
-    model, task = sharpened("transformer")
-    rules = Rules(beam=6, max_len_b=9, sampling=True)
-    (samples,) = worker_of(model, task).translate([SENTENCE], rules, [[8, 9]])
-    assert len(samples) == 6
-    assert {tuple(sample.tokens[:2]) for sample in samples} == {(8, 9)}
-    assert len({tuple(sample.tokens) for sample in samples}) > 1
-    assert max(len(sample.tokens) for sample in samples) <= 10
 
 
 @pytest.mark.parametrize("how", ["gnmt", "match", "unnormalized-match"])

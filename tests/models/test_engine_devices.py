@@ -23,7 +23,15 @@ from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.generation import on_engine as engine
 from fairseq_ext.utils.errors import DataError
 from tests.support import models
-from tests.support.engine import ALL, SIZE, as_found, assert_same, fairseqs, program_of, worker_of
+from tests.support.engine import (
+    ALL,
+    SIZE,
+    assert_same,
+    fairseqs,
+    program_of,
+    together,
+    worker_of,
+)
 from tests.support.engine import sharpened as new_sharpened
 
 SENTENCES = models.random_sentences([9, 3, 17, 2, 6], size=SIZE)
@@ -139,15 +147,16 @@ class Replayed:
 
 
 @needs_native
-@pytest.mark.parametrize("name", ALL)
-def test_every_architecture_in_steps_that_can_be_captured(name, monkeypatch):
+@pytest.mark.parametrize("names", [*ALL, "transformer+gru+muse-growing", "linformer+bmt-1"])
+def test_every_architecture_in_steps_that_can_be_captured(names, monkeypatch):
     """As the native engine, by the same operations on tensors of the same places in each step.
 
     So replaying what one step launched is any other step; and none asks the device anything.
     """
-    model, task = sharpened(name)
+    voters, task = together(names)
     monkeypatch.setattr(executor_module, "LEAST_STEPS", 4)  # so that memory grows in few steps
-    rules = Rules(beam=2, min_len=5, max_len_b=8, no_repeat_ngram_size=2, attention=True)
+    how = {"min_len": 5, "max_len_b": 8, "no_repeat_ngram_size": 2, "temperature": 1.4}
+    rules = Rules(beam=2, attention=True, **how)
     captures: list[Replayed] = []
 
     def capture(step: Callable, device: torch.device) -> Callable:
@@ -156,12 +165,12 @@ def test_every_architecture_in_steps_that_can_be_captured(name, monkeypatch):
         return captures[-1]
 
     monkeypatch.setattr(executor_module, "captured", capture)
-    executor = executor_of(model, task)
+    executor = Executor(program_of(voters, task), torch.device("cpu"))
     executor.translate(SENTENCES[:2], rules)
     assert not captures  # nothing is captured that is needed once
     executor.translate(SENTENCES[:3], rules)
     ours = executor.translate(SENTENCES[:3], rules)
-    expected = worker_of(model, task).translate(SENTENCES[:3], rules)
+    expected = worker_of(voters, task).translate(SENTENCES[:3], rules)
     assert_same(ours, expected, attention=True)
     assert len(captures) > 1  # memory grew
 
@@ -201,21 +210,10 @@ def generator_of(model: BaseFairseqModel, task: object, **how: object) -> object
     return engine.with_engine(generator, [model], task.target_dictionary, numbers)
 
 
-def test_engine_torch_is_the_executors():
-    model, task = sharpened("transformer")
-    sample, prefixes = models.sample_of(SENTENCES), torch.tensor([[7]] * len(SENTENCES))
-    ours = generator_of(model, task, numbers=TORCH)
-    assert isinstance(ours, engine.NativeGenerator)
-    hypotheses = ours.generate([model], sample, prefix_tokens=prefixes)
-    assert isinstance(ours._teams[0], Executor)
-    theirs = SequenceGenerator([model], task.target_dictionary, beam_size=3, max_len_b=15)
-    expected = theirs.generate([model], sample, prefix_tokens=prefixes)
-    assert_same([*map(as_found, hypotheses)], [*map(as_found, expected)])
-
-
 def test_what_is_left_to_fairseqs_generator(caplog: pytest.LogCaptureFixture):
     model, task = sharpened("transformer")
     caplog.set_level("INFO")
+    assert isinstance(generator_of(model, task, numbers=TORCH)._open(), Executor)
     sampling = Sampling(task.target_dictionary)
     assert type(generator_of(model, task, numbers=TORCH, search=sampling)) is SequenceGenerator
     assert "`--engine torch` has no shortlists, constraints or samples" in caplog.text

@@ -246,7 +246,6 @@ def test_special_symbols_in_text(small: Path):
         (dict(beam=20), "`--beam` is 20, but must be at most 19"),
         (dict(beam=2, nbest=3), "`--nbest` must be at most `--beam`"),
         (dict(fp16=True), "`--fp16` does not go with"),
-        (dict(gnmt_lenpen=-1.0), "`--gnmt-lenpen` must be"),
         (dict(gnmt_lenpen=101.0), "`--gnmt-lenpen` must be a number from 0 to 100"),
         (dict(sampling=True, epsilon_sampling=1.0), "`--epsilon-sampling` must be"),
     ],
