@@ -89,15 +89,37 @@ class Law:
 
 
 @dataclass(frozen=True)
+class Model:
+    """The size of a trained model, without embeddings, and its loss per token on a dataset.
+
+    Models of the same ``family``, such as ``float``, share a law.
+    """
+
+    name: str
+    encoder_parameters: float
+    decoder_parameters: float
+    loss: float
+    family: str = ""
+    dataset: str = ""
+    train_loss: float | None = None
+
+    @property
+    def parameters(self) -> float:
+        return self.encoder_parameters + self.decoder_parameters
+
+
+@dataclass(frozen=True)
 class Fit:
-    """A fitted law, with measures of its reliability.
+    """A law fitted to the models of a family on a dataset, with measures of its reliability.
 
     If the search has stopped at a bound (``at_bound``), all intervals are too narrow: the true
     value may be beyond the bound.
     """
 
+    family: str
+    dataset: str
+    models: tuple[Model, ...]
     law: Law  # the least-squares estimate
-    models: int  # the number of losses to which the law was fitted
     r_squared: float  # share of the losses' variance that the law explains
     residual_sd: float  # standard deviation of the residuals, for n - 4 degrees of freedom
     jacobian: dict[str, Interval]  # by the names of PARAMETERS; from curvature (Student's t, n - 4)
@@ -105,26 +127,36 @@ class Fit:
     at_bound: tuple[str, ...]  # parameters whose estimate is a bound of the search
 
 
+def fit_laws(
+    models: Sequence[Model], base: tuple[float, float], *, resamples: int = 500, seed: int = 1
+) -> list[Fit]:
+    """Fit a law to the models of each family on each dataset, by :func:`fit_law`.
+
+    ``base`` is the same for all laws, so that their α can be compared.
+    """
+    groups: dict[tuple[str, str], list[Model]] = {}
+    for model in models:
+        groups.setdefault((model.dataset, model.family), []).append(model)
+    return [fit_law(group, base, resamples=resamples, seed=seed) for group in groups.values()]
+
+
 def fit_law(
-    encoder: Sequence[float],
-    decoder: Sequence[float],
-    losses: Sequence[float],
-    base: tuple[float, float],
-    *,
-    label: str = "the table",
-    resamples: int = 500,
-    seed: int = 1,
+    models: Sequence[Model], base: tuple[float, float], *, resamples: int = 500, seed: int = 1
 ) -> Fit:
     """Fit a scaling law to the losses of models by least squares, from several starting points.
 
-    ``encoder`` and ``decoder`` are the models' numbers of parameters without embeddings, ``losses``
-    their losses per token, ``[n]`` each. A model that is listed twice counts twice. ``base`` is
-    (N̄e, N̄d), the sizes of the baseline. ``label`` names the models in messages. ``resamples`` is
-    the number of refits for the bootstrap intervals. Raise DataError if there are fewer than
-    :data:`FEWEST_SIZES` different sizes, or if several laws fit the losses equally well.
+    The ``n`` models are of one family and one dataset; a model that is listed twice counts twice.
+    ``base`` is (N̄e, N̄d), the sizes of the baseline. ``resamples`` is the number of refits for the
+    bootstrap intervals. Raise DataError if there are fewer than :data:`FEWEST_SIZES` different
+    sizes, or if several laws fit the losses equally well.
     """
+    family, dataset = models[0].family, models[0].dataset
+    label = _label(family, dataset)
+    label = f"`{label}`" if label else "the table"
+    encoder = [model.encoder_parameters for model in models]
+    decoder = [model.decoder_parameters for model in models]
     x, y = _logs(encoder, decoder, base)
-    target = np.asarray(losses, float)
+    target = np.array([model.loss for model in models])
     sizes = len(set(zip(x.tolist(), y.tolist(), strict=True)))
     if sizes < FEWEST_SIZES:
         raise DataError(
@@ -148,20 +180,26 @@ def fit_law(
     deviation = float(np.sqrt(squares / freedom))
     inverse = np.linalg.pinv(jacobian)  # (JᵀJ)⁻¹ = J⁺ J⁺ᵀ, without squaring the condition
     half = stats.t.ppf((1 + LEVEL) / 2, freedom) * deviation * np.linalg.norm(inverse, axis=1)
-    refits = _bootstrap(theta, x, y, residuals, resamples, seed) if resamples else [theta]
+    refits = _bootstrap(theta, x, y, residuals, resamples, seed)
     ends = np.quantile(refits, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     lower, upper = _bounds(target)
     reached = (theta - lower < _TOLERANCE) | (upper - theta < _TOLERANCE)
     alpha, p_e, p_d, limit = theta.tolist()
     return Fit(
+        family=family,
+        dataset=dataset,
+        models=tuple(models),
         law=Law(float(np.exp(alpha)), p_e, p_d, limit, base),
-        models=len(target),
         r_squared=1 - squares / float(np.sum((target - target.mean()) ** 2)),
         residual_sd=deviation,
         jacobian=_named(theta - half, theta + half),
         bootstrap=_named(*ends),
         at_bound=tuple(name for name, hit in zip(PARAMETERS, reached, strict=True) if hit),
     )
+
+
+def _label(family: str, dataset: str) -> str:
+    return ", ".join(part for part in (dataset, family) if part)
 
 
 def _logs(
@@ -253,36 +291,6 @@ def _named(low: Array, high: Array) -> dict[str, Interval]:
     return dict(zip(PARAMETERS, map(tuple, ends.T.tolist()), strict=True))
 
 
-@dataclass(frozen=True)
-class Model:
-    """The size of a trained model, without embeddings, and its loss per token on a dataset.
-
-    Models of the same ``family``, such as ``float``, share a law.
-    """
-
-    name: str
-    encoder_parameters: int
-    decoder_parameters: int
-    loss: float
-    family: str = ""
-    dataset: str = ""
-    train_loss: float | None = None
-
-    @property
-    def parameters(self) -> int:
-        return self.encoder_parameters + self.decoder_parameters
-
-
-@dataclass(frozen=True)
-class Group:
-    """The models of a family on a dataset, and the law that was fitted to them."""
-
-    family: str
-    dataset: str
-    models: tuple[Model, ...]
-    fit: Fit
-
-
 def read_table(path: str | Path) -> list[Model]:
     """Read the models from a table of losses, whose columns this module's docstring describes.
 
@@ -335,7 +343,7 @@ def _positive(value: Any, where: str) -> float:
     return number
 
 
-def baseline(models: Sequence[Model], name: str | None = None) -> tuple[int, int]:
+def baseline(models: Sequence[Model], name: str | None = None) -> tuple[float, float]:
     """Return the sizes (N̄e, N̄d) of the baseline, the model called ``name``.
 
     Without a name, N̄e is the most frequent encoder size and N̄d the most frequent decoder size (the
@@ -356,70 +364,39 @@ def baseline(models: Sequence[Model], name: str | None = None) -> tuple[int, int
     return sizes.pop()
 
 
-def fit_groups(
-    models: Sequence[Model], base: tuple[int, int], *, resamples: int = 500, seed: int = 1
-) -> list[Group]:
-    """Fit a law to the models of each family on each dataset, by :func:`fit_law`.
-
-    ``base``, (N̄e, N̄d), is the same for all groups, so that their α can be compared.
-    """
-    members: dict[tuple[str, str], list[Model]] = {}
-    for model in models:
-        members.setdefault((model.dataset, model.family), []).append(model)
-    groups = []
-    for (dataset, family), group_models in members.items():
-        label = _label(family, dataset)
-        fit = fit_law(
-            [model.encoder_parameters for model in group_models],
-            [model.decoder_parameters for model in group_models],
-            [model.loss for model in group_models],
-            base,
-            label=f"`{label}`" if label else "the table",
-            resamples=resamples,
-            seed=seed,
-        )
-        groups.append(Group(family, dataset, tuple(group_models), fit))
-    return groups
-
-
-def _label(family: str, dataset: str) -> str:
-    return ", ".join(part for part in (dataset, family) if part)
-
-
-def as_dict(groups: Sequence[Group], base: tuple[int, int]) -> dict[str, Any]:
+def as_dict(fits: Sequence[Fit], base: tuple[float, float]) -> dict[str, Any]:
     return {
         "law": "L = alpha (base_e / Ne)^p_e (base_d / Nd)^p_d + L_inf",
         "base": {"encoder_parameters": base[0], "decoder_parameters": base[1]},
         "confidence": LEVEL,
         "fits": [
             {
-                "dataset": group.dataset,
-                "family": group.family,
-                "models": group.fit.models,
-                "r_squared": group.fit.r_squared,
-                "residual_sd": group.fit.residual_sd,
-                "at_bound": list(group.fit.at_bound),
+                "dataset": fit.dataset,
+                "family": fit.family,
+                "models": len(fit.models),
+                "r_squared": fit.r_squared,
+                "residual_sd": fit.residual_sd,
+                "at_bound": fit.at_bound,
                 "parameters": {
                     name: {
-                        "estimate": getattr(group.fit.law, name),
-                        "jacobian": list(group.fit.jacobian[name]),
-                        "bootstrap": list(group.fit.bootstrap[name]),
+                        "estimate": getattr(fit.law, name),
+                        "jacobian": fit.jacobian[name],
+                        "bootstrap": fit.bootstrap[name],
                     }
                     for name in PARAMETERS
                 },
             }
-            for group in groups
+            for fit in fits
         ],
     }
 
 
-def as_table(groups: Sequence[Group]) -> str:
+def as_table(fits: Sequence[Fit]) -> str:
     """Format each law as a text table: the estimate and both intervals of each constant."""
     heading = ("", "estimate", f"{LEVEL:.0%} (Jacobian)", f"{LEVEL:.0%} (bootstrap)", "")
     parts = []
-    for group in groups:
-        fit = group.fit
-        label = _label(group.family, group.dataset)
+    for fit in fits:
+        label = _label(fit.family, fit.dataset)
         title = f"{label}: " if label else ""
         rows = [
             (
@@ -431,6 +408,6 @@ def as_table(groups: Sequence[Group]) -> str:
             )
             for name in PARAMETERS
         ]
-        parts.append(f"{title}{fit.models} models, R² = {100 * fit.r_squared:.2f} %")
+        parts.append(f"{title}{len(fit.models)} models, R² = {100 * fit.r_squared:.2f} %")
         parts.append(aligned([heading, *rows]))
     return "\n".join(parts)

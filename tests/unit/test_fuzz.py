@@ -112,8 +112,8 @@ def test_a_fit_to_extreme_numbers_is_a_fit_or_refused(size: float, loss: float) 
     ]
     base = scaling_law.baseline(models)
     with suppress(DataError):
-        (group,) = scaling_law.fit_groups(models, base, resamples=3)
-        assert group.fit.models == 6
+        (fit,) = scaling_law.fit_laws(models, base, resamples=3)
+        assert len(fit.models) == 6
 
 
 @pytest.mark.parametrize(

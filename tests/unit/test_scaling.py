@@ -30,9 +30,14 @@ def models(noise: float = 0.0) -> list[Model]:
     return [Model(**row) for row in rows(noise)]
 
 
-def fitted(losses: np.ndarray, design: Sequence[tuple[int, int]] = DESIGN, **options) -> Fit:
-    options = {"resamples": 0, **options}
-    return fit_law(*sizes(design), losses, BASE, **options)
+def fitted(
+    losses: np.ndarray, design: Sequence[tuple[int, int]] = DESIGN, unit: float = 1.0, **options
+) -> Fit:
+    """A fit to losses of the family `x`, with sizes in a unit."""
+    pairs = zip(*sizes(design), losses.tolist(), strict=True)
+    members = [Model("m", e / unit, d / unit, loss, family="x") for e, d, loss in pairs]
+    base = (BASE[0] / unit, BASE[1] / unit)
+    return fit_law(members, base, **{"resamples": 1, **options})
 
 
 def test_the_law_is_the_papers_equation() -> None:
@@ -42,31 +47,30 @@ def test_the_law_is_the_papers_equation() -> None:
 
 
 def test_every_law_of_table_3_is_found_again() -> None:
-    groups = scaling_law.fit_groups(models(), BASE, resamples=0)
-    assert [(group.dataset, group.family) for group in groups] == list(LAWS)
-    for group in groups:
-        planted = LAWS[group.dataset, group.family]
+    fits = scaling_law.fit_laws(models(), BASE, resamples=1)
+    assert [(fit.dataset, fit.family) for fit in fits] == list(LAWS)
+    for fit, planted in zip(fits, LAWS.values(), strict=True):
         for name in PARAMETERS:
-            assert getattr(group.fit.law, name) == pytest.approx(getattr(planted, name), abs=1e-4)
-        assert group.fit.models == 24
-        assert group.fit.r_squared == pytest.approx(1)
-        assert group.fit.at_bound == ()
+            assert getattr(fit.law, name) == pytest.approx(getattr(planted, name), abs=1e-4)
+        assert len(fit.models) == 24
+        assert fit.r_squared == pytest.approx(1)
+        assert fit.at_bound == ()
 
 
 def test_intervals_cover_the_truth() -> None:
     """Of 44 constants with noise 0.003, 95 % intervals should miss two or three."""
     binary_models = [model for model in models(NOISE) if model.family == "binary"]
-    groups = scaling_law.fit_groups(binary_models, BASE, resamples=50)
+    fits = scaling_law.fit_laws(binary_models, BASE, resamples=50)
     for kind in ("jacobian", "bootstrap"):
         covered = sum(
-            low <= getattr(LAWS[group.dataset, group.family], name) <= high
-            for group in groups
-            for name, (low, high) in getattr(group.fit, kind).items()
+            low <= getattr(LAWS[fit.dataset, fit.family], name) <= high
+            for fit in fits
+            for name, (low, high) in getattr(fit, kind).items()
         )
         assert covered >= 38, kind
-    for group in groups:
-        assert group.fit.r_squared > 0.99
-        assert group.fit.residual_sd == pytest.approx(NOISE, rel=0.5)
+    for fit in fits:
+        assert fit.r_squared > 0.99
+        assert fit.residual_sd == pytest.approx(NOISE, rel=0.5)
 
 
 def noisy(seed: int = 3) -> np.ndarray:
@@ -104,11 +108,7 @@ def test_bootstrap_is_about_as_wide_and_repeatable() -> None:
 
 
 def test_the_unit_of_parameters_does_not_matter() -> None:
-    encoder, decoder = sizes()
-    losses = noisy()
-    unscaled = fit_law(encoder, decoder, losses, BASE, resamples=20)
-    base = (BASE[0] / 1e6, BASE[1] / 1e6)
-    millions = fit_law(encoder / 1e6, decoder / 1e6, losses, base, resamples=20)
+    unscaled, millions = (fitted(noisy(), unit=unit, resamples=20) for unit in (1, 1e6))
     assert millions.law.theta == pytest.approx(unscaled.law.theta, rel=1e-6)
     for name in PARAMETERS:
         assert millions.bootstrap[name] == pytest.approx(unscaled.bootstrap[name], rel=1e-5)
@@ -124,8 +124,7 @@ def test_five_sizes_are_enough_for_an_exact_law_and_say_so_in_their_intervals() 
 
 
 def test_an_exponent_of_zero_is_reported_as_a_bound() -> None:
-    flat = Law(0.4, 0.0, 0.3, 0.6, BASE)
-    fit = fitted(flat(*sizes()))
+    fit = fitted(Law(0.4, 0.0, 0.3, 0.6, BASE)(*sizes()))
     assert fit.law.p_e == pytest.approx(0, abs=1e-6)
     assert fit.at_bound == ("p_e",)
 
@@ -142,13 +141,13 @@ def test_an_exponent_of_zero_is_reported_as_a_bound() -> None:
 )
 def test_refuses_designs_that_determine_nothing(design, message) -> None:
     with pytest.raises(DataError, match=message):
-        fitted(LAW(*sizes(design)), design, label="`x`")
+        fitted(LAW(*sizes(design)), design)
 
 
 def test_refuses_losses_that_are_no_power_law() -> None:
     for losses in (np.full(len(DESIGN), 1.5), 2 - LAW(*sizes())):  # larger models are worse
         with pytest.raises(DataError, match="losses of `x` do not determine"):
-            fitted(losses, label="`x`")
+            fitted(losses)
 
 
 HEADING = ("name", "encoder_parameters", "decoder_parameters", "loss", "family", "dataset")
@@ -195,7 +194,6 @@ def test_optional_columns_may_be_missing_or_empty(tmp_path: Path) -> None:
         ("t.csv", "name,loss\na,1,2\n", DataError, "model 1: the row has more cells than the"),
         ("t.json", "{}", DataError, "JSON list of objects"),
         ("t.json", "[]", DataError, "holds no models"),
-        ("t.csv", "name,loss\na,1\n", DataError, "model 1: `encoder_parameters` is missing"),
         ("t.csv", "{},\na,1,2,nan\n", DataError, "model 1: `loss` must be a positive number"),
         ("t.csv", "{},\na,1,2,1\nb,x,2,1\n", DataError, "model 2: .* but is `x` instead"),
         ("t.csv", "{},\na,0,2,1\n", DataError, "`encoder_parameters` must be a positive number"),
@@ -225,9 +223,9 @@ def test_arms_share_the_baseline() -> None:
 
 
 def test_curves_go_through_the_losses() -> None:
-    (group,) = scaling_law.fit_groups(models()[:24], BASE, resamples=0)
-    for arm, members in scaling_plot.arms(group.models, BASE).items():
-        line = np.array(scaling_plot.curve(group, arm, BASE, points=200))
+    (fit,) = scaling_law.fit_laws(models()[:24], BASE, resamples=1)
+    for arm, members in scaling_plot.arms(fit.models, BASE).items():
+        line = np.array(scaling_plot.curve(fit, arm, BASE, points=200))
         losses = np.interp([model.parameters for model in members], *line.T)
         assert losses == pytest.approx([model.loss for model in members], abs=1e-4)
 

@@ -61,11 +61,11 @@ def _run(args: argparse.Namespace) -> None:
 
     models = scaling_law.read_table(args.table)
     base = scaling_law.baseline(models, args.base)
-    groups = scaling_law.fit_groups(models, base, resamples=args.bootstrap, seed=args.seed)
-    fits = scaling_law.as_dict(groups, base)
-    options.write_json(args.json, {**fits, "bootstrap": args.bootstrap, "seed": args.seed})
+    fits = scaling_law.fit_laws(models, base, resamples=args.bootstrap, seed=args.seed)
+    settings = {"bootstrap": args.bootstrap, "seed": args.seed}
+    options.write_json(args.json, {**scaling_law.as_dict(fits, base), **settings})
     if args.output is not None:
         beside = plots.with_ending(args.output, "-training.png")
-        written = scaling_plot.plot_scaling(groups, base, args.output)
-        print(*written, *scaling_plot.plot_training(groups, beside), sep="\n")
-    print(scaling_law.as_table(groups))
+        written = scaling_plot.plot_scaling(fits, base, args.output)
+        print(*written, *scaling_plot.plot_training(fits, beside), sep="\n")
+    print(scaling_law.as_table(fits))
