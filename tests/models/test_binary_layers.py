@@ -143,14 +143,6 @@ class TestBinarizer:
         torch.testing.assert_close(Binarizer(TERNARY)(x, (0, 1)), rounded, rtol=1e-15, atol=0)
         torch.testing.assert_close(reference.ternary(x, rows=False), rounded, rtol=1e-15, atol=0)
 
-    def test_zero_or_one(self) -> None:
-        x = random(4, 9).abs().requires_grad_()
-        picked, bound = zero_or_one(x)
-        assert picked.equal((x >= bound / 2).double())
-        assert bound.equal(x.detach().amax(-1, keepdim=True))
-        (picked * bound * 3).sum().backward()
-        torch.testing.assert_close(x.grad, torch.full_like(x, 3))
-
 
 class TestBinaryLinear:
     @pytest.mark.parametrize("sizes", [(1, 1), (7, 3), (63, 5), (64, 130)])
@@ -327,16 +319,3 @@ def test_attention_equals_the_reference(row: str, causal: bool) -> None:
         expected.append(reference.attention(unpadded, unpadded, *options))
     actual = y.transpose(0, 1)[~pads]
     assert_same_function(actual, torch.cat(expected), [x, *parameters.values()], atol=1e-10)
-
-
-def test_training_calls_the_binary_layers() -> None:
-    """fairseq's fast path would read the float weights instead."""
-    module = BinaryAttention(8, 2, self_attention=True)
-    calls = []
-    for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-        layer = BinaryLinear.of(getattr(module, name))
-        layer.register_forward_hook(lambda *_, name=name: calls.append(name))
-        setattr(module, name, layer)
-    x = random(3, 1, 8, dtype=torch.float32)
-    module.train()(x, x, x)
-    assert sorted(calls) == ["k_proj", "out_proj", "q_proj", "v_proj"]

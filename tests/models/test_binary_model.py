@@ -172,15 +172,6 @@ class TestStages:
         assert [stages.stage_at(u, [3, 0, 4]) for u in (2, 3)] == [0, 2]
         assert [stages.stage_at(u, [3, 4]) for u in (2, 3, 99)] == [0, 1, 1]
 
-    def test_model_follows_fairseqs_hook(self) -> None:
-        model, _ = build([*BMT, "--bmt-preset", "bmt-6", "--stage-updates", "5,5,5"])
-        layer = model.encoder.layers[0].fc1
-        history = []
-        for update in range(12):
-            model.set_num_updates(update)
-            history.append((layer.binary_weights, layer.binary_inputs))
-        assert history == [(False, False)] * 5 + [(True, False)] * 5 + [(True, True)] * 2
-
     @pytest.mark.parametrize(
         ("flags", "names"),
         [
