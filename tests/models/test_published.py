@@ -95,7 +95,7 @@ def each(families: Iterable[str]) -> list:
 )
 def test_each_layout(kind: str, steps: str, old: bool, tmp_path: Path, caplog):
     """The steps are those of the files beside the checkpoint, of whatever age it is."""
-    folder = publish(tmp_path / "model", kind=kind, legacy=old, cfg=not old)
+    folder = publish(tmp_path / "model", kind=kind, legacy=old)
     before = sorted(path.name for path in folder.iterdir())
     model = fairseq_ext.load(folder)
     assert f"taken from its files, are {steps}; options" in caplog.text

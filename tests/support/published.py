@@ -127,23 +127,19 @@ def publish(
     arch: str = "transformer",
     *,
     kind: str = "fastbpe",
-    languages: Sequence[str] = ("en", "de"),
     models: int = 1,
     legacy: bool = True,
-    cfg: bool = False,
     vocabulary: int = 0,
     options: dict[str, Any] | None = None,
     **sizes: Any,
 ) -> Path:
-    """Write a small random model of two languages in the form of fairseq's published models.
+    """Write a small random model, English to German, in the form of fairseq's published models.
 
     Args:
         kind: kind of subwords.
-        languages: source and target.
         models: number of models in the ensemble.
         legacy: whether to write torch's format from before 1.6, with the weights and options named
-            as in fairseq of 2018.
-        cfg: whether to write the newer kind of configuration instead of ``args``.
+            as in fairseq of 2018; if false, the newer kind of configuration instead of ``args``.
         vocabulary: minimum number of symbols of the source dictionary. The target dictionary has
             as many symbols, or three more without ``share_all_embeddings``.
         options: further options of the checkpoint.
@@ -155,12 +151,12 @@ def publish(
         others.add_symbol(piece)
     fill(words, vocabulary)
     fill(others, len(words) if sizes.get("share_all_embeddings") else len(words) + 3)
-    for language, dictionary in zip(languages, (words, others), strict=True):
-        dictionary.save(str(folder / f"dict.{language}.txt"))
+    words.save(str(folder / "dict.en.txt"))
+    others.save(str(folder / "dict.de.txt"))
     names = [f"model{n}.pt" for n in range(1, models + 1)] if models > 1 else ["model.pt"]
     for seed, name in enumerate(names):
         model, args = model_of(arch, {**SIZES, "seed": seed, **sizes}, words, others)
-        args.source_lang, args.target_lang, args.data = *languages, "/private/data"
+        args.source_lang, args.target_lang, args.data = "en", "de", "/private/data"
         args.left_pad_source, args.left_pad_target = "True", "False"
         weights = model.state_dict()
         if legacy:
@@ -168,7 +164,7 @@ def publish(
             for option in [o for o in vars(args) if NEWER.fullmatch(o) and o not in sizes]:
                 delattr(args, option)
         vars(args).update(options or {})
-        state = state_of(args, weights, cfg)
+        state = state_of(args, weights, cfg=not legacy)
         torch.save(state, folder / name, _use_new_zipfile_serialization=not legacy)
     return folder
 
