@@ -58,14 +58,15 @@ PRESETS = {
 
 
 def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]:
-    """Parse a comma-separated list of products; ``none`` and an empty text mean no products.
+    """Parse a comma-separated list of products; ``none`` means no products.
 
     Raise ConfigError, which names ``option``, if a product is not among ``allowed``.
     """
-    names = frozenset(text.split(",")) - {"", "none"}
+    if text == "none":
+        return frozenset()
+    names = frozenset(text.split(","))
     if names - set(allowed):
-        alternative = f", or {TERNARY}" if allowed == LAYERS else ""
-        raise wrong_value(option, f"`none` or a list of {','.join(allowed)}{alternative}", text)
+        raise wrong_value(option, f"`none` or a list of {','.join(allowed)}", text)
     return names
 
 
@@ -81,21 +82,15 @@ def selected(cfg: Any) -> Switches:
       ``preset`` for those of the row.
 
     Raises:
-        ConfigError: an option names an unknown product; ``--binary-weights`` has both ``ternary``
-            and ``none``; or ``--binarizer`` has no effect, because weights are ternary and no
-            activations are binary.
+        ConfigError: an option names an unknown product; or ``--binarizer`` has no effect, because
+            weights are ternary and no activations are binary.
     """
     switches = PRESETS[str(cfg.bmt_preset)] if hasattr(cfg, "bmt_preset") else Switches()
     if cfg.binary_weights:
-        listed = cfg.binary_weights.split(",")
-        ternary = TERNARY in listed
-        listed = [name for name in listed if name != TERNARY] or [*LAYERS]
-        named = products("--binary-weights", ",".join(listed), LAYERS)
-        if ternary and not named:
-            raise ConfigError(
-                f"`--binary-weights {cfg.binary_weights}` names no weights to make ternary."
-            )
-        switches = replace(switches, weights=named, ternary=ternary)
+        named = products("--binary-weights", cfg.binary_weights, (*LAYERS, TERNARY))
+        if named == {TERNARY}:
+            named |= {*LAYERS}
+        switches = replace(switches, weights=named - {TERNARY}, ternary=TERNARY in named)
     if cfg.binary_activations:
         named = products("--binary-activations", cfg.binary_activations, PRODUCTS)
         switches = replace(switches, activations=named)

@@ -108,7 +108,7 @@ class TestPresets:
         [
             (["--binary-weights", "qkv,fnn"], "`--binary-weights` must be"),
             (["--binary-weights", "qk"], "`--binary-weights` must be"),
-            (["--binary-weights", "ternary,none"], "names no weights to make ternary"),
+            (["--binary-weights", "ternary,none"], "`none` or a list of qkv,out,ffn,ternary"),
             (
                 ["--binary-weights", "ternary", "--binary-weight-bound", "0.5"],
                 "`channel` or `tensor` with ternary weights",
@@ -190,7 +190,6 @@ class TestStages:
     )
     def test_a_stage_is_named_by_what_it_makes_binary(self, flags, names, caplog) -> None:
         model, _ = build([*BMT, *flags, "--stage-updates", "5,5,5"])
-        assert repr(model.binary_stage) == "Stage(float, stages=[5, 5, 5])"
         with caplog.at_level("INFO"):
             for update in (5, 10):
                 model.set_num_updates(update)
