@@ -104,13 +104,10 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str
         if isinstance(layer, BinaryLinear) and layer.binary_weights
     }
     if not layers:
-        stage, reason = getattr(model, "binary_stage", None), "has no binary weights."
-        if stage is not None and stage.index == 0 and stage.stages:
-            reason = (
-                "is in the float stage of its training (`--stage-updates`); continue the training "
-                "until its weights are binary."
-            )
-        raise CheckpointError(f"{reason} Only binary weights can be stored in bits.")
+        raise CheckpointError(
+            "has no binary weights, and only they can be stored in bits. If a later stage "
+            "(`--stage-updates`) makes weights binary, continue the training."
+        )
     ways = {(layer.weight_binarizer.kind, layer.granularity) for layer in layers.values()}
     ((kind, granularity),) = ways  # the same in all layers
     ending, pack = (TRITS, pack_trits) if kind == TERNARY else (BITS, pack_bits)
