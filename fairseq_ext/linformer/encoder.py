@@ -121,16 +121,6 @@ class TransformerClassifier(FairseqEncoderModel):
         head = self.classification_heads[classification_head_name]
         return head(pooled.unsqueeze(1)), encoded  # the head reads a sentence's first vector
 
-    def get_normalized_probs(
-        self,
-        net_output: tuple[Tensor, EncoderOut],
-        log_probs: bool,
-        sample: dict[str, Any] | None = None,
-    ) -> Tensor:
-        """Return the classes' probabilities or log-probabilities, ``[B, classes]``, in fp32."""
-        logits = net_output[0].float()
-        return logits.log_softmax(-1) if log_probs else logits.softmax(-1)
-
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Replace a checkpoint's heads by this model's untrained heads if names or sizes differ.
 

@@ -112,16 +112,6 @@ def test_a_head_of_other_classes_starts_anew(caplog: pytest.LogCaptureFixture) -
     assert logits(other, tokens).shape == (len(SENTENCES), 5)
 
 
-def test_probabilities_are_those_of_the_logits() -> None:
-    model = build(LINFORMER).half()
-    tokens = padded(SENTENCES, left=False)
-    output = model(tokens, classification_head_name=HEAD)
-    shares = model.get_normalized_probs(output, log_probs=False)
-    assert shares.dtype == torch.float32
-    torch.testing.assert_close(shares.sum(1), torch.ones(len(SENTENCES)))
-    assert model.get_normalized_probs(output, log_probs=True).allclose(shares.log())
-
-
 def test_sizes_and_parameters() -> None:
     """Per layer 2 k N parameters more than the twin, and otherwise the same ones."""
     for suffix, layers in (("", 6), ("_tiny", 4)):
