@@ -181,9 +181,6 @@ class BinaryAttention(MultiheadAttention):
         }
         return self._set_input_buffer(incremental_state, state)
 
-    def extra_repr(self) -> str:
-        return f"heads={self.num_heads}, shortcut={self.shortcut}, {self.options}"
-
 
 def attention_weights(
     queries: Tensor, keys: Tensor, hidden: Tensor | None, binary: bool = False

@@ -128,9 +128,6 @@ class Stage(nn.Module):
         saved = state_dict.get(f"{prefix}current", torch.zeros(()))
         self.enter(int(saved))
 
-    def extra_repr(self) -> str:
-        return f"{self._name()}, stages={self.stages}"
-
 
 @dataclass
 class StagedCosineConfig(FairseqDataclass):

@@ -84,10 +84,6 @@ class AttentiveGRU(nn.Module):
         self.combine = nn.Linear(annotation_dim + hidden_dim, hidden_dim) if self.luong else None
         self.output_dim = hidden_dim if self.luong else hidden_dim + annotation_dim + embed_dim
 
-    def extra_repr(self) -> str:
-        order = "luong" if self.luong else "bahdanau"
-        return f"order={order}, input_feeding={self.input_feeding}"
-
     def source(self, annotations: Tensor, padding_mask: Tensor) -> Source:
         """Compute the keys of annotations ``[B, S, C]``; return keys, annotations and mask."""
         return Source(annotations, self.attention.keys(annotations), padding_mask)

@@ -232,10 +232,6 @@ class LengthProjection(nn.Module):
         matrix = slot[:, :, None] * self.weight[:, None, None, :]  # [M, slot, window, w]
         return matrix.flatten(2)[:, :, :length]
 
-    def extra_repr(self) -> str:
-        shared = ", E = F" if self.matrices == 1 else ""
-        return f"k={self.slots}, max_len={self.max_len}, {self.kind}{shared}"
-
 
 def fit_checkpoint(
     module: LengthProjection, state_dict: dict[str, Tensor], prefix: str, *unused: object

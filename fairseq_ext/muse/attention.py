@@ -144,9 +144,6 @@ class MultiScaleAttention(nn.Module):
             return torch.bmm(torch.cat([weights, band(kernels, left)], dim=1), values[0])
         return torch.cat([torch.bmm(weights, values[0]), convolve(values[-1], kernels, left)], 1)
 
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, separate={self.separate}"
-
 
 class Source(NamedTuple):
     """The source's keys and values ``[B·H, S, D]``, and its :func:`additive_mask` or None."""

@@ -205,9 +205,6 @@ class DynamicConvolution(nn.Module):
         by_head = values.view(length, batch * self.heads, -1).transpose(0, 1)
         return convolve(by_head, weights, self.left).transpose(0, 1).reshape(length, batch, dim)
 
-    def extra_repr(self) -> str:
-        return f"kernel_sizes={self.kernel_sizes}, heads={self.heads}, causal={self.causal}"
-
 
 class OrdinaryConvolution(nn.Module):
     """The ordinary convolution of Table 3: from all channels to all channels, k taps, a bias.

@@ -230,7 +230,3 @@ def test_mean_pool_has_nothing_to_load() -> None:
 def test_checkpoint_of_other_sizes_is_refused_by_name(options: dict) -> None:
     with pytest.raises(CheckpointError, match=r"`projection\.weight` has the shape \(2, 5, 67\)"):
         attention(**options).load_state_dict(attention().state_dict())
-
-
-def test_printing_a_model_tells_the_projection() -> None:
-    assert "k=5, max_len=67, learned, E = F" in repr(attention(shared=True))
