@@ -425,6 +425,10 @@ LOCK = ".preparing.lock"
 HEADER_WORDS = ("source", "target", "src", "tgt", "text", "sentence", "translation", "id")
 IDENTIFIER = re.compile(r"[!-~]*\d[!-~]*")  # such as 17, 0.5 or s17.1
 COLUMN_NAME = re.compile(r"[\w-]+")
+WORDS_OF_NAME = re.compile(r"([\w-]+[ _(])*(" + "|".join(HEADER_WORDS[:-1]) + r")s?([ _][\w()-]+)*")
+OTHER_QUOTES = re.compile("'.*'|‘.*’|“.*”|„.*“|«.*»", re.DOTALL)  # quotes that are not CSV's
+MISREAD = re.compile("Ã[\x80-\xbf]|Â[\xa0-\xbf]|â€")  # UTF-8 é, ¿ or ’ read as Windows-1252
+UTF_7 = re.compile(r"\+[A-Za-z0-9+/]{3,}-")
 
 
 def summary(report: dict[str, Any], langs: tuple[str, str]) -> str:
@@ -455,7 +459,7 @@ def summary(report: dict[str, Any], langs: tuple[str, str]) -> str:
 
 
 def _texts(options: PairOptions) -> tuple[Text, ...]:
-    """Return the texts that the options name; warn if a table seems to be read wrongly."""
+    """Return the texts that the options name; warn if one seems to be read wrongly."""
     origins = (options.pairs, options.source, options.corpora)
     if origins.count(None) != 2 or (options.source is None) != (options.target is None):
         raise ConfigError("give either PAIRS, or both --source and --target, or --corpora.")
@@ -477,6 +481,10 @@ def _texts(options: PairOptions) -> tuple[Text, ...]:
     if options.pairs is None:
         if paths[0].samefile(paths[1]):
             raise ConfigError(f"`--source` and `--target` are the same file, {paths[0]}.")
+        for path in paths:
+            lines = [line for _, line in itertools.islice(reading.lines(path), reading.LOOKED_AT)]
+            if fault := _encoding_fault(path, lines):
+                print(f"warning: {path} {fault}.", file=sys.stderr)
         return (Text("", paths),)
     table = options.csv or pair_texts.is_csv(options.member or options.pairs.name)
     text = Text("", paths, table=table, header=options.header, member=options.member)
@@ -513,6 +521,7 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
     is_header = bool({*firsts} & {*HEADER_WORDS, *map(str.lower, languages)})
     if len(top) > 2 and all(map(COLUMN_NAME.fullmatch, firsts)):  # single words above sentences
         is_header |= any(all(" " in cell.strip() for cell in column[1:]) for column in columns)
+    is_header |= len(top) > 2 and all(map(WORDS_OF_NAME.fullmatch, firsts))  # as in `source text`
     if not text.header and is_header:
         print(
             f"warning: line 1 of {text.files[0]} (`{' / '.join(firsts)}`) looks like a header, and "
@@ -523,6 +532,7 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
         cells = [cell.strip() for cell in column[1:]]  # row 1 may be a header
         if len(cells) < 2:
             continue
+        fault = ""
         if all(IDENTIFIER.fullmatch(cell.strip('"')) for cell in cells):
             fault = (
                 f"holds numbers or names (`{cells[0]}` …), not sentences; choose other columns "
@@ -530,9 +540,26 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
             )
         elif not text.table and all(reading.QUOTED.fullmatch(cell) for cell in cells):
             fault = "is in quotation marks, which become part of the text; remove them with --csv"
-        else:
-            continue
-        print(f"warning: column {number} of {text.files[0]} {fault}.", file=sys.stderr)
+        elif all(OTHER_QUOTES.fullmatch(cell) for cell in cells):
+            fault = (
+                f"is in quotation marks (`{cells[0][:1]}`), which become part of the text; only "
+                'those of CSV (`"`) can be removed'
+            )
+        if fault := fault or _encoding_fault(text.files[0], cells):
+            print(f"warning: column {number} of {text.files[0]} {fault}.", file=sys.stderr)
+
+
+def _encoding_fault(path: Path, sentences: Sequence[str]) -> str:
+    """Return a message if sentences look as if they were read in a wrong encoding, else ""."""
+    for pattern, reason, start, end in (
+        (MISREAD, "UTF-8 that was read as Windows-1252", "utf-8", "cp1252"),
+        (UTF_7, "UTF-7", "utf-7", "utf-8"),
+    ):
+        strange = [match[0] for sentence in sentences if (match := pattern.search(sentence))]
+        if len(strange) > 1:
+            command = reading.through(path, f"iconv -f {start} -t {end}")
+            return f"seems to be {reason} (`{strange[0]}`); convert it: {command}"
+    return ""
 
 
 def _checked_texts(options: PairOptions) -> tuple[Text, ...]:

@@ -344,6 +344,42 @@ def test_the_delimiter_of_csv_is_as_frequent_in_every_line(tmp_path):
     assert list(pair_texts.rows(Text("", (path,), table=True))) == filled
 
 
+FRENCH = ["Où est-elle ?", "Elle a été là.", "C’est l’été.", "Très bien !"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "remark"),
+    [
+        ([f"'{line}'" for line in FRENCH], "is in quotation marks (`'`), which become part"),
+        ([f"« {line} »" for line in FRENCH], "is in quotation marks (`«`), which become part"),
+        (
+            [line.encode().decode("cp1252") for line in FRENCH],
+            "seems to be UTF-8 that was read as Windows-1252 (`Ã©`); convert it: "
+            "iconv -f utf-8 -t cp1252 < a.csv > a.csv.new",
+        ),
+        ([line.encode("utf-7").decode() for line in FRENCH], "seems to be UTF-7 (`+AOk-`)"),
+        (["Source text", *FRENCH[1:]], "(`source text / target sentence`) looks like a header"),
+        (["Text source.", *FRENCH[1:]], ""),
+        (FRENCH, ""),
+        (["l'eau d'ici'", *FRENCH[1:]], ""),
+    ],
+)
+def test_what_a_column_seems_to_hold_is_remarked_on(cells, remark, capsys):
+    text = split_pairs.Text("", (Path("a.csv"),), table=True)
+    others = ["Target sentence" if "ource" in cells[0] else "Where is she?", *FRENCH[1:]]
+    split_pairs._warn_of_columns(text, [*map(list, zip(cells, others, strict=True))], ("x", "y"))
+    output = capsys.readouterr().err
+    assert remark in output if remark else not output
+
+
+def test_wrong_encodings_of_two_files_are_remarked_on(tmp_path, capsys):
+    wrong = [line.encode().decode("cp1252") for line in FRENCH]
+    source, target = write_lines(tmp_path / "a", wrong), write_lines(tmp_path / "b", FRENCH)
+    split_pairs._texts(PairOptions("x", "y", tmp_path / "out", source=source, target=target))
+    assert f"{source} seems to be UTF-8 that was read" in (output := capsys.readouterr().err)
+    assert f"{target} seems" not in output
+
+
 def test_a_header_and_an_id_column_are_remarked_on(tmp_path):
     rows = ["id\tja\ten", *(f"{n}\t{line}\tline {n}" for n, line in enumerate(JAPANESE))]
     table = write_lines(tmp_path / "pairs.tsv", rows)
