@@ -439,7 +439,7 @@ def translate_parts(request: Request) -> None:
     all_parts, texts = cut(inputs, size)
     nbest = request.search.nbest or 1
     path = request.parts.parts or Path()
-    folder = parts.Folder(path, all_parts, details=details, line_by_line=nbest == 1)
+    folder = parts.Folder(path, all_parts, details=details)
     job = {"inputs": texts, "part_lines": size, **_job(request, files)}
     versions.require_unchanged()
     shard_parts = [part for part in all_parts if part.number % divisor == remainder]
