@@ -281,10 +281,7 @@ def test_an_archive_is_taken_as_its_folder(bundled: Path, archive: Path, tmp_pat
     before = archive.read_bytes()
     bundle.archive(bundled, archive)
     assert archive.read_bytes() == before
-
-
-def test_what_was_unpacked_and_then_damaged_is_unpacked_again(archive: Path):
-    damaged = bundle.home(archive) / "model.safetensors"
+    damaged = bundle.home(archive) / "model.safetensors"  # is unpacked again
     damaged.write_bytes(b"")
     archives._unpacked.cache_clear()  # as another process
     storage.load(archive)
@@ -350,15 +347,14 @@ def test_weights_that_are_cut_off_while_they_are_read(copy: Path, monkeypatch: p
         fairseq_ext.load(copy)
 
 
-def test_an_archive_that_is_cut_off(archive: Path):
+def test_archives_that_are_damaged_or_far_larger_than_they_look(
+    archive: Path, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     content = archive.read_bytes()
     for size in (len(content) - 1, len(content) // 2, 5):
         archive.write_bytes(content[:size])
         with pytest.raises(CheckpointError):
             storage.load(archive)
-
-
-def test_an_archive_with_a_changed_file(archive: Path, copy: Path, tmp_path: Path):
     with (copy / "config.json").open("a") as file:
         file.write(" ")
     bundle.archive(copy, archive)
@@ -366,9 +362,6 @@ def test_an_archive_with_a_changed_file(archive: Path, copy: Path, tmp_path: Pat
     with pytest.raises(CheckpointError, match=message):
         storage.load(archive)
     assert not (tmp_path / "cache").exists()
-
-
-def test_an_archive_that_is_far_larger_than_it_looks(archive, monkeypatch):
     monkeypatch.setattr(archives, "MOST_TIMES", 0)
     monkeypatch.setattr(archives, "SPARE", 1000)
     with pytest.raises(CheckpointError, match="unpacks to more than"):

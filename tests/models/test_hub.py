@@ -233,13 +233,10 @@ def test_a_download_that_is_cut_short(bundled: Path, server: Hub, monkeypatch, n
     assert contents(folder).items() <= contents(bundled).items()  # the card is not downloaded
 
 
-def test_what_is_damaged_there(bundled: Path, server: Hub):
-    server.commit(REPO, {**contents(bundled), "dict.de.txt": b"w1 1\n"})
+def test_what_is_damaged_or_not_there(bundled: Path, server: Hub, monkeypatch: pytest.MonkeyPatch):
+    server.commit("some-org/x", {**contents(bundled), "dict.de.txt": b"w1 1\n"})
     with pytest.raises(CheckpointError, match=r"dict\.de\.txt is damaged: its checksum is wrong"):
-        fairseq_ext.load(REPO)
-
-
-def test_what_is_not_there(bundled: Path, server: Hub, monkeypatch: pytest.MonkeyPatch):
+        fairseq_ext.load("some-org/x")
     server.commit(REPO, {"README.md": b""})
     server.commit(REPO, {"bundle.json": (bundled / "bundle.json").read_bytes()}, "partial")
     for name in ("no-org/x", REPO, f"{REPO}@v9", f"{REPO}@partial"):
