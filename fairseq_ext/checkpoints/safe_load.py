@@ -61,7 +61,8 @@ _LEAVES = (
     *(type(None), bool, int, float, complex, str, bytes),
     *(torch.dtype, torch.device, torch.Size, np.generic),
 )
-_REFERENCE = re.compile(r"[^$]*\$\{(\w+(?:\.\w+)*)\}[^$]*")  # text with one option's path in it
+# A text with the path of one option in it, in which no name begins with a digit.
+_REFERENCE = re.compile(r"[^$]*\$\{((?!\d)\w+(?:\.(?!\d)\w+)*)\}[^$]*")
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -482,37 +483,21 @@ def _bytes(value: Any) -> int:
 def require_inert(settings: Any) -> None:
     """Raise CheckpointError for options that make hydra import code or OmegaConf look up values.
 
-    A text may refer to one other option (``${model.dropout}``), but not to a section or list,
-    because nested references could make OmegaConf fill the memory with copies.
+    A text may refer to one other option (``${model.dropout}``), but not by the name of a section,
+    nor through a list, because nested references could make OmegaConf fill the memory with copies.
+    The options of a ``Namespace`` have no references.
     """
-    sections: dict[int, dict[str, Any]] = {}
+    sections = {name for name, value in entries(settings) if parts(value)}
+    lists = {name for name, value in entries(settings) if isinstance(value, list | tuple)}
     for value in walk(settings):
         if isinstance(value, str) and value in HYDRA:
             raise CheckpointError(f"has the key `{value}`, which is an instruction to import code")
-        refers = isinstance(value, str) and "${" in value
-        if refers and not _has_harmless_reference(value, settings, sections):
-            raise CheckpointError(f"has the text `{value:.60}`, which OmegaConf would resolve")
-
-
-def _has_harmless_reference(text: str, settings: Any, sections: dict[int, dict[str, Any]]) -> bool:
-    """Return whether the reference in ``text``, such as ``${model.dropout}``, is harmless.
-
-    The reference must lead to one option of ``settings``, or to a missing option, for which
-    OmegaConf only raises an error. ``sections`` is a cache that all calls for one configuration
-    share.
-    """
-    reference = _REFERENCE.fullmatch(text)
-    if reference is None or isinstance(settings, Namespace):  # `args` have no references
-        return False
-    for name in reference[1].split("."):
-        if isinstance(settings, list | tuple):
-            return False
-        if not isinstance(settings, Mapping):
-            return True  # the text refers to nothing
-        if id(settings) not in sections:
-            sections[id(settings)] = {str(key): value for key, value in settings.items()}
-        settings = sections[id(settings)].get(name)
-    return not parts(settings)
+        if isinstance(value, str) and "${" in value:
+            reference = _REFERENCE.fullmatch(value)
+            path = reference[1].split(".") if reference else []
+            is_option = path and path[-1] not in sections and lists.isdisjoint(path)
+            if not is_option or isinstance(settings, Namespace):
+                raise CheckpointError(f"has the text `{value:.60}`, which OmegaConf would resolve")
 
 
 def require_numbers(state: Mapping[str, Any]) -> None:
