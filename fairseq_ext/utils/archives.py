@@ -37,26 +37,24 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 MOST_TIMES, SPARE = 100, 64 << 20
 
 
-def safe_extract(
-    archive: str | Path, folder: str | Path, max_bytes: int = 20 << 30, *, file: Any = None
-) -> list[Path]:
+def safe_extract(archive: str | Path, folder: str | Path, max_bytes: int = 20 << 30) -> list[Path]:
     """Unpack a tar or zip archive into ``folder``, completely or not at all.
 
     A tar file may be compressed by gzip, bzip2, xz or zstd. ``folder`` is made if missing, and
-    nothing in it is overwritten. ``file`` is the archive if the caller has opened it; then the path
-    ``archive`` is only named in errors. Return the top-level files and folders, sorted.
+    nothing in it is overwritten. Return the top-level files and folders, sorted.
 
     Raises:
         DataError: the archive is damaged or unpacks to more than ``max_bytes``; a member is
             absolute, leaves the folder, is a link or a device, or would overwrite a file.
         EnvironmentProblem: the disk is full, or the library that reads zstd is not installed.
     """
-    if file is None:
-        with files.require_file(archive, "archive").open("rb") as opened:
-            return safe_extract(archive, folder, max_bytes, file=opened)
-    folder = Path(folder)
+    archive, folder = files.require_file(archive, "archive"), Path(folder)
     try:
-        with archive_errors(archive), files.staged_folder(folder) as stage:
+        with (
+            archive_errors(archive),
+            archive.open("rb") as file,
+            files.staged_folder(folder) as stage,
+        ):
             unpack = _unzip if zipfile.is_zipfile(file) else _untar
             try:
                 unpack(file, stage, max_bytes)
@@ -98,10 +96,9 @@ def _unpacked(path: Path, former: files.Version, kind: str, find: Callable[[Path
         except (CheckpointError, DataError):
             shutil.rmtree(folder, ignore_errors=True)  # damaged since then: unpack again
     try:
-        with path.open("rb") as file, files.atomic_folder(folder) as stage:
-            max_bytes = MOST_TIMES * path.stat().st_size + SPARE
-            safe_extract(path, stage, max_bytes, file=file)
-            if {files.version(path), files.version(file.fileno())} != {former}:
+        with files.atomic_folder(folder) as stage:
+            safe_extract(path, stage, MOST_TIMES * path.stat().st_size + SPARE)
+            if files.version(path) != former:
                 raise DataError(f"{path} was written to while it was read; run the command again.")
             try:
                 place = find(stage).relative_to(stage)

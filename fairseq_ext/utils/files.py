@@ -321,9 +321,9 @@ def cache_folder() -> Path:
     return caches / "fairseq-ext"
 
 
-def version(file: str | Path | int) -> Version:
+def version(file: str | Path) -> Version:
     """Return a file's device, inode, size, time of modification (mtime) and of change (ctime)."""
-    status = os.stat(file)  # noqa: PTH116  # takes a descriptor, too
+    status = Path(file).stat()
     return *_content(status), status.st_ctime_ns
 
 
