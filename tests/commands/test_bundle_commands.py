@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.checkpoints import bundle
-from fairseq_ext.model import find_model, program_file
+from fairseq_ext.model import program_file
 from tests.support.harness import command, contents, error_line, fairseq, hypotheses, write_lines
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -180,17 +180,3 @@ def test_text_is_an_argument_where_the_model_has_its_dictionaries(
         ((copy_data, "--model", copy_bundle), "`DATA` has no effect on bundles, which have dict"),
     ):
         assert message in error_line("translate", *words)
-
-
-def test_a_name_is_that_of_a_model_that_comes_along(copy_bundle: Path, tmp_path: Path, monkeypatch):
-    (tmp_path / "shipped").mkdir()
-    (tmp_path / "shipped" / "copying").symlink_to(copy_bundle)
-    (tmp_path / "shipped" / "README.md").touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(find_model, "SHIPPED", tmp_path / "shipped")
-    assert find_model.shipped() == ["copying"]
-    assert find_model.resolved(Path("copying")) == find_model.SHIPPED / "copying"
-    for other in ("README.md", "copied", "x/copying.pt"):
-        assert find_model.resolved(Path(other)) == Path(other)
-    (tmp_path / "copying").touch()
-    assert find_model.resolved(Path("copying")) == Path("copying")

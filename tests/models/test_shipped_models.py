@@ -22,10 +22,16 @@ BLEU = {"tatoeba-en-es": 56.3, "tatoeba-es-en": 54.7, "tatoeba-es-en-bmt-1": 48.
 """On the pairs in that file. Two models may have seen some of them: this shows changes alone."""
 
 
-def test_all_are_tested_and_small():
+def test_all_are_tested_and_small_and_known_by_name(tmp_path: Path, monkeypatch):
     assert find_model.shipped() == sorted(BLEU)
     files = [path for path in find_model.SHIPPED.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 12 * 2**20
+    monkeypatch.chdir(tmp_path)
+    name = Path("tatoeba-es-en")
+    assert find_model.resolved(name) == find_model.SHIPPED / name
+    name.touch()  # a file of this name is meant first
+    for path in (name, Path("tatoeba"), Path("x/tatoeba-es-en.pt")):
+        assert find_model.resolved(path) == path
 
 
 @pytest.mark.parametrize("name", sorted(BLEU))

@@ -127,7 +127,7 @@ def test_calls_that_could_take_any_memory(name: str, tmp_path: Path):
         storage.load(tmp_path / "a.pt")
 
 
-def test_the_case_of_a_part_does_not_count(tmp_path: Path):
+def test_the_case_of_a_part_and_a_size_beyond_the_file(tmp_path: Path):
     """torch reads `DATA.PKL` as well."""
     torch.save({"model": {}, "extra_state": Calls(bytearray, 1000)}, tmp_path / "a.pt")
     with zipfile.ZipFile(tmp_path / "a.pt") as old, zipfile.ZipFile(tmp_path / "b.pt", "w") as new:
@@ -135,9 +135,6 @@ def test_the_case_of_a_part_does_not_count(tmp_path: Path):
             new.writestr(part.replace("data.pkl", "DATA.PKL"), old.read(part))
     with pytest.raises(CheckpointError, match="contains the object `"):
         storage.load(tmp_path / "b.pt")
-
-
-def test_a_part_that_claims_more_bytes_than_the_file_has(tmp_path: Path):
     path = tmp_path / "a.pt"
     torch.save({"model": {}}, path)
     content = bytearray(path.read_bytes())
@@ -215,9 +212,6 @@ def test_to_be_resolved(text: str):
     for options in (sections, Namespace(**sections), Namespace(a=text, b=["z"])):
         with pytest.raises(CheckpointError, match="which OmegaConf would resolve"):
             safe_load.require_inert(options)
-
-
-def test_to_be_imported():
     with pytest.raises(CheckpointError, match="`_target_`, which is an instruction"):
         safe_load.require_inert({"model": {"x": [{"_target_": "os.system"}]}})
 
@@ -587,17 +581,16 @@ def test_every_place_is_covered_or_reviewed(calls):
 
 
 def test_evaluations_are_those_that_a_reader_of_literals_can_replace(calls):
-    """`eval` by its bare name and of one argument, in dozens of places."""
+    """`eval` by its bare name and of one argument, in dozens of places.
+
+    No module of fairseq defines, imports or deletes the name that ours stands under.
+    """
     evaluations = [(path, node) for path, called, node in calls if called == "eval"]
     for path, node in evaluations:
         assert len(node.args) == 1, path
         assert not node.keywords, path
     assert [path for path, _ in evaluations].count("fairseq/utils.py") == 3
     assert len(evaluations) >= 30
-
-
-def test_no_module_has_another_eval():
-    """No module of fairseq defines, imports or deletes the name that ours stands under."""
     for path, tree in trees():
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and node.id == "eval":
