@@ -33,7 +33,6 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse unknown arguments, with an error that suggests options of this parser."""
-        self._words = list(args or [])
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -41,27 +40,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self: argparse.ArgumentParser, message: str) -> NoReturn:
         """Print the message with the advice of :func:`advise` in one line; exit with status 2."""
-        options = options_of(self)
-        if message.endswith(" required") or " are required: " in message:
-            # A required option is rarely missing; mostly it is misspelt.
-            words = [word.partition("=")[0] for word in getattr(self, "_words", ())]
-            names = [word for word in words if re.fullmatch("--[a-z].*", word)]
-            unknown = [
-                name for name in names if not any(option.startswith(name) for option in options)
-            ]
-            if unknown:
-                message = f"unrecognized arguments: {' '.join(unknown)}"
+        options = self._option_string_actions
         line = advise(message, options, self.prog, getattr(self, "example", ""))
         self.exit(2, f"{self.prog.partition(' ')[0]}: error: {printable(line)}\n")
-
-
-def options_of(parser: argparse.ArgumentParser) -> set[str]:
-    """Return all options of a parser and its subcommands."""
-    options = set(parser._option_string_actions)
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            options = options.union(*map(options_of, action.choices.values()))
-    return options
 
 
 def advise(message: str, options: Iterable[str], command: str, example: str = "") -> str:
