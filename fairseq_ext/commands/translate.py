@@ -225,32 +225,20 @@ def _find_models(request: Request) -> list[Path]:
     from fairseq_ext.model import find_model
 
     names = request.path or [request.model or Path()]
-    if not request.words:
-        # A name on the Hub has no blank.
-        _require_no_text(path for path in names[1:] if " " in str(path))
+    text = next((str(path) for path in names[1:] if " " in str(path)), None)
+    if text and not os.path.exists(text):  # noqa: PTH110  # may be too long for a path
+        raise ConfigError(
+            f"`--path` takes all arguments after it as models, but {text:.80} is not a file or "
+            "folder. Put text to translate before `--path`, or name the model by `--model`."
+        )
     languages = request.src, request.tgt
     paths = [checkpoint for path in names for checkpoint in models_of(path, *languages)]
-    if not request.words:
-        _require_no_text(paths[1:])
     if request.model is not None and not paths[0].exists():
         raise ConfigError(
             f"`--model {request.model}`: there is no such file or folder, nor a model of that "
             f"name; the plugin's own are {', '.join(find_model.shipped()) or 'none'}."
         )
     return paths
-
-
-def _require_no_text(paths: Iterable[Path]) -> None:
-    """Raise ConfigError if a path does not exist.
-
-    ``--path`` takes all arguments after it as models, so such a path is probably text to translate.
-    """
-    for path in paths:
-        if not os.path.exists(path):  # noqa: PTH110  # may be too long for a path
-            raise ConfigError(
-                f"`--path` takes all arguments after it as models, but {path!s:.80} is not a file "
-                "or folder. Put text to translate before `--path`, or name the model by `--model`."
-            )
 
 
 def _data_or_text(
@@ -274,12 +262,10 @@ def _data_or_text(
             if "." in text and os.path.isfile(text):  # noqa: PTH113  # may be a long text
                 raise ConfigError(f"{text} is a file; translate its lines by `--input {text}`.")
         return None, [line for text in words for line in text.split("\n")]
-    fault = "DATA must be one folder"
-    if len(words) == 1:
-        fault = f"{words[0]:.80} is not a folder; give the one that fairseq-preprocess wrote"
     raise ConfigError(
-        f"{fault}. Text can be an argument where the model is a bundle, which has its own "
-        "dictionaries; for others, `echo TEXT | fairseq-ext translate …`."
+        f"DATA must be one folder of fairseq-preprocess, but is {words[0]:.80}. Text can be an "
+        "argument where the model is a bundle, which has its own dictionaries; for others, "
+        "`echo TEXT | fairseq-ext translate …`."
     )
 
 

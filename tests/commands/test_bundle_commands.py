@@ -172,7 +172,7 @@ def test_text_is_an_argument_where_the_model_has_its_dictionaries(
         (("1 2", "--model", copy_model), "1 2"),
         (
             ("1", "2", "--model", copy_model),
-            "DATA must be one folder. Text can be an argument where the model is a bundle",
+            "Text can be an argument where the model is a bundle",
         ),
         (("--path", copy_bundle, "1 2"), "after it as models, but 1 2 is not a file or folder."),
         (("--path", copy_bundle, "1 " * 2000), "`--path` takes all"),  # longer than a name may be
