@@ -22,7 +22,6 @@ import pytest
 from fairseq_ext.evaluation import neural
 from fairseq_ext.evaluation.neural import PYTHON, NeuralMetric
 from fairseq_ext.evaluation.score import read_scores
-from fairseq_ext.evaluation.significance import bootstrap
 from tests.support.generated import write_generated
 from tests.support.harness import REPO, command, leaves_no_trace, run, start, write_lines
 
@@ -309,27 +308,6 @@ def test_compare_has_score_deviation_and_p_in_every_form(python: str, folder: Pa
     assert cell.replace("±", r"$\pm$") in (folder / "table.tex").read_text()
     assert f"{label}: {signature('whole')}|bs:200" in shown
     assert read_scores(folder / "table.json", "a")[2].detail.startswith(f"{ours['low']:.4f} to ")
-
-
-def test_the_test_of_means_against_samples_one_by_one() -> None:
-    draw = np.random.default_rng(7)
-    base = draw.normal(0.8, 0.1, 50)
-    scores = {"base": base, "better": base + draw.normal(0.05, 0.05, 50)}
-    texts = {name: [["a"] * 50] for name in scores}
-    segments = {"M": {name: [values.tolist()] for name, values in scores.items()}}
-    result = bootstrap(texts, {}, "base", 300, segments=segments)
-    rows = np.random.default_rng(12345).choice(50, size=(300, 50), replace=True)
-    means = {name: values[rows].mean(axis=1) for name, values in scores.items()}
-    for name, values in scores.items():
-        assert result[name]["M"].value == pytest.approx(values.mean())
-        low, high = np.percentile(means[name], (2.5, 97.5))
-        assert result[name]["M"].half_width == pytest.approx((high - low) / 2, rel=0.1)
-    gains = means["better"] - means["base"]
-    gain = scores["better"].mean() - base.mean()
-    p = result["better"]["M"].p
-    assert p == (int((abs(gains - gains.mean()) > gain).sum()) + 1) / 301
-    assert p < 0.05
-    assert result["base"]["M"].p is None
 
 
 def test_a_recipe_tries_a_metric_first(python, folder, monkeypatch):
