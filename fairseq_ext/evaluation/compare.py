@@ -204,8 +204,8 @@ def compare(
         baseline: name of the system to test against; None for the first.
         tokenized_reference: the reference as tokens without subword pieces, for tokenized BLEU.
         samples: number of samples of the bootstrap.
-        undoing: converters of tokens to text, by system. Without a converter, subwords are joined,
-            and tokens from a table are detokenized if the table names their language.
+        undoing: converters of tokens to text, by system. If a system has none, its subwords are
+            joined, and tokens from a table that names their language are also detokenized.
         metrics: neural metrics, by their names in the result.
         source: source text for neural metrics; None for the S lines of fairseq-generate's output.
         tokenizer: sacrebleu's tokenizer for BLEU.
@@ -219,9 +219,9 @@ def compare(
         latencies: latency of each system, by name.
 
     Raises:
-        ConfigError: two systems have the same name; a name has a meaning in tables of translations
-            (``a:tokens`` for the tokens of ``a``, ``a@2`` for its second run); no system is named
-            ``baseline``; or another value is not allowed.
+        ConfigError: two systems have the same name; a name looks like the name of a column in a
+            table of translations (``a:tokens`` for the tokens of ``a``, ``a@2`` for its second
+            run); no system is named ``baseline``; or another value is not allowed.
         DataError: files are unreadable, incomplete or of different lengths, or have SentencePiece
             pieces that ``undoing`` does not join.
         CheckpointError: a checkpoint is unreadable.
@@ -334,8 +334,9 @@ def _read(
 ) -> tuple[list[list[str]], Translations, list[str] | None]:
     """Read a system's translations, and check them against the references.
 
-    Return the text of each run, the translations as they are stored in a table, and the source
-    lines (None if the files lack them). ``undo`` turns tokens into text. Messages name
+    Return three values: the text of each run; the translations to store in a table, as tokens if
+    the system has tokens; and the source lines (None if the files lack them). ``undo`` turns tokens
+    into text. Messages name
     ``reference``, the file of ``references``. Raise DataError if line counts differ, or subword
     pieces remain.
     """
@@ -379,7 +380,10 @@ def _plain_sources(
 
 
 def generation_speed(generated: str | Path) -> float | None:
-    """Return the tokens per second that ``generated`` or the log beside it reports, else None."""
+    """Return the speed in tokens per second that fairseq-generate reports at its end, or None.
+
+    The report is in the file ``generated`` or in the file ``generated`` + ``.log``.
+    """
     for path in (Path(generated), Path(f"{generated}.log")):
         if path.is_file():
             speeds = CLOSING.findall(path.read_text(encoding="utf-8", errors="replace"))

@@ -185,7 +185,11 @@ def opened(
 
 
 def _environment(python: str) -> dict[str, str]:
-    """Return the environment variables for ``python``; only our own Python gets PYTHONPATH."""
+    """Return the environment variables for a process of ``python``.
+
+    They are those of this process. Another Python than the running one gets no PYTHONPATH, because
+    that variable leads to packages of the running one.
+    """
     same_python = python == sys.executable
     return {
         name: value

@@ -89,7 +89,7 @@ def read_generated(
 
 
 def names_of(generated: str | Path | Sequence[str | Path]) -> str:
-    """Join the paths of an output for a message that puts a backtick before and after them."""
+    """Join paths by "`, `"; a message puts a backtick before and after the result."""
     paths = [generated] if isinstance(generated, str | Path) else generated
     return "`, `".join(map(str, paths))
 

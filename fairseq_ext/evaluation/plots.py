@@ -242,10 +242,11 @@ def _merged(pieces: Alignment) -> Alignment:
 
 
 def _first_pieces(tokens: Sequence[str]) -> list[int]:
-    """Return the position of each word's first piece; ``<s>`` and ``</s>`` count as words.
+    """Return the position of each word's first subword piece.
 
-    In a text without spaces, each piece is a word, but SentencePiece's lone mark ``▁`` belongs to
-    the word after it. ``</s>`` is a word even after an unfinished word, such as ``ss@@``.
+    ``<s>`` at the beginning and ``</s>`` at the end count as words. In languages without spaces,
+    such as Chinese, each piece counts as a word. There, SentencePiece's mark ``▁``, if it is a
+    piece of its own, belongs to the word after it.
     """
     first = int(tokens[0] == START)
     words = tokens[first:-1]  # END is the last

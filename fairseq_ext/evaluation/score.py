@@ -58,9 +58,9 @@ def choose_tokenizer(
 ) -> str:
     """Return the name of BLEU's tokenizer: ``requested``, or the tokenizer of the language.
 
-    The language is the first in ``languages`` that is not None or empty. For most languages, and
-    without a language, the tokenizer is ``13a``, or ``char`` for text with the Ethiopic word
-    separator.
+    The language is the first in ``languages`` that is not None or empty. Without a language, and
+    for most languages, the tokenizer is ``13a``. If the references have the Ethiopic word separator
+    between words, ``char`` replaces ``13a``.
 
     Raises:
         ConfigError: sacrebleu has no tokenizer ``requested``.
@@ -87,9 +87,8 @@ def choose_tokenizer(
 def build_bleu(tokenizer: str = USUAL, metric: str | None = None, **options: Any) -> Any:
     """Build sacrebleu's BLEU with a tokenizer; ``options`` are further arguments of ``BLEU``.
 
-    Raise EnvironmentProblem if the tokenizer's library or its files are missing. ``metric`` is for
-    its message: the value of ``--metric`` that needs the tokenizer, or None if ``--tokenize`` asks
-    for it.
+    Raise EnvironmentProblem if the tokenizer's library or its files are missing. The message blames
+    the option ``--metric`` with the value ``metric`` or, if this is None, ``--tokenize``.
     """
     from sacrebleu.metrics import BLEU
 

@@ -236,8 +236,8 @@ def bootstrap_p(differences: np.ndarray, measured: float) -> float:
     difference is farther from the mean than ``measured`` is from zero. So it is never 0 (Davison
     and Hinkley 1997, section 4.2). If ``measured`` is 0, the result is 1.
 
-    If all differences have the same sign, sacrebleu counts only those that are larger than the mean
-    by more than ``measured``, not those that are smaller. Then its p is about half as large.
+    ``sacrebleu --paired-bs`` counts only samples whose absolute difference is above the mean, not
+    those below it. So its p is about half as large if all differences have the same sign.
     """
     if not measured:
         return 1.0

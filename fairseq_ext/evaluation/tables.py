@@ -110,7 +110,10 @@ class Translations(NamedTuple):
 
 
 def write_table(path: Path, systems: Mapping[str, Translations]) -> None:
-    """Write a table of translations, compressed, with a column for each run of each system."""
+    """Write a table of translations with a column for each run of each system.
+
+    The file is compressed by gzip, so ``path`` must end in ``.gz``.
+    """
     columns = []
     for name, (has_tokens, language, runs) in systems.items():
         ending = f"{TOKENS}={language}" if language else TOKENS if has_tokens else ""

@@ -74,9 +74,9 @@ def complete_lines(log: str) -> list[str]:
 def line_stats(line: str) -> tuple[str, dict[str, float]]:
     """Return the kind of a log line, and its numbers by name.
 
-    The kind is ``step`` for the last ``--log-interval`` updates, ``train`` for an epoch, and the
-    name of the subset, such as ``valid``, for a validation. Other lines have the kind "", and no
-    numbers.
+    The kind is ``step`` for a line that is logged every ``--log-interval`` updates, and ``train``
+    for a line about an epoch. For a validation, it is the name of the subset, such as ``valid``.
+    All other lines have the kind "" and no numbers.
     """
     if line.endswith("}") and '"epoch"' in line and "{" in line:
         return _json_stats(line[line.index("{") :])
@@ -128,8 +128,7 @@ def read_training(path: str | Path) -> Training:
 
     A resumed run may log an epoch twice; the later line counts. If training began at a checkpoint,
     tokens and seconds cover only the updates in this log, but ``updates`` counts from the first. If
-    the log does not say at which update it begins, the number of updates in its first epoch is
-    unknown; tokens and seconds then leave out this epoch.
+    the log does not say at which update it begins, tokens and seconds leave out its first epoch.
 
     Raise DataError if the log has no finished epoch, or lacks the number of parameters.
     """

@@ -145,7 +145,10 @@ def serve(requests: IO[str], answers: IO[str], arguments: Sequence[str]) -> int:
 
 
 def end_with(parent: int) -> None:
-    """End this process once the process ``parent`` has ended, even during a request."""
+    """Wait until the process ``parent`` has ended, then end this process; for a thread of its own.
+
+    A request that is still computed is cut off.
+    """
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
