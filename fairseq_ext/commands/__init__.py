@@ -9,8 +9,8 @@ imports more than argparse and the like.
 ``add_NAME`` adds the subcommand NAME.
 
 An architecture keeps its own subcommands in its folder ``commands``. The architecture's
-``__init__.py`` lists them in ``COMMANDS``, which has the form of ``GROUPS``, and its pictures for
-``plot`` in ``PICTURES``.
+``__init__.py`` lists them in ``COMMANDS``, a dict of the form ``{heading: subcommands}``, and its
+pictures for ``plot`` in ``PICTURES``. The headings are those of ``GROUPS`` below.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Options of the commands that translate: for search, for sampling, and for text.
 
-Most options for search have the names and types of fields of :class:`Search`. Options for text
-replace single steps of ``text.json``. This file is beside a model or its data, and records how the
-training text became tokens.
+Most options for search have the names and types of fields of :class:`Search`. The file
+``text.json`` beside a model or its data lists the steps by which the training text became tokens,
+such as tokenization and lower-casing. Each option for text replaces one of these steps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 
 
 def _number(default: float, text: str) -> Any:
-    """Declare an option that is None if absent; its help shows the usual ``default``."""
+    """Declare an option that is None if absent; its help is ``text (default)``.
+
+    ``default`` is the value for models that set no default of their own.
+    """
     return option(None, f"{text} ({default})")
 
 

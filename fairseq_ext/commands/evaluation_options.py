@@ -251,7 +251,10 @@ class UndoingOptions:
 
 
 def add_undoing(parser: argparse.ArgumentParser, *, pieces: bool = False) -> None:
-    """Add the options for turning translations into text; --remove-bpe only if ``pieces``."""
+    """Add the options for turning translations into text.
+
+    ``pieces`` says whether to add ``--remove-bpe``, for commands that can leave subwords apart.
+    """
     group = parser.add_argument_group(
         "how the training corpus was prepared",
         "Needed only where the run of the translations has no text.json, or to override it.",

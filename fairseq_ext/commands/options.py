@@ -112,9 +112,10 @@ def check_paths(args: Any) -> None:
 
 
 def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
-    """Yield the paths in the argument ``name`` and, if they are folders, the files to read there.
+    """Yield the paths in the argument ``name`` and, below folders, the files that a command reads.
 
-    These files are those that match the patterns :data:`READ`; in a bundle, all files.
+    A command reads all files of a bundle. In other folders, it reads the files that match the
+    patterns :data:`READ`.
     """
     value = getattr(args, name)
     for path in value if isinstance(value, list) else [value]:

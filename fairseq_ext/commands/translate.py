@@ -279,7 +279,10 @@ def count_lines(request: Request) -> int | None:
 
 
 def load(request: Request) -> tuple[Translates, TranslateLines]:
-    """Load the models; return the translator, and a function that translates lines of bytes."""
+    """Load the models; return the translator, and a function that translates an input.
+
+    The function takes the input's lines as bytes and its name, and yields translations.
+    """
     from fairseq_ext.decoding import stream
     from fairseq_ext.decoding.loading import open_model
     from fairseq_ext.text import placeholders
@@ -359,7 +362,10 @@ def write(
 
 
 def _recording(translations: Iterable[Translation], several: list[int]) -> Iterator[Translation]:
-    """Yield ``translations``; add to ``several`` the lines that seem to have several sentences."""
+    """Yield ``translations``, and note lines of the input that seem to have several sentences.
+
+    The numbers of these lines, from 1, are added to the list ``several``.
+    """
     from fairseq_ext.text.sentences import seem_several
 
     for translation in translations:
@@ -479,8 +485,6 @@ def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     """Describe what the translations depend on, for a manifest: files by checksum, and options.
 
     Options that may differ between workers are left out: devices, memory, paths and --skip-long.
-    --skip-long does not change finished parts: only a worker with this option can finish a part
-    that has a line which is too long.
     """
     values = dataclasses.asdict(request.search) | dataclasses.asdict(request.text)
     values |= {name: getattr(request, name) or None for name in OF_JOB}
