@@ -175,8 +175,9 @@ def atomic_write(
 def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
     """Yield an empty folder whose files move to ``folder`` once the block has succeeded.
 
-    After an error in the block, ``folder`` is as before; if it is new, it is removed. Files whose
-    names start with ``last`` are moved last: when they are there, ``folder`` is complete.
+    There they replace files of equal name; other files of ``folder`` stay. After an error in the
+    block, ``folder`` is as before; if it is new, it is removed. Files whose names start with
+    ``last`` are moved last: when they are there, ``folder`` is complete.
     """
     folder = Path(folder)
     with _hidden_folder(folder, ".partial-", folder) as stage:
@@ -336,9 +337,9 @@ class FileVersions:
     def require_unchanged(self) -> None:
         """Raise :class:`DataError` if a file has been written to since this object was made.
 
-        A program can reset a file's modification time, but not its time of change (ctime), so a new
-        ctime is a sign of writing. But a change of mode, owner or number of links also sets the
-        ctime, so a new ctime is ignored if one of these three is new, too.
+        A file counts as written to if its inode, size or modification time is new, or only its time
+        of change (ctime). The ctime also changes with the mode, the owner and the number of links.
+        If one of these three is new, the ctime is not compared.
         """
         for path, old in self._files.items():
             now = path.stat() if path.exists() else None

@@ -33,9 +33,9 @@ def keep() -> bool:
 def give_back() -> None:
     """Make this process return freed memory to the system; call this before it starts threads.
 
-    All threads then share one heap, because a heap of each thread would keep freed memory. All
-    freed blocks of :data:`INITIAL` bytes or more return to the system at once. By default, glibc
-    raises this threshold, and then keeps larger blocks.
+    All threads then share one heap, because a heap of each thread would keep freed memory. Freed
+    blocks of :data:`INITIAL` bytes or more return to the system at once. By default, glibc raises
+    this threshold up to 32 MiB, and keeps smaller blocks.
     """
     mallopt = _mallopt()
     if mallopt is not None:

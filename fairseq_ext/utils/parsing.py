@@ -32,7 +32,10 @@ class Parser(argparse.ArgumentParser):
         return f"{help_text}\nexample:\n  {self.example}\n" if self.example else help_text
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Refuse unknown arguments, with an error that suggests options of this parser."""
+        """Parse arguments; exit with an error and a suggestion if some are unknown.
+
+        The second result, argparse's list of unknown arguments, is always empty.
+        """
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -81,7 +84,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def near_names(name: str, names: Iterable[str]) -> list[str]:
     """Return at most two of ``names`` that are similar to ``name``.
 
-    For an option that :data:`OTHER_NAMES` replaces by one of ``names``, return only this one.
+    If :data:`OTHER_NAMES` maps ``name`` to one of ``names``, return only this replacement.
     """
     import difflib
 
