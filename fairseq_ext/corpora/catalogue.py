@@ -133,7 +133,8 @@ LOWERCASED_FIRST = {
 def _multi30k(pattern: str) -> Corpus:
     """Return Multi30k, English to German.
 
-    ``pattern`` is the address of a file, with NAME (the split) and {language} to fill in.
+    ``pattern`` is the address of a file, in which ``NAME`` stands for the split, such as ``train``,
+    and ``{language}`` for the language. :class:`Source` replaces the latter.
     """
 
     def source(name: str) -> Source:

@@ -36,8 +36,8 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
 
     ``sha256.json`` in the folder keeps the checksum of the first download; a file with another
     checksum is refused. ``mirror``, an address or a folder, is used instead of the official address
-    ``url``. In a mirror folder, the file may be directly in the folder, or in a subfolder with the
-    name of the file's folder in ``url``. Such a file is not copied.
+    ``url``. For the url ``…/raw/train.de.gz``, a mirror folder has ``train.de.gz`` or, like a clone
+    of the corpus's repository, ``raw/train.de.gz``. The file in a mirror folder is not copied.
 
     Raises:
         Unavailable: the file cannot be downloaded, or the mirror does not have it.

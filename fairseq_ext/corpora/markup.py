@@ -92,9 +92,10 @@ def _stripped(tag: re.Match[str]) -> str:
 def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
     """Remove the marks of keyboard shortcuts, ``&`` or ``_``, from both texts if both are labels.
 
-    A label is short and has one mark. A word with a mark inside that both texts share, such as
-    ``my_name``, is taken for a name or a part of an address, and the marks stay. If the shared word
-    is all of both texts and its mark is ``&``, as in ``F&ormat``, it is taken for a label.
+    A label is short and has one mark. If both texts have the same word with a mark inside, such as
+    ``my_name``, the word is taken for a name or a part of an address, and the marks stay. There is
+    one exception: if both texts are just this word, and its mark is ``&``, as in ``F&ormat``, they
+    are taken for labels.
     """
     if max(map(len, pair)) > 4 * SHORT:
         return pair

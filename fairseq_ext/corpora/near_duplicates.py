@@ -16,9 +16,10 @@ if their sources or their targets are near-duplicates, or if a chain of such pai
 
 **Method.** A skeleton is a sentence with none, one or two of its words left out. Near-duplicates
 share a skeleton. Each skeleton has a 64-bit hash, its fingerprint. Sorting the fingerprints brings
-equal ones together, so sentences need not be compared in pairs. Two pairs are linked if a sentence
-of each has the same fingerprint. :func:`join_groups` joins linked pairs into groups. A pair is
-identified by its *row*, its number in the corpus, and a group by the smallest row of its pairs.
+equal ones together, so sentences need not be compared in pairs. Two pairs are linked if their
+sources, or their targets, share a fingerprint. :func:`join_groups` joins linked pairs into groups.
+A pair is identified by its *row*, its number in the corpus, and a group by the smallest row of its
+pairs.
 
 **Memory.** The fingerprints are divided into ranges of at most about :data:`RANGE_SKELETONS`, and
 :func:`links` searches one range at a time.
@@ -110,12 +111,13 @@ def skeletons(
     A batch of n skeletons is two arrays ``[n]``: the fingerprints, and the numbers of their
     sentences in ``hashes``. :func:`left_out_places` explains ``longest``.
 
-    For a fingerprint, the hash of each word of the skeleton is multiplied by a power of
-    :data:`BASE`, whose exponent is the word's place. :func:`mixed` then spreads the sum. Prefix
-    sums over the sentence give the sums of the words before, between and after the two left-out
-    words. In these sums, the exponents are places in the sentence. In the skeleton, the words
-    between are one place further left, and the words after are two. So the sum of the words between
-    is divided by the base, and the sum of the words after by the square of the base.
+    A fingerprint is the sum of the hashes of the skeleton's words, each multiplied by
+    :data:`BASE` to the power of the word's place in the skeleton; :func:`mixed` then spreads the
+    sum. To save time, the sum is made of three parts: the words before, between and after the two
+    left-out words. Prefix sums over the whole sentence give these parts, with the places that the
+    words have in the sentence. The words between are one place further left in the skeleton, so
+    their part is divided by the base. The words after are two places further left, so their part is
+    divided by the square of the base.
     """
     lengths = hashes.lengths
     for length in np.unique(lengths).tolist():

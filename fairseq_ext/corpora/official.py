@@ -41,9 +41,10 @@ def do_once(
 ) -> Report:
     """Do the ``work`` of a step once, and return its report; later calls read the report.
 
-    The record in ``folder/.steps`` counts only if its ``settings`` (all values that the report
-    depends on) are the same, and all ``outputs`` (the files that ``work`` writes) still have their
-    recorded sizes. The record is written last, so a step that was killed is done again.
+    The report is in the record ``folder/.steps/NAME.json``. The record counts only if its
+    ``settings`` (all values that the report depends on) are the same, and all ``outputs`` (the
+    files that ``work`` writes) still have their recorded sizes. The record is written last, so a
+    step that was killed is done again.
     """
     record = folder / ".steps" / f"{name}.json"
     settings = json.loads(json.dumps(settings))

@@ -133,7 +133,8 @@ class Encode:
     ) -> Iterator[tuple[str, str, str]]:
         """Yield ``(fate, source tokens, target tokens)`` of each pair.
 
-        The fate is ``kept``, or the reason to drop the pair. Messages count pairs from ``first``.
+        The fate is ``kept``, or the reason to drop the pair. ``first`` is the first pair's number
+        in messages.
         """
         to_source, to_target = _steps(self)
         checks = rules.checks(self.rules, (self.pipeline.src, self.pipeline.tgt))

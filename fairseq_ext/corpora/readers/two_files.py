@@ -26,9 +26,9 @@ def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Yield the segments of two SGM files of WMT, source and target, in pairs.
 
     If the target file has several references for a segment, the first is paired with the source.
-    Each further reference becomes a segment without texts and with a ``fault``. If two source
-    segments have the same document and number, references are not told apart: segments are paired
-    in the order of the files.
+    Each further reference becomes a segment without texts and with a ``fault``. References are
+    recognized by their document and number. If two source segments have equal documents and
+    numbers, segments are paired in the order of the files instead.
 
     Raise DataError if paired segments differ in document or number, as in files of different test
     sets.

@@ -67,13 +67,20 @@ def xliff(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def _attribute(surroundings: list[Element], *names: str) -> str:
-    """Return the first attribute called one of ``names``, innermost element first, or ""."""
+    """Return the value of an attribute called one of ``names``, or "".
+
+    ``surroundings`` is an element after all its ancestors, outermost first. The element itself is
+    searched first, then its parent, and so on.
+    """
     values = (element.get(name) for element in reversed(surroundings) for name in names)
     return next((value for value in values if value is not None), "")
 
 
 def _refuse(path: Path, languages: dict[str, None], src: str, tgt: str) -> None:
-    """Refuse a file that has texts in ``languages``, but no pairs of ``src`` and ``tgt``."""
+    """Raise DataError: the file has no pairs of ``src`` and ``tgt``.
+
+    ``languages`` are the languages of the file's texts, for the message.
+    """
     if not languages:
         raise DataError(f"`{path}` has no segments to read; export it with texts, or leave it out.")
     present = ", ".join(filter(None, languages)) or "none"
