@@ -38,7 +38,11 @@ class Postprocessor:
         return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 
     def words(self, lines: Iterable[str]) -> list[str]:
-        """Join the subwords of each line if fairseq's ``--remove-bpe`` has not joined them."""
+        """Join the subwords of each line, unless fairseq's ``--remove-bpe`` has joined them.
+
+        If the pipeline's pieces have SentencePiece's ``▁``, and no line has it, the lines are words
+        already, and are returned unchanged.
+        """
         lines = list(lines)
         if self._mark and not any(self._mark in line for line in lines):
             return lines
@@ -118,10 +122,10 @@ def require_text(
 def check_reference(
     references: Sequence[str], reference: str | Path, lines: Sequence[str], name: str | Path
 ) -> None:
-    """Check that the references are text if the translations ``lines`` are.
+    """Compare references with translations, ``lines``: are both text, or both tokens?
 
-    Print a warning if only one of the two files, ``reference`` and ``name``, seems to be tokenized.
-    Raise :class:`DataError` if only the references are pieces of subword-nmt.
+    ``reference`` and ``name`` are the files of both. Print a warning if only one of the files seems
+    to be tokenized. Raise :class:`DataError` if only the references are pieces of subword-nmt.
     """
     if 10 * _marked(references) > len(references) and not _marked(lines):
         raise DataError(

@@ -37,8 +37,9 @@ def short_code(language: str) -> str:
 def matching_code(language: str, codes: Collection[str]) -> str | None:
     """Return the code in ``codes`` for a language that a user named: ``es`` for ``ES_mx``.
 
-    A code that differs only in capitals or ``_`` is preferred. Otherwise the regions may differ,
-    but not the scripts; ``zh_TW`` means ``zh-Hant``. Return None if no code fits, or several do.
+    The code may differ in capitals, and have ``-`` for ``_``. If there is no such code, it may also
+    have another region, but not another script; ``zh_TW`` means ``zh-Hant``. Return None if no code
+    fits, or several do.
     """
     spelled = {code: code.lower().replace("_", "-") for code in (language, *codes)}
     spelled = {code: _OF_REGION.get(spelling, spelling) for code, spelling in spelled.items()}

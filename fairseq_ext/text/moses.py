@@ -111,9 +111,9 @@ def required_text(pattern: str, replacement: str) -> str:
     """Return a string that a text must contain for a rule to change it; "" if none is known.
 
     Searching for the string is faster than trying the rule. If the rule replaces ``x+`` by ``x``,
-    the string is ``xx``, because a single ``x`` stays as it is. Otherwise the string is a character
-    that every match has: one of the regex ``pattern`` outside its groups. None is known if the
-    regex has optional or alternative parts outside its groups.
+    the string is ``xx``, because a single ``x`` stays as it is. For other rules, the string is a
+    character that every match of the regex ``pattern`` contains. It is taken from the part of the
+    regex outside its groups. The result is "" if this part has optional characters or alternatives.
     """
     if pattern == f"{replacement}+":
         return 2 * replacement

@@ -161,10 +161,10 @@ class Keeper:
     def _core(self, span: str, is_whole: bool) -> tuple[int, int]:
         """Return start and end of a span's core, the part that belongs to the sentence.
 
-        The core begins at the span's first text outside tags, and ends at the last. It includes
-        tags that enclose this text: the core of ``<p><b>word</b>`` is ``<b>word</b>``. But if the
-        span is the whole line (``is_whole``), the core has no enclosing tags: it is ``word``. If
-        the span has no word, there is no core: the start is ``len(span)``, and the end is 0.
+        The core is the span's text with the pairs of tags that enclose it, but without other tags
+        at its ends: the core of ``<p><b>word</b>`` is ``<b>word</b>``. If the span is the whole
+        line (``is_whole``), the core has no enclosing tags either: it is ``word``. If the span has
+        no word, there is no core: the start is ``len(span)``, and the end is 0.
         """
         tags = [match.span() for match in TAG.finditer(span)] if self.markup else []
         start, stop = 0, len(span)

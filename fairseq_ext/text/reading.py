@@ -53,7 +53,11 @@ def refuse_document(path: Path) -> None:
 
 
 def through(path: Path | str, command: str) -> str:
-    """Return a command line, for messages, that sends a file or a stream through ``command``."""
+    """Return a command line, for messages, that converts an input by the filter ``command``.
+
+    If ``path`` is a Path, the command line converts this file. A text stands for standard input;
+    then the command line is a pipe.
+    """
     if isinstance(path, str):
         return f"… | {command} | fairseq-ext …"
     return f"{command} < {shlex.quote(str(path))} > {shlex.quote(f'{path}.new')}"
@@ -178,10 +182,9 @@ def _conversion(path: Path | str, line: bytes) -> str:
 def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield each row of a CSV file as ``(number of its first line, cells)``.
 
-    A first line such as ``sep=;``, which Excel writes, names the separator of cells. Otherwise,
-    count the commas, semicolons, tabs and bars in each of the first :data:`LOOKED_AT` lines. The
-    separator is the sign whose count is that of line 1 in the largest number of lines. In a tie, it
-    is the sign with the highest count in line 1.
+    A first line such as ``sep=;``, which Excel writes, names the separator of cells. Otherwise the
+    separator is a comma, semicolon, tab or bar: the sign that occurs equally often in line 1 and in
+    most of the first :data:`LOOKED_AT` lines. In a tie, it is the sign that line 1 has most often.
 
     Quoted cells may contain line ends. A carriage return within a line becomes a space. Raise
     DataError if the file is not CSV, or :func:`lines` refuses it.

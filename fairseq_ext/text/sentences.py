@@ -81,7 +81,10 @@ UNSPLIT = SentenceSplitter(lambda line: [line], "")
 
 
 def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
-    """Make a splitter for text translated from ``src`` to ``tgt``, by English rules if need be."""
+    """Make a splitter for text that is translated from ``src`` to ``tgt``.
+
+    Languages that the library sentence-splitter lacks are split by its rules for English.
+    """
     source, target = map(short_code, (src, tgt))
     joint = "" if target in UNSPACED else " "
     if source in UNSPACED:

@@ -39,7 +39,7 @@ class Subwords(NamedTuple):
     "". For kinds with this mark:
 
     - A ``▁`` of the text itself becomes :data:`STAND_IN` in the pieces.
-    - Lines without any ``▁`` are words already, not pieces.
+    - A text without any ``▁`` has words already, and must not be passed to ``decode``.
     """
 
     encode: Step  # turns words into pieces
