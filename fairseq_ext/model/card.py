@@ -65,8 +65,9 @@ class Card:
     def render(self, *, updates: int | None, **facts: str | int) -> str:
         """Return the model card as Markdown.
 
-        ``updates`` is the number of training updates, or None. ``facts`` fill all other fields of
-        the template, such as ``src`` and ``architecture``.
+        ``updates`` is the number of training updates, or None if it is unknown. ``facts`` are
+        ``src`` and ``tgt`` (languages), ``architecture``, ``numbers`` (the format of the weights),
+        ``parameters`` (their number) and ``text`` (a phrase about the text pipeline).
         """
         names = [name for name in ("BLEU", "chrF") if f"\n| {name} | " in self.table]
         metrics = "".join(f"- {name.lower()}\n" for name in names)

@@ -199,7 +199,10 @@ def _listed_files(repo: str) -> Collection[str]:
 
 @contextmanager
 def _one_line(name: str) -> Iterator[None]:
-    """Turn errors in the ``with`` block into one-line errors; hide huggingface_hub's warnings."""
+    """Turn errors in the ``with`` block into one-line errors; hide huggingface_hub's warnings.
+
+    ``name`` is the model's name on the Hub, which the messages name.
+    """
     from huggingface_hub import constants, errors
     from huggingface_hub.utils import logging as reports
 

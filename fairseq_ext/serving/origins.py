@@ -58,5 +58,9 @@ class OriginFilter:
 
 
 def names_of(host: str) -> set[str]:
-    """Return the names by which clients may address a server on ``host``, besides IP addresses."""
+    """Return the names, in small letters, that a request's ``Host`` header may have.
+
+    They are ``host``, the option ``--host`` of the server, and the name of this machine. Addresses
+    that stand for all interfaces, such as ``0.0.0.0``, are left out.
+    """
     return {host.lower(), socket.gethostname().lower()} - {"", "0.0.0.0", "::"}
