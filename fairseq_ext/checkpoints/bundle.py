@@ -85,10 +85,12 @@ class Bundle:
     updates: int | None = None
 
     def check(self) -> None:
-        """Raise CheckpointError if a file in ``files`` has a wrong checksum, DataError without it.
+        """Check that the folder has the files listed in ``files``, with the listed checksums.
 
-        Also raise CheckpointError if the folder has a dictionary, ``text.json``, program or
-        shortlist that is not in ``files``.
+        Raises:
+            DataError: a file is missing.
+            CheckpointError: a checksum is wrong, or the folder has a dictionary, ``text.json``,
+                program or shortlist that is not in ``files``.
         """
         for name, expected in self.files.items():
             if files.sha256(files.require_file(self.folder / name)) != expected:
@@ -147,7 +149,10 @@ def _has_manifest(path: Path) -> bool:
 
 
 def home(path: str | Path) -> Path:
-    """Return the folder of the bundle or checkpoint at a path."""
+    """Return the folder of a bundle, or the folder that contains a checkpoint.
+
+    For an archived bundle, this is the folder in the cache to which the archive is unpacked.
+    """
     return _folder(path) or Path(path).parent
 
 

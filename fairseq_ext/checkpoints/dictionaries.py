@@ -33,7 +33,10 @@ def symbols(path: str | Path) -> list[str]:
 
 
 def record(source: Sequence[str], target: Sequence[str]) -> dict[str, str]:
-    """Return two dictionaries as checkpoints store them: texts with a symbol in each line."""
+    """Return two dictionaries as checkpoints store them: ``{"source": text, "target": text}``.
+
+    Each text has a symbol in each line.
+    """
     first = "\n".join(source)
     return {"source": first, "target": first if target == source else "\n".join(target)}
 

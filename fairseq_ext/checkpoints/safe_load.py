@@ -249,10 +249,10 @@ _REBUILD = [
 
 
 class Globals(dict[str, Any]):
-    """A dict of the objects that a pickle may use: ``{name: object}``.
+    """A dict of the objects that a pickle may name: ``{name: object}``.
 
-    torch lets a pickle call an object only if it is in :meth:`values`, and this method returns only
-    some of the objects.
+    torch lets a pickle call only the objects in :meth:`values`. This method leaves out the others,
+    so a pickle may name them, but not call them.
     """
 
     def values(self) -> Any:
