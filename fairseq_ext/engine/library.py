@@ -119,9 +119,9 @@ class Machine:
     def slices(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
         """Divide a batch into slices of sentences, which are translated one slice after another.
 
-        ``lists`` has, for each sentence, the ids of the target tokens among which to search. The
-        machine copies the output weights of these tokens for all sentences of a slice. Copies for
-        several sentences take at most :data:`COPIES` bytes; those for a single one may take more.
+        ``lists`` has, for each sentence, the ids of the target tokens among which to search. For
+        each sentence, the machine copies the output weights of its tokens. A slice has as many
+        sentences as fit, with their copies, into :data:`COPIES` bytes, but at least one sentence.
         """
         first = count = 0
         for place, tokens in enumerate(lists):

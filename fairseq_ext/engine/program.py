@@ -28,7 +28,10 @@ class Phase(enum.IntEnum):
 
 
 class Code(enum.IntEnum):
-    """The types of operations, each with its number in machine.h and its numbers of operands."""
+    """The types of operations; their names and numbers are those of machine.h.
+
+    ``operands`` says how many inputs, weights, integers and floats an operation has.
+    """
 
     EMBED = 0, (0, 2, 1, 1)
     LINEAR = 1, (2, 2, 1, 0)
@@ -52,7 +55,7 @@ class Code(enum.IntEnum):
     FILTER = 19, (1, 1, 3, 0)
     LSTM = 20, (3, 0, 0, 0)
 
-    operands: tuple[int, int, int, int]  # inputs, weights, integers, floats
+    operands: tuple[int, int, int, int]
 
     def __new__(cls, number: int, operands: tuple[int, int, int, int]) -> "Code":
         code = int.__new__(cls, number)
@@ -120,13 +123,15 @@ class Symbols(NamedTuple):
 
 @dataclass(frozen=True)
 class Matrix:
-    """An array of a program: a weight ``[outputs, inputs]``, or a table of embeddings.
+    """An array of a program.
 
-    All other arrays, such as biases, have ``plain`` set.
+    ``plain`` is False for a weight ``[outputs, inputs]`` and for a table of embeddings, which the
+    engine may keep in bf16 or int8. It is True for all other arrays, such as biases, which the
+    engine reads in fp32.
     """
 
     values: np.ndarray  # in fp32, or in int8 with a factor for each row in `units`
-    plain: bool = False  # read row by row in fp32
+    plain: bool = False
     recipe: Any = None  # how to compute it from the model's weights (recipes.py)
     units: np.ndarray | None = None
 

@@ -17,9 +17,11 @@ Rows = Sequence[Sequence[int]]
 class Rules:
     """The options of a search, named as in fairseq-generate and with its defaults.
 
-    fairseq-generate has all of these options except ``length_offset``, ``epsilon``, ``unordered``
-    and ``listed``. The random numbers of ``sampling`` depend only on the seed, the sentence's
-    number, the step, and the index of the hypothesis within its sentence.
+    Four options are not fairseq-generate's: ``length_offset`` (added to lengths in the length
+    penalty; 5 for GNMT's), ``epsilon`` (smallest probability of a sampled token), ``unordered``
+    (whether constraints may be met in any order), and ``listed`` (whether to keep to the tokens of
+    a shortlist). The random numbers of ``sampling`` depend only on the seed, the sentence's number,
+    the step, and the index of the hypothesis within its sentence.
 
     With ``match_source_len``, as in fairseq, the translation of n source tokens has n + 1 tokens;
     neither number counts ``</s>``. The ``</s>`` of the translation adds nothing to its score.
@@ -33,7 +35,7 @@ class Rules:
     max_len_a: float = 0.0
     max_len_b: int = 200
     lenpen: float | None = 1.0  # None leaves scores as sums of log-probabilities
-    length_offset: float = 0.0  # added to lengths, as in `score`; 5 for GNMT's penalty
+    length_offset: float = 0.0
     unkpen: float = 0.0
     temperature: float = 1.0
     match_source_len: bool = False
@@ -44,8 +46,8 @@ class Rules:
     epsilon: float = 0.0  # draw only tokens of at least this probability, or the most probable one
     seed: int = 1  # seed of the samples, 0 to 2^64 - 1
     attention: bool = False  # whether to return the attention
-    unordered: bool = False  # whether constraints may be met in any order
-    listed: bool = True  # whether to search only the tokens of the machine's shortlist, if any
+    unordered: bool = False
+    listed: bool = True
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.max_len_a):

@@ -34,9 +34,9 @@ class Packed(NamedTuple):
     ``kind`` names the layout: an index in :data:`fairseq_ext.engine.NUMBERS` (fp32, bf16, int8), or
     PLAIN, SIGNS, BITS8 or TERNARY.
 
-    ``scales`` has a factor for each output. In int8 it is the unit of the whole numbers, in BITS8
-    and TERNARY the level of the signs, and in SIGNS twice the level, which the C code halves. Other
-    kinds have no factors.
+    ``scales`` has a factor for each output. In int8 the factor is the unit of the whole numbers. In
+    BITS8 and TERNARY it is the level of the signs, in SIGNS twice the level. Other kinds have no
+    factors.
     """
 
     kind: int

@@ -236,7 +236,10 @@ class Writer(Program):
         return self.write(Operation(Code.ADDITIVE, out, (query, keys, values), weights, ints))
 
     def cache(self, x: Columns) -> int:
-        """Add a cache of past rows of ``x``, and return its index; in the encoder, return -1."""
+        """Add a cache that keeps the rows of ``x`` from step to step; return the cache's index.
+
+        The encoder has no steps; for a register of the encoder, add nothing and return -1.
+        """
         if self.phase(x) is not Phase.HYPOTHESES:
             return -1
         self.caches += 1
@@ -258,10 +261,10 @@ class Writer(Program):
     ) -> Columns:
         """Convolve ``values`` with dynamic kernels, which differ between positions and heads.
 
-        Each position and head has n kernels, whose results are added. For each of the n kernels,
-        ``kernels [n, 2]`` has its number of taps and the factor of its result. A row of ``logits``
-        has a number for each head, kernel and tap, in this order. The softmax of these numbers over
-        the taps is the kernel.
+        There are n kernel sizes. At each position, each head has a kernel of each size: the softmax
+        over its taps of numbers in ``logits``. A row of ``logits`` has these numbers ordered by
+        head, then by kernel size, then by tap. The n results are multiplied by factors and added.
+        ``kernels`` ``[n, 2]`` has the number of taps and the factor of each size.
         """
         out = self.like(values) if out is None else out
         weights = (self.matrix(kernels, plain=True),)
@@ -274,7 +277,11 @@ class Writer(Program):
         return self.write(Operation(Code.TAPS, out, (x,), ints=(1, self.cache(x), count)))
 
     def filter(self, x: Columns, kernels: np.ndarray, heads: int) -> Columns:
-        """Convolve ``x`` with one kernel for each head; ``kernels`` are ``[heads * taps]``."""
+        """Convolve ``x`` with a fixed kernel for each head.
+
+        ``kernels`` ``[heads * taps]`` has the taps of the first head, then those of the second, and
+        so on.
+        """
         ints = (heads, self.cache(x), len(kernels) // heads)
         weights = (self.matrix(kernels, plain=True),)
         return self.write(Operation(Code.FILTER, self.like(x), (x,), weights, ints))
@@ -309,7 +316,11 @@ class Writer(Program):
     def recall(
         self, x: Columns, initial: Columns = programs.NOTHING, out: Columns | None = None
     ) -> Columns:
-        """Read the previous step's ``x``; at the first step ``initial``, or 0 if it is NOTHING."""
+        """Copy the numbers that the columns ``x`` had in the decoder's previous step.
+
+        The first step copies ``initial`` instead, or 0 if ``initial`` is NOTHING. The operation
+        that writes ``x`` is usually added later.
+        """
         out = self.like(x) if out is None else out
         return self.write(Operation(Code.RECALL, out, (x, initial)))
 

@@ -193,8 +193,8 @@ def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
 def ancestors_of(ancestors: Tensor, rows: Tensor) -> Tensor:
     """Select the ancestors of n of the W hypotheses of each sentence.
 
-    ``rows [B, n]`` are the numbers of the n hypotheses in ``ancestors [B, W, T]``. The result
-    ``[B, n, T]`` has, for each of T steps, the number of the hypothesis that was continued.
+    ``rows [B, n]`` are the rows of the n hypotheses in ``ancestors [B, W, T]``, which
+    :func:`allocate` explains. The result is ``[B, n, T]``.
     """
     return ancestors.gather(1, rows.unsqueeze(2).expand(-1, -1, ancestors.size(2)))
 
@@ -232,8 +232,8 @@ def ranked(
 def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tensor) -> None:
     """Set the logits ``[B, W, V]`` of tokens that would repeat an n-gram to -∞.
 
-    ``size`` is n. The start symbol is in no n-gram. ``state`` has the earlier tokens. The logit of
-    ``pad`` may become -∞, too; pads are never chosen anyway.
+    ``size`` is n. The start symbol is in no n-gram. ``state`` has the earlier tokens. Where no
+    token is to be barred, the logit of ``pad`` becomes -∞ instead; pads are never chosen.
     """
     step, ancestors = state["step"], state["ancestors"]
     words = state["tokens"].transpose(1, 2).gather(1, ancestors)  # of each hypothesis, [B, W, T]
