@@ -117,9 +117,9 @@ def refuse_unused_data(
 ) -> None:
     """Raise ConfigError if ``data``, a folder with dictionaries, is set but would not be read.
 
-    The engine runs only bundles, and bundles have their own dictionaries. So ``data`` is not read
-    if the engine runs all models. ``engine`` and ``fp16`` are options of the search, which decide
-    whether it does. The message calls the option ``name``.
+    ``data`` is not read if all ``models`` are bundles that the engine runs, because bundles have
+    their own dictionaries. Whether the engine runs them also depends on ``engine`` and ``fp16``,
+    options of the search. The message calls the option for ``data`` ``name``.
     """
     if data is not None and _run_by_engine(models, engine, fp16):
         raise ConfigError(
@@ -196,9 +196,9 @@ def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path
 def data_of(path: Path) -> Path:
     """Find the folder with the dictionaries that a checkpoint was trained with.
 
-    Look in the checkpoint's own folder, then in the data folder that the checkpoint names. A
-    relative name may start at the checkpoint's folder, at the two folders above it (the recipes
-    keep data there), or at the working folder. Raise ConfigError if no folder has dictionaries.
+    Look in the checkpoint's own folder, then in the data folder that the checkpoint names. If its
+    name is a relative path, try it from the checkpoint's folder, from the folder above, from the
+    one above that, and from the working folder. Raise ConfigError if no folder has dictionaries.
     """
     checkpoint = find_model.require(path)  # before the next line, which fails without torch
     from fairseq_ext.checkpoints import storage

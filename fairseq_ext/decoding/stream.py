@@ -166,13 +166,13 @@ class SpannedSentences:
     def restore(self, ranked: Sequence[Ranked], most: int) -> tuple[list[str], list[int]]:
         """Put the kept spans back into ``ranked``, the translations of :attr:`texts`.
 
-        Translations in which no mask is missing are stored for :meth:`complete`, at most ``most``
-        for each sentence.
+        A translation that has all masks of its sentence is stored for :meth:`complete`, at most
+        ``most`` for each sentence.
 
         Returns:
-            Two lists of equal length for the sentences without such a translation: the texts
-            between their spans, which the caller must translate, and the index of each text's
-            sentence.
+            Two lists of equal length, about the sentences for which no translation was stored:
+            the texts between their spans, which the caller must translate; and for each text, the
+            index of its sentence.
         """
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
             restored = zip(map(line.restored, row.texts), row.candidates, strict=True)

@@ -178,7 +178,8 @@ class Translator:
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Tensor]:
         """Return, for each target, the log-probabilities (base e) of its tokens and ``</s>``.
 
-        fairseq computes them with unrounded weights, even if the search's engine rounds weights.
+        Sources and targets are lines of tokens. fairseq computes the log-probabilities with
+        unrounded weights, even if the search's engine rounds weights.
         Raise DataError if a target has more tokens than the model can write.
         """
         words = self._task.target_dictionary
