@@ -132,9 +132,10 @@ def apply(patch: Patch, start: str = "") -> None:
 def owners(target: str) -> Iterator[tuple[Any, str]]:
     """Yield each module or class that holds ``target``, and the name of the attribute in it.
 
-    For example, yield ``(Trainer, "train_step")`` for ``fairseq.trainer:Trainer.train_step``. There
-    are two holders if a module also runs as ``__main__``, and none if the module of a command is
-    not loaded. Such a module is not imported here, because its import sets up logging.
+    For example, yield ``(Trainer, "train_step")`` for ``fairseq.trainer:Trainer.train_step``. The
+    module of a command, such as ``fairseq_cli.train``, is not imported here, because its import
+    sets up logging: if it is not loaded yet, yield nothing. If Python runs it as ``__main__`` and
+    has also imported it, yield both copies.
     """
     module, _, path = target.replace("?", "").partition(":")
     *classes, name = path.split(".")
@@ -168,7 +169,10 @@ def module_of(main: Callable) -> str:
 
 
 def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
-    """Replace ``owner.name`` by ``wrapper(owner.name)``, unless this wrapper has done so before."""
+    """Replace ``owner.name`` by ``wrapper(owner.name)``.
+
+    Do nothing if ``wrapper``, or an earlier import of the same function, has wrapped it already.
+    """
     declared = inspect.getattr_static(owner, name)
     kind = type(declared) if isinstance(declared, staticmethod | classmethod) else None
     original = declared.__func__ if kind else declared

@@ -37,7 +37,8 @@ def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, 
 def _starting_checkpoint(cfg: Any, trainer: Any) -> tuple[str, str | None]:
     """Return the checkpoint from which fairseq would start training, and the option that names it.
 
-    By default, return ``checkpoint_last.pt`` in ``--save-dir``, which may not exist, and None.
+    If no option names a checkpoint, return ``checkpoint_last.pt`` in ``--save-dir``, even if there
+    is no such file, and None for the option.
     """
     from fairseq.file_io import PathManager
 

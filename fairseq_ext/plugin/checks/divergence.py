@@ -54,7 +54,11 @@ def _valid_step(original: Callable, self: Any, sample: Any, *rest: Any, **option
 
 @around("fairseq.trainer:Trainer._check_grad_norms", patch="divergence")
 def _check_grad_norms(original: Callable, self: Any, grad_norm: torch.Tensor) -> None:
-    """Report NaN or infinite gradients as such; fairseq would report that processes differ."""
+    """Compare the norms of gradients among processes, as fairseq does.
+
+    If a norm is NaN or infinite, raise an error that says so. fairseq's error would say that
+    the processes' gradients differ.
+    """
     try:
         original(self, grad_norm)
     except FloatingPointError as error:

@@ -128,8 +128,8 @@ def complete(cfg: Any) -> None:
 def fill_in_architecture(cfg: Any) -> None:
     """Set the options that ``cfg.model`` lacks to the defaults of its architecture.
 
-    Architectures of fairseq itself are left alone. In the first job of ``--multirun``, fairseq has
-    filled in sizes for them before it loads the plugin, so later jobs would train in other sizes.
+    Architectures of fairseq itself are left alone, so that all jobs of ``--multirun`` train them in
+    the same sizes: for the first job, fairseq chooses the sizes before it loads the plugin.
     """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
     from omegaconf import open_dict

@@ -156,9 +156,8 @@ def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any)
 def interrupts() -> Iterator[list[signal.Signals]]:
     """Raise KeyboardInterrupt in the ``with`` block when one of :data:`SIGNALS` arrives.
 
-    Further signals in the :data:`PATIENCE` seconds after it are ignored, because a terminal and a
-    launcher may both send one. Yield the list of the signals that were not ignored; it grows during
-    the ``with`` block.
+    Further signals within :data:`PATIENCE` seconds are ignored, because a terminal and a launcher
+    may both send a signal. Yield a list, to which each signal that is not ignored is added.
     """
     received: list[signal.Signals] = []
     owner, answered = os.getpid(), -PATIENCE

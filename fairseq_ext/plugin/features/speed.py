@@ -29,11 +29,11 @@ READING_LOGITS = ("compute_loss", "get_lprobs_and_target")
 
 
 def obstacle(criterion: Any, model: Any) -> str | None:
-    """Return what prevents computing the loss of ``model`` in chunks, or None if nothing does.
+    """Return why the loss of ``model`` cannot be computed in chunks; None if it can.
 
-    A loss in chunks never has the logits of all tokens at once. A criterion of this plugin returns
-    its obstacle from its method ``obstacle``. If a criterion of another plugin has its own loss,
-    that loss is the obstacle.
+    The result is a phrase for the log, such as ``--amp``. A loss in chunks never has the logits of
+    all tokens at once, so ``criterion`` must be fairseq's or have a method ``obstacle`` that
+    returns None.
     """
     from fairseq_ext.training import chunked_output
 
@@ -145,7 +145,10 @@ def clip_in_step(
 
 @around(f"{FAIRSEQ_ADAM}.zero_grad", patch="gradients scaled by Adam")
 def forget_factor(original: Callable, self: Any) -> None:
-    """Delete the factor of gradients that Adam did not use, for example because of an overflow."""
+    """Zero the gradients, and delete the factor by which Adam's step should have multiplied them.
+
+    The factor is left over if there was no step, for example because of an overflow.
+    """
     vars(self.optimizer).pop("grad_factor", None)
     original(self)
 
@@ -182,8 +185,9 @@ def copy_weights_at_once(original: Callable, self: Any) -> None:
 def _fp32_copies(optimizer: Any, weights: list[Tensor], part: str) -> list[Tensor] | None:
     """Return ``data`` or ``grad`` (``part``) of the fp32 copy of each of ``weights``.
 
-    The tensors have the shapes of the weights. Return None if a copy has no ``grad``, or if
-    fairseq's flat copy is on several devices or does not hold exactly these weights.
+    The tensors have the shapes of the weights. fairseq keeps one copy for each weight, or a single
+    flat copy of all weights. Return None if a weight's copy has no ``grad``, or if the flat copy
+    is on several devices or has another size than all ``weights`` together.
     """
     copies = optimizer.fp32_params
     if not optimizer.has_flat_params:

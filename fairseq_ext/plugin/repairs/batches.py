@@ -32,7 +32,9 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
 
 @around("fairseq.data.iterators:EpochBatchIterator.__init__", patch="batches of each epoch")
 def repair_epochs(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Give each epoch all of its batches, new masks, and noise that depends only on seed and epoch.
+    """Build the iterator over epochs so that every epoch has the right batches, masks and noise.
+
+    No batch is dropped, each epoch draws new masks, and noise depends only on seed and epoch.
 
     Problem: --grouped-shuffling makes groups of one batch per process, and drops the last group of
     every epoch if it is incomplete. With --num-workers, `masked_lm` uses the masks of the first

@@ -38,10 +38,11 @@ def join_processes(options: Any) -> None:
 
 
 def require_one_job(options: Any) -> None:
-    """Raise ConfigError if the processes of ``torchrun`` would train separate models in one folder.
+    """Raise ConfigError if ``torchrun`` has started several processes, but the world size is 1.
 
-    ``options`` is ``cfg.distributed_training``. With ``--distributed-world-size 1``, the default
-    on a machine with one GPU, fairseq ignores ``torchrun``.
+    Then fairseq ignores ``torchrun``, and each process would train a model of its own in the same
+    folder. ``--distributed-world-size 1`` is the default on a machine with one GPU. ``options`` is
+    ``cfg.distributed_training``.
     """
     launched = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
     if launched > 1 and options.distributed_world_size == 1:

@@ -30,7 +30,10 @@ def count_from_the_first(
     prev_output_tokens: Tensor | None = None,
     original_batch_idxs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Throughout a search, identify each sentence by its row in the batch of the first step.
+    """Make a step of diverse beam search.
+
+    fairseq's method gets the row that each sentence had in the batch of the first step, in place of
+    the sentence's number in the test set.
 
     Problem: fairseq-generate --diverse-beam-groups ends in an IndexError. fairseq stores the
     overlap of groups under the row of a sentence in the batch, but looks it up under the number of
