@@ -44,7 +44,7 @@ def select_sentences(order: Tensor, rows_per_sentence: int) -> Tensor:
     indices.
 
     If some sentences have more rows left than others, return the sentence of each row instead,
-    ``[R']``. Then :func:`keep_sentences` makes one item per row.
+    ``[R']``. From then on the tensors have one item per row, as if each row were a sentence.
 
     Args:
         order: ``[R']``, the indices of the rows that beam search keeps.

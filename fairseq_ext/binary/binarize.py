@@ -103,9 +103,10 @@ class Binarizer:
     def signs(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
         """Split ``x_b`` into signs, shaped like ``x``, and levels, of size 1 along ``dim``.
 
-        Signs are ±1 or, if ternary, 0. All numbers along ``dim`` share a level. A product of signs
-        and levels gives ``x`` the gradient that ``x_b`` would give it. There is one exception: if
-        all numbers along ``dim`` are 0 (or subnormal in fp32), ``x`` gets a gradient of about 0.
+        Signs are ±1 or, if ternary, 0. All numbers along ``dim`` share a level. ``signs * levels``
+        equals ``x_b``, and its gradient with respect to ``x`` is that of ``x_b``. There is one
+        exception: if all numbers along ``dim`` are 0 (or subnormal in fp32), the gradient is about
+        0.
         """
         levels = self.levels(x, dim)
         # The product multiplies the gradient by the level, which is what `xnor` needs.
@@ -145,8 +146,8 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 def _inverse(level: Tensor) -> Tensor:
     """Return ``1 / level`` at least in fp32, or 1 where the level is 0 or subnormal.
 
-    A product of signs and levels multiplies the gradient of the signs by the level. The result
-    undoes this.
+    In the backward pass, ``signs * level`` multiplies the gradient by ``level``. Multiplying the
+    gradient of the signs by this result undoes that.
     """
     level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)

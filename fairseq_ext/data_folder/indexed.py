@@ -126,8 +126,8 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
     - All tokens are below ``vocabulary``, the number of entries in the dictionary; None skips this.
 
     Layouts other than ``mmap`` are only compared with the manifest. If ``contents`` is False, only
-    the header of ``.idx`` and the sizes of the files are checked: enough if another process of the
-    job checks all.
+    the header of ``.idx`` and the sizes of the files are checked. In a job of several processes,
+    this is enough for all processes but one.
 
     Raises:
         DataError: only one file exists, one is damaged, or a token is not in the vocabulary.

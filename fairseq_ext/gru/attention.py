@@ -31,8 +31,9 @@ def exponentials(keys: Tensor) -> Tensor | None:
 
     A tanh takes ten times as long as the multiplication that replaces it. Return None if keys are
     on another device or in half precision, or if a ``|k|`` is 30 or more. Below 30, ``e^{2k}`` is
-    neither 0 nor infinite in fp32, so its product with ``e^{2q}`` is never NaN. The result is right
-    even if ``e^{2q}`` overflows or underflows: then ``|q| > 40``, and ``tanh(k + q)`` rounds to ±1.
+    neither 0 nor infinite in fp32, so its product with ``e^{2q}`` is never NaN. If ``e^{2q}``
+    overflows or underflows, ``|q|`` is above 40. Then :func:`tanh_of_sum` returns ±1, to which
+    ``tanh(k + q)`` also rounds.
     """
     exact = keys.dtype in (torch.float32, torch.float64)
     if keys.device.type != "cpu" or not exact or not keys.numel() or keys.abs().max() >= 30:

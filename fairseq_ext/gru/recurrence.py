@@ -87,10 +87,10 @@ class _AdditiveRecurrence(torch.autograd.Function):
 
     The backward pass writes the gradients of a step's gates into a row ``[dh_n | dr | dz | dn]``.
     ``dr``, ``dz`` and ``dn`` are the gradients of the gates before σ or tanh; ``dh_n`` is that of
-    ``U_n s + b'_n``. The first three parts are the gradient of the hidden gates ``U s + b'``, the
-    last three the gradient of the input gates. So hidden gates have the order n, r, z here, and
-    ``torch.roll`` converts them from and to torch's r, z, n. In comments u is
-    ``tanh(W_s s + keys)``.
+    ``U_n s + b'_n``. The first three parts, in the order n, r, z, are the gradient of the hidden
+    gates ``U s + b'``. The last three, in torch's order r, z, n, are the gradient of the input
+    gates. So this class keeps ``U`` and ``b'`` in the order n, r, z; ``torch.roll`` converts
+    between the orders. In comments u is ``tanh(W_s s + keys)``.
     """
 
     @staticmethod

@@ -131,8 +131,9 @@ class ParallelBlock(nn.Module):
     def _sum(self, x: Tensor, parts: Sequence[Tensor], local: Tensor | None) -> Tensor:
         """Apply the branches' last matrices to ``parts``; add the results to the residual ``x``.
 
-        ``parts`` are the inputs of the last matrices. ``local`` is the output of an ordinary
-        convolution, or None. If ``normalize_before`` is false, the sum is normalized.
+        ``parts`` has each last matrix's input, as :meth:`Projections.write` takes it. ``local`` is
+        the output of an ordinary convolution, or None; it is added before dropout. If
+        ``normalize_before`` is false, the sum is normalized.
         """
         contributions = self.projections.write(parts, joined=not active_rate(self.dropout))
         if local is not None:

@@ -109,10 +109,10 @@ def _zeros(x: Tensor) -> Tensor:
 def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:
     """Return ``(weight, written, read)`` for each tap of the kernels ``weights`` ``[N, T, K]``.
 
-    A tap multiplies the values at the positions ``read`` by ``weight`` ``[N, t, 1]``, a view of
-    ``weights``, and adds the products to the positions ``written``. Both are slices of t positions.
-    ``left`` is the number of taps to the left of a position. Taps that lie outside the sentence at
-    every position are left out.
+    With these, ``out[:, written] += weight * values[:, read]`` computes what the tap adds to a
+    convolution. ``weight`` ``[N, t, 1]`` is a view of ``weights``; ``written`` and ``read`` are
+    slices of t positions. ``left`` is the number of taps to the left of a position. Taps that lie
+    outside the sentence at every position are left out.
     """
     length, taps = weights.size(1), []
     for tap in range(weights.size(2)):
