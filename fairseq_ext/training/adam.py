@@ -39,9 +39,10 @@ def can_fuse(optimizer: Optimizer) -> bool:
 def can_scale(optimizer: Optimizer) -> bool:
     """Return whether :func:`step` can multiply the gradients by a factor as it reads them.
 
-    This saves a pass over the gradients for each factor, such as that of clipping. It works for
-    fairseq's Adam on a CPU. If it does, prepare the optimizer: set its attribute ``grad_factor``,
-    which callers multiply by their factors, to 1 unless it is set already.
+    This saves a pass over the gradients for each factor, such as that of clipping. The optimizer
+    must be fairseq's Adam on a CPU, and :func:`can_fuse` must be true. If the result is True,
+    callers multiply the optimizer's attribute ``grad_factor`` by their factors; this function sets
+    the attribute to 1 if it is missing.
     """
     if hasattr(optimizer, "grad_factor"):
         return True

@@ -3,9 +3,9 @@
 Inside ``with deferred(model)``, a model returns features, the input of its output layer, instead of
 logits. :func:`output_layer` then gives the loss the features with the weights of that layer.
 
-An embedding table may be tied to the output layer: both have one weight. The gradient of such a
-table is added to the weight's gradient, row by row, for the tokens of the batch alone. torch would
-make another matrix of the whole vocabulary for it.
+An embedding table may be tied to the output layer: both have one weight. For the gradient of the
+table, torch would allocate a second matrix of the size of the weight. Instead, this module adds the
+rows of the batch's tokens to the weight's gradient.
 """
 
 import contextlib
@@ -138,8 +138,9 @@ def _embed(table: nn.Embedding, tokens: Tensor) -> Tensor:
 class _Embed(torch.autograd.Function):
     """The autograd function of :func:`_embed`.
 
-    Neither ``table`` nor ``tokens`` is a tensor that requires a gradient, so torch would not call
-    ``backward``. ``anchor``, an empty tensor that requires a gradient, makes torch call it.
+    torch calls ``backward`` only if a tensor among the arguments requires a gradient. ``table`` is
+    a module, and ``tokens`` are integers. So there is a third argument, ``anchor``: an empty tensor
+    that requires a gradient if the table's weight does.
     """
 
     @staticmethod
