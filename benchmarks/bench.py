@@ -201,7 +201,8 @@ class Cells:
         axis: name of n in tables; each script decides what n counts.
         unit: key of the figure that tables show, such as "ms"; None for the first key of
             ``tables.VALUES`` that the figures have.
-        figures: a dictionary for each candidate in each cell, with its times.
+        figures: a dictionary for each candidate in each cell, with its times: the median ``ms``,
+            the quartiles ``ms_low`` and ``ms_high``, ``us_per_token`` and ``tokens_per_second``.
         ratios: a dictionary for each pair of ours and a peer in each cell: median and quartiles,
             over rounds, of the peer's time divided by ours.
         notes: facts that hold for all figures, such as the mean length of the sentences.

@@ -161,7 +161,7 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
 
 
 def ways(work: Path, name: str) -> dict[tuple[str, int], list[list[str]]]:
-    """Return the jobs for :func:`run_jobs` of each system, by its name and number of cores."""
+    """Return ``{(system, cores): jobs}``: the jobs for :func:`run_jobs` by which a system runs."""
     sides = {n: [peer_commands(work, name, side, n) for side in SIDES] for n in (1, 2)}
     return {
         (OURS, 2): [our_command(work, name, 2)],
