@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,22 +49,17 @@ from fairseq_ext.utils.files import write_all
 
 LANGUAGES = ("en", "de")
 HELD_OUT_PAGES = 20  # of about this many pages of help, one is held out
-NEWS = ("news-test2008", *(f"newstest{year}" for year in range(2009, 2021)))
 HALVED = "newstest2013"  # one half is for validation, the other for training
-FURTHER_CAPTIONS = ("test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
-CAPTIONS = ("train", "val", "test_2016_flickr", *FURTHER_CAPTIONS)
-HELD_OUT = {
-    **{f"newstest{year}": "test" for year in range(2014, 2019)},
-    **{f"newstest{year}": f"test_newstest{year}" for year in (2019, 2020)},
-    **{"val": "valid", "test_2016_flickr": "test_captions", "tico-19": "test_tico-19"},
-    **{name: name for name in (*FURTHER_CAPTIONS, "test_help")},
+LICENCES = {
+    "news": WMT_LICENCE,
+    "captions": MULTI30K_LICENCE,
+    "medicine": "CC0",
+    "help": "MPL-2.0, LibreOffice",
+    "phrases": "CC BY 2.0 FR; attribution: www.manythings.org/anki and tatoeba.org",
 }
-"""The split of each text that is not for training."""
-HELP_LICENCE = "MPL-2.0, LibreOffice"
-TATOEBA_LICENCE = "CC BY 2.0 FR; attribution: www.manythings.org/anki and tatoeba.org"
-TICO_LICENCE = "CC0"
-KNOWN = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-"""Checksums of texts that never change: SHA-256 of all lines, English before German."""
+"""The licence of the texts of each domain, as far as its owners state one."""
+TEXTS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+"""Split and domain of each aligned text and, if it never changes, the SHA-256 of its lines."""
 Pairs = list[tuple[str, str]]
 
 
@@ -73,9 +68,9 @@ class Part:
     """A text, or the part of it that belongs to one split."""
 
     name: str  # name of its files
+    split: str
+    domain: str  # a key of :data:`LICENCES`
     pairs: Pairs  # sources and targets
-    domain: str  # news, help, captions, phrases or medicine
-    licence: str  # as far as its owners state one
 
     @property
     def checksum(self) -> str:
@@ -95,11 +90,11 @@ def lines(folder: Path, name: str, language: str) -> list[str]:
     return []
 
 
-def aligned(folder: Path, name: str, domain: str, licence: str) -> Part | None:
-    """Read the two files of the text ``name``; return None if neither exists.
+def aligned(folder: Path, name: str) -> Part | None:
+    """Read the two files of the text ``name`` in :data:`TEXTS`; return None if neither exists.
 
     Raise DataError if their numbers of lines differ (a missing file has none), or if the text has
-    another checksum than in :data:`KNOWN`. ``domain`` and ``licence`` are fields of :class:`Part`.
+    another checksum than it should have.
     """
     sides = [lines(folder, name, language) for language in LANGUAGES]
     if not any(sides):
@@ -110,8 +105,9 @@ def aligned(folder: Path, name: str, domain: str, licence: str) -> Part | None:
             f"`{name}` in `{folder}` has {lengths[0]} English and {lengths[1]} German lines; it "
             "must have the same number of both."
         )
-    part = Part(name, list(zip(*sides, strict=True)), domain, licence)
-    if name in KNOWN and part.checksum != KNOWN[name]:
+    text = TEXTS[name]
+    part = Part(name, text["split"], text["domain"], list(zip(*sides, strict=True)))
+    if part.checksum != text.get("sha256", part.checksum):
         raise DataError(
             f"`{name}` in `{folder}` is not the text that this recipe knows: its SHA-256 is "
             f"{part.checksum}. Download it again."
@@ -140,31 +136,29 @@ def help_parts(folder: Path) -> Iterator[Part]:
         for source, target, page in accepted(segments, Rules(), Counter()):
             digest = hashlib.sha256(page.encode()).digest()
             apart[digest[0] % HELD_OUT_PAGES == 0].append((source, target))
-    for name, pairs in zip(("help", "test_help"), apart, strict=True):
-        yield Part(name, pairs, "help", HELP_LICENCE)
+    yield Part("help", "train", "help", apart[0])
+    yield Part("test_help", "test_help", "help", apart[1])
 
 
-def parts(folder: Path) -> dict[str, Part]:
-    """Read all texts in the folder and its subfolders; return them by name."""
-    texts = [aligned(folder, name, "news", WMT_LICENCE) for name in NEWS]
-    texts += [aligned(folder, name, "captions", MULTI30K_LICENCE) for name in CAPTIONS]
-    texts.append(aligned(folder, "tico-19", "medicine", TICO_LICENCE))
-    texts += help_parts(folder)
-    for archive in sorted(folder.rglob("deu-eng.zip")):
+def parts(folder: Path) -> Iterator[Part]:
+    """Read all texts in the folder and its subfolders."""
+    yield from filter(None, (aligned(folder, name) for name in TEXTS))
+    yield from help_parts(folder)
+    for archive in sorted(folder.rglob("deu-eng.zip"))[-1:]:
         rows = reading.cells(reading.lines(archive, "deu.txt"), archive, (1, 2))
-        texts.append(Part("tatoeba", list(rows), "phrases", TATOEBA_LICENCE))
-    return {text.name: text for text in texts if text is not None}
+        yield Part("tatoeba", "train", "phrases", list(rows))
 
 
-def splits(available: dict[str, Part]) -> dict[str, list[Part]]:
+def splits(texts: Iterable[Part]) -> dict[str, list[Part]]:
     """Return the texts of each split: ``train``, ``valid``, ``test`` and further test sets."""
     result: dict[str, list[Part]] = {split: [] for split in SPLITS}
-    if halved := available.pop(HALVED, None):
-        half = len(halved.pairs) // 2
-        result["valid"] = [replace(halved, name=f"{HALVED}-valid", pairs=halved.pairs[:half])]
-        result["train"] = [replace(halved, name=f"{HALVED}-train", pairs=halved.pairs[half:])]
-    for name, part in available.items():
-        result.setdefault(HELD_OUT.get(name, "train"), []).append(part)
+    for part in texts:
+        if part.name == HALVED:
+            half = len(part.pairs) // 2
+            rest = replace(part, name=f"{HALVED}-train", pairs=part.pairs[half:])
+            result["train"].append(rest)
+            part = replace(part, name=f"{HALVED}-valid", pairs=part.pairs[:half])
+        result.setdefault(part.split, []).append(part)
     for split in SPLITS:
         if not result[split]:
             raise DataError(
@@ -219,7 +213,8 @@ def prepare(folder: Path, out: Path, merges: int) -> str:
             record.append(
                 {
                     **{"name": part.name, "split": split, "pairs": len(part.pairs)},
-                    **{"domain": part.domain, "licence": part.licence, "sha256": part.checksum},
+                    **{"domain": part.domain, "licence": LICENCES[part.domain]},
+                    "sha256": part.checksum,
                     "left out: in another split": sizes[part.name] - len(part.pairs),
                 }
             )
