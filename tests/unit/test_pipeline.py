@@ -387,11 +387,7 @@ def test_data_of_another_pipeline_is_not_mixed(trained: Path, tmp_path: Path):
     dictionaries = ("--srcdict", binary / "dict.en.txt", "--tgtdict", binary / "dict.de.txt")
     words = (*dictionaries, "--testpref", tmp_path / "other/test", "--destdir", binary)
     refused(fairseq("preprocess", *FAIRSEQ_LANGS, *words, ok=False), "was made by other steps")
-
-
-@pytest.mark.system
-def test_text_is_not_tokenized_twice(trained: Path, tmp_path: Path):
-    words = ("--data", trained / "text", *LANGS, "--out", "text", "--tokenize")
+    words = ("--data", trained / "text", *LANGS, "--out", "text", "--tokenize")  # a second time
     leaves_no_trace(tmp_path, "Moses tokens already", "prepare", *words)
 
 
