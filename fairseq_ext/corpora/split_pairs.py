@@ -223,9 +223,7 @@ class SplitJob:
         best = best[:held_count]
         best["split"] = SPLITS.index("valid")
         best["split"][: options.test] = SPLITS.index("test")
-        test, valid = np.split(best["other"], [options.test])
-        report = {"key": SIDES[key], "leaks": len(np.intersect1d(test, valid))}
-        self._finish(name, best, report)
+        self._finish(name, best, {"key": SIDES[key]})
 
     def hold_groups(self, name: str) -> None:
         """Draw groups of near-duplicates for test and valid; refuse a corpus with too few pairs.
@@ -276,29 +274,21 @@ class SplitJob:
         - ``texts``: for each text, the numbers of pairs ``read`` and of lines in ``train``;
         - ``key``: ``source``, ``target`` or ``groups``, which decides the split of a pair; None
           with the option ``--as``, which puts all pairs into one split;
-        - ``leaks``: a dict of counts, empty with ``--as``.
-
-        If ``key`` is a side, the keys of ``leaks`` are ``train`` and ``valid and test``. ``train``
-        is the number of training pairs whose other side is in valid or test, before ``--strict``
-        drops them. ``valid and test`` is the number of sentences of the other side that are in both
-        valid and test. If ``key`` is ``groups``, the keys of ``leaks`` are ``groups``, the number
-        of groups, and ``largest``, the number of pairs in the largest group.
+        - ``groups`` and ``largest``, if the key is ``groups``: the number of groups, and the number
+          of pairs in the largest group.
         """
-        leaks = {} if self.options.as_split else self.load("held.json")
-        key = leaks.pop("key", None)
+        held = {"key": None} if self.options.as_split else self.load("held.json")
         late = {REPEATED: "repeated pair", FURTHER: "further pair of a held-out sentence"}
-        if key in SIDES:
-            leaks = {"train": 0, "valid and test": leaks["leaks"]}
-            late[LEAKED] = leak(SIDES[1 - SIDES.index(key)])
+        if held["key"] in SIDES:
+            other = SIDES[1 - SIDES.index(held["key"])]
+            late[LEAKED] = f"{other} sentence also in valid or test"
         dropped, fate_counts = Counter[str](), Counter[int]()
         pairs, words = dict.fromkeys(files, 0), {split: [0, 0] for split in files}
         texts = [{"read": 0, "train": 0} for _ in self.texts]
         for number, (part, name) in enumerate(zip(self.parts, self.clean_names, strict=True)):
             report, before = self.load(name), pairs.get("train", 0)
             dropped.update(report["dropped"])
-            fates, leak_count = self._fates(number, report["kept"])
-            if "train" in leaks:
-                leaks["train"] += leak_count
+            fates = self._fates(number, report["kept"])
             fate_counts.update(fates.tolist())
             copies = self._copies(number, fates)
             with self.part_file(number, "tsv").open(encoding="utf-8", newline="\n") as file:
@@ -318,34 +308,30 @@ class SplitJob:
             "dropped": dict(dropped),
             "splits": pairs,
             "words": words,
-            "key": key,
-            "leaks": leaks,
             "texts": texts,
+            **held,
         }
 
-    def _fates(self, number: int, pair_count: int) -> tuple[np.ndarray, int]:
-        """Return the fate of each pair in part ``number``, and the number of leaks into train.
+    def _fates(self, number: int, pair_count: int) -> np.ndarray:
+        """Return the fate of each pair in part ``number``.
 
         A fate is the number of a split, or of a reason to drop the pair, such as :data:`REPEATED`.
         """
         fates = np.zeros(pair_count, np.uint8)
         if self.options.as_split is not None:
             fates[:] = SPLITS.index(self.options.as_split)
-            return fates, 0
+            return fates
         held = np.load(self.folder / "held.npy", allow_pickle=False)
-        repeated = self._repeated(number, pair_count)
-        leaked = np.zeros(pair_count, bool)
         if self.options.key != GROUPS:
             hashes = self._fingerprints(number)
             key = SIDES.index(self.load("held.json")["key"])
-            fates[np.isin(hashes[key], held["key"])] = FURTHER
-            leaked = np.isin(hashes[1 - key], held["other"]) & (fates != FURTHER) & ~repeated
             if self.options.strict:
-                fates[leaked] = LEAKED
-        fates[repeated] = REPEATED
+                fates[np.isin(hashes[1 - key], held["other"])] = LEAKED
+            fates[np.isin(hashes[key], held["key"])] = FURTHER
+        fates[self._repeated(number, pair_count)] = REPEATED
         in_part = held["part"] == number
         fates[held["line"][in_part]] = held["split"][in_part]
-        return fates, int(leaked.sum())
+        return fates
 
     def _repeated(self, number: int, pair_count: int) -> np.ndarray:
         """Return a mask of the pairs in part ``number`` that repeat an earlier pair."""
@@ -368,11 +354,6 @@ class SplitJob:
             return np.ones(len(fates), np.uint8)
         drawn = self._fingerprints(number)[PAIR] < (weight - int(weight)) * 2.0**64
         return np.where(fates == 0, int(weight) + drawn, 1)
-
-
-def leak(side: str) -> str:
-    """Return the reason to drop a training pair whose ``side`` is also in valid or test."""
-    return f"{side} sentence also in valid or test"
 
 
 def prepare(
@@ -433,7 +414,7 @@ UTF_7 = re.compile(r"\+[A-Za-z0-9+/]{3,}-")
 
 def summary(report: dict[str, Any], langs: tuple[str, str]) -> str:
     """Return the report of :meth:`SplitJob.write` as text: a table of the splits, and counts."""
-    key, dropped, leaks, splits = (report[name] for name in ("key", "dropped", "leaks", "splits"))
+    key, dropped, splits = (report[name] for name in ("key", "dropped", "splits"))
     rows = [f"{'split':6} {'pairs':>8} {'side':>6} {'words':>9} {'words/line':>11}"]
     for name, pairs in splits.items():
         for lang, words in zip(langs, report["words"][name], strict=True):
@@ -445,16 +426,11 @@ def summary(report: dict[str, Any], langs: tuple[str, str]) -> str:
     rows += [f"dropped, {reason}: {count}" for reason, count in dropped.items()]
     if key == GROUPS:
         rows.append(
-            f"split by {leaks['groups']} groups of near-duplicates, the largest of "
-            f"{leaks['largest']} pairs; no group is in two splits"
+            f"split by {report['groups']} groups of near-duplicates, the largest of "
+            f"{report['largest']} pairs; no group is in two splits"
         )
     elif key:
-        other = SIDES[1 - SIDES.index(key)]
-        rows += [
-            f"split by the {key} sentence; no {key} sentence is in two splits",
-            f"kept in train, {leak(other)}: {leaks['train'] - dropped.get(leak(other), 0)}",
-            f"{other} sentences in both valid and test: {leaks['valid and test']}",
-        ]
+        rows.append(f"split by the {key} sentence; no {key} sentence is in two splits")
     return "\n".join(rows)
 
 
