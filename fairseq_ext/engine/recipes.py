@@ -19,45 +19,10 @@ DEEPEST = 8  # largest depth of nested operations; models need three
 FASTEST = 1e6  # largest frequency of a sine, in radians per position; the largest in fairseq is 1
 
 
-def rows(*parts: np.ndarray) -> np.ndarray:
-    """Stack matrices or vectors on top of each other."""
-    return np.concatenate(parts)
-
-
-def beside(*parts: np.ndarray) -> np.ndarray:
-    """Join matrices side by side; they must have equally many rows."""
-    return np.concatenate(parts, axis=1)
-
-
-def columns(matrix: np.ndarray, begin: int, end: int) -> np.ndarray:
-    """Return columns ``begin`` to ``end - 1`` of a matrix."""
-    return np.ascontiguousarray(matrix[:, begin:end])
-
-
-def part(array: np.ndarray, index: int) -> np.ndarray:
-    """Return the matrix ``array[index]``."""
-    return np.ascontiguousarray(array[index])
-
-
-def flat(array: np.ndarray) -> np.ndarray:
-    """Return all numbers of an array as a vector, row by row."""
-    return array.reshape(-1)
-
-
-def total(*vectors: np.ndarray) -> np.ndarray:
-    """Return the sum of several vectors of equal size, or the sum of the rows of one matrix."""
-    return np.add.reduce(vectors[0] if len(vectors) == 1 else vectors, axis=0)
-
-
 def softmax(array: np.ndarray) -> np.ndarray:
     """Compute the softmax over the last axis."""
     powers = np.exp(array - array.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
-
-
-def taps(kernel: np.ndarray) -> np.ndarray:
-    """Flatten convolution weights ``[outputs, inputs, taps]`` to ``[outputs, taps * inputs]``."""
-    return np.ascontiguousarray(kernel.transpose(0, 2, 1)).reshape(len(kernel), -1)
 
 
 def sinusoids(frequencies: np.ndarray, count: int, width: int, padding: int) -> np.ndarray:
@@ -79,9 +44,21 @@ def sinusoids(frequencies: np.ndarray, count: int, width: int, padding: int) -> 
 
 
 OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
-    operation.__name__: operation
-    for operation in (rows, beside, columns, part, flat, total, softmax, taps, sinusoids)
+    # matrices or vectors on top of each other; matrices of equally many rows side by side
+    "rows": lambda *parts: np.concatenate(parts),
+    "beside": lambda *parts: np.concatenate(parts, axis=1),
+    # the columns from `begin` to `end - 1`; a matrix of a list of matrices; all numbers, row by row
+    "columns": lambda matrix, begin, end: np.ascontiguousarray(matrix[:, begin:end]),
+    "part": lambda matrices, index: np.ascontiguousarray(matrices[index]),
+    "flat": lambda array: array.reshape(-1),
+    # the sum of several vectors, or of the rows of one matrix
+    "total": lambda *vectors: np.add.reduce(vectors[0] if len(vectors) == 1 else vectors, axis=0),
+    # weights of a convolution `[outputs, inputs, taps]` as a matrix `[outputs, taps * inputs]`
+    "taps": lambda kernel: np.ascontiguousarray(kernel.transpose(0, 2, 1)).reshape(len(kernel), -1),
+    "softmax": softmax,
+    "sinusoids": sinusoids,
 }
+"""The operations of recipes, by their names in ``program.json``."""
 
 
 class Evaluator:
@@ -109,7 +86,7 @@ class Evaluator:
             return None
         values, units = zip(*parts, strict=True)
         self._spend(sum(array.nbytes for array in values))
-        return (values[0], units[0]) if len(parts) == 1 else (rows(*values), rows(*units))
+        return parts[0] if len(parts) == 1 else (np.concatenate(values), np.concatenate(units))
 
     def array(self, recipe: Recipe, depth: int = 0) -> np.ndarray:
         """Compute the result of a recipe as a contiguous fp32 array.
