@@ -21,9 +21,8 @@ def refuse_broken(cfg: Any, command: str) -> None:
     soft = generation.print_alignment == "soft"
     if generation.replace_unk is not None:
         raise ConfigError(
-            "`--replace-unk` does not work in this fairseq (it reads a binarized corpus as text), "
-            "and would need a model with alignments. Leave it out; with subwords there are hardly "
-            "any unknown words."
+            "`--replace-unk` does not work, because fairseq reads the binarized corpus as text; "
+            "leave it out."
         )
     if generation.print_step and cfg.task._name in ("translation", "translation_ext"):
         raise ConfigError(
@@ -104,10 +103,6 @@ def check_gnmt_lenpen(alpha: float, generation: Any) -> None:
         )
     if not alpha:
         return
-    for option, name, default, reason in (
-        ("--lenpen", "lenpen", 1, "is another length penalty"),
-        ("--unnormalized", "unnormalized", False, "divides by no penalty"),
-        ("--score-reference", "score_reference", False, "does not search"),
-    ):
+    for name, default in (("lenpen", 1), ("unnormalized", False), ("score_reference", False)):
         if getattr(generation, name, default) != default:
-            raise ConfigError(f"`--gnmt-lenpen` does not go with `{option}`, which {reason}.")
+            raise ConfigError(f"`--gnmt-lenpen` does not go with `{flag(name)}`; leave one out.")
