@@ -71,6 +71,8 @@ HARMLESS = {
     "loss": overridden(""),  # only what training calls
     "checkpoints": lambda model: checkpoint_wrapper(model.encoder.layers[0]),
     "quant-noise": lambda model: quant_noise(model.decoder.layers[0].fc1, 0.1, 8),
+    # finite, although their sum in fp32 is not
+    "large weights": lambda model: model.encoder.layers[0].fc1.weight.data.fill_(3e38),
 }
 
 
@@ -144,11 +146,3 @@ def test_weights_that_are_not_finite(name: str, value: float):
     ):
         with pytest.raises(CheckpointError, match=message):
             use()
-
-
-def test_large_weights_are_finite():
-    """Their sum is not, in fp32."""
-    model, task = models.build(STOCK)
-    with torch.no_grad():
-        model.encoder.layers[0].fc1.weight.fill_(3e38)
-    assert type(engine(model, task)) is NativeGenerator

@@ -212,7 +212,7 @@ def test_random_batches_differ_by_epoch_and_follow_the_seed(data: Path) -> None:
     assert drawn(seed=2)[0] != first
 
 
-def test_random_batches_under_a_limit_of_tokens(data: Path) -> None:
+def test_random_batches_under_limits_of_tokens_and_lengths(data: Path) -> None:
     task, dataset = loaded(data, "train", "--random-batches")
     batches = batches_of(task, max_tokens=100)
     assert sentences(batches) == list(range(LINES))
@@ -220,10 +220,6 @@ def test_random_batches_under_a_limit_of_tokens(data: Path) -> None:
         longest = max(dataset.num_tokens(index) for index in batch["id"].tolist())
         assert len(batch["id"]) * longest <= 100
     assert len(batches) < LINES / 6
-
-
-def test_random_batches_of_what_the_limit_leaves(data: Path) -> None:
-    task, dataset = loaded(data, "train", "--random-batches")
     sizes = [*zip(dataset.src_sizes, dataset.tgt_sizes, strict=True)]
     within_limit = [i for i in range(LINES) if sizes[i][0] <= 5 and sizes[i][1] <= 6]
     batches = batches_of(task, max_sentences=40, max_positions=(5, 6))
