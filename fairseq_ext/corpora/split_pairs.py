@@ -313,9 +313,10 @@ class SplitJob:
         }
 
     def _fates(self, number: int, pair_count: int) -> np.ndarray:
-        """Return the fate of each pair in part ``number``.
+        """Decide what becomes of each of the ``pair_count`` pairs in part ``number``.
 
-        A fate is the number of a split, or of a reason to drop the pair, such as :data:`REPEATED`.
+        Return the pairs' fates: the number of a split, or of a reason to drop the pair, such as
+        :data:`REPEATED`.
         """
         fates = np.zeros(pair_count, np.uint8)
         if self.options.as_split is not None:
@@ -334,7 +335,7 @@ class SplitJob:
         return fates
 
     def _repeated(self, number: int, pair_count: int) -> np.ndarray:
-        """Return a mask of the pairs in part ``number`` that repeat an earlier pair."""
+        """Return a mask ``[pair_count]``: which pairs of part ``number`` repeat an earlier pair."""
         repeated = np.zeros(pair_count, bool)
         for name in self.repeat_names:
             path = (self.folder / name).with_suffix(".npy")

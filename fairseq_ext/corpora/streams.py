@@ -155,7 +155,8 @@ class Encode:
     ) -> Iterator[tuple[str, str]]:
         """Yield the tokens of the kept pairs, in order.
 
-        For each fate, add the numbers of pairs, source tokens and target tokens to ``tally``.
+        ``tally`` gets the numbers of pairs, source tokens and target tokens, ``{fate: [pairs,
+        source tokens, target tokens]}``. A fate is ``kept``, or a reason to drop a pair.
         """
         pairs = iter(pairs)
         chunks = iter(lambda: list(islice(pairs, CHUNK)), [])

@@ -84,7 +84,10 @@ class MaskedLine:
         return [self._plain(part).strip() if _has_word(part) else "" for part in self.parts]
 
     def joined(self, translations: Sequence[str]) -> str:
-        """Join the translated :meth:`texts` with the spans, spaced as in the source."""
+        """Put the unchanged spans between ``translations``; return the translated line.
+
+        ``translations`` are those of :meth:`texts`. Spaces around spans are as in the source.
+        """
         line = ""
         for part, text, span in zip(self.parts, translations, [*self.spans, ""], strict=True):
             if _has_word(part):

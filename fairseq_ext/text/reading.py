@@ -55,8 +55,8 @@ def refuse_document(path: Path) -> None:
 def through(path: Path | str, command: str) -> str:
     """Return a command line, for messages, that converts an input by the filter ``command``.
 
-    If ``path`` is a Path, the command line converts this file. A text stands for standard input;
-    then the command line is a pipe.
+    If ``path`` is a Path, the command line converts this file. If it is a text, the input is
+    standard input, and the command line is a pipe.
     """
     if isinstance(path, str):
         return f"… | {command} | fairseq-ext …"

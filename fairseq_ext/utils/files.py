@@ -175,8 +175,8 @@ def atomic_write(
 def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
     """Yield an empty folder whose files move to ``folder`` once the block has succeeded.
 
-    There they replace files of equal name; other files of ``folder`` stay. After an error in the
-    block, ``folder`` is as before; if it is new, it is removed. Files whose names start with
+    The moved files replace files of equal name; other files of ``folder`` stay. After an error in
+    the block, ``folder`` is as before; if it is new, it is removed. Files whose names start with
     ``last`` are moved last: when they are there, ``folder`` is complete.
     """
     folder = Path(folder)

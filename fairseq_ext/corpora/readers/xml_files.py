@@ -69,8 +69,7 @@ def xliff(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 def _attribute(surroundings: list[Element], *names: str) -> str:
     """Return the value of an attribute called one of ``names``, or "".
 
-    ``surroundings`` is an element after all its ancestors, outermost first. The element itself is
-    searched first, then its parent, and so on.
+    ``surroundings`` are nested elements, the outermost first. The innermost is searched first.
     """
     values = (element.get(name) for element in reversed(surroundings) for name in names)
     return next((value for value in values if value is not None), "")
@@ -154,7 +153,10 @@ def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
 
 
 def _is_break(element: Element, codes: frozenset[str]) -> bool:
-    """Return whether an element stands for a line break, by an attribute or by its code."""
+    """Return whether an element stands for a line break.
+
+    An attribute such as ``type`` may say so or, if its tag is in ``codes``, the element's text.
+    """
     types = {element.get(name, "") for name in ("type", "ctype", "subType")}
     return bool(types & BREAK_TYPES) or (
         element.tag in codes and BREAK.match(element.text or "") is not None
