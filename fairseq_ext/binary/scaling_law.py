@@ -132,7 +132,8 @@ def fit_laws(
 ) -> list[Fit]:
     """Fit a law to the models of each family on each dataset, by :func:`fit_law`.
 
-    ``base`` is the same for all laws, so that their α can be compared.
+    ``base``, the numbers of parameters of the baseline's encoder and decoder, is the same for all
+    laws, so that their α can be compared.
     """
     groups: dict[tuple[str, str], list[Model]] = {}
     for model in models:

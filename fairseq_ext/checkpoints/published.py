@@ -435,7 +435,11 @@ def _tokens(
 
 
 def _languages(folder: Path, settings: Mapping[str, Any]) -> list[str]:
-    """Return the languages of ``translation_multi_simple_epoch``, in the order of their tokens."""
+    """Return the languages of a model of the task ``translation_multi_simple_epoch``.
+
+    Their order is that of their language tokens in the dictionaries. ``settings`` are the task's
+    options, which may name a file in ``folder`` that lists the languages.
+    """
     langs = settings.get("langs")
     if langs:
         return _split(langs)

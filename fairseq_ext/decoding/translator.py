@@ -205,7 +205,10 @@ class Translator:
     def _run(
         self, generator: Any, dataset: LanguagePairDataset, numbers: Sequence[int]
     ) -> Iterator[tuple[int, Tensor, list[dict[str, Any]]]]:
-        """Run a generator batch by batch; yield each sentence's index, tokens and hypotheses."""
+        """Run a generator batch by batch; yield each sentence's index, tokens and hypotheses.
+
+        ``numbers`` are the sentences' numbers, on which samples depend.
+        """
         if not len(dataset):
             return
         longest = max(map(dataset.num_tokens, range(len(dataset))))  # sources and references

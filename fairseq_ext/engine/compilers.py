@@ -96,9 +96,9 @@ def compiler_of(
 ) -> Callable:
     """Return the compiler in ``table`` for the class of a module, or for its nearest base class.
 
-    Raise ConfigError if ``table`` has no such class. Also raise it if code outside this package
-    overrides one of ``methods`` of the class in ``table``, because the compiler compiles only the
-    original method.
+    Raise ConfigError if ``table`` has neither. Also raise ConfigError if code outside this package
+    overrides one of the ``methods`` of the class that ``table`` has, because the compiler
+    compiles only the original method.
     """
     for kind in type(module).__mro__:
         if kind in table:

@@ -94,7 +94,10 @@ class AttentiveGRU(nn.Module):
         return State(hidden, torch.zeros_like(hidden) if feeds_vector else None)
 
     def attend(self, query: Tensor, source: Source) -> tuple[Tensor, Tensor]:
-        """Attend from ``[B, G, H]``; return contexts ``[B, G, C]`` and weights ``[B, G, S]``."""
+        """Attend from queries ``[B, G, H]``, which are decoder states, to the source.
+
+        Return contexts ``[B, G, C]`` and attention weights ``[B, G, S]``.
+        """
         scores = self.attention(query, source.keys)
         weights = masked_softmax(scores, source.padding_mask.unsqueeze(1))
         return torch.bmm(weights, source.annotations), weights

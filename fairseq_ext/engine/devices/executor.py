@@ -193,8 +193,8 @@ def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
 def ancestors_of(ancestors: Tensor, rows: Tensor) -> Tensor:
     """Select the ancestors of n of the W hypotheses of each sentence.
 
-    ``rows [B, n]`` are the rows of the n hypotheses in ``ancestors [B, W, T]``, which
-    :func:`allocate` explains. The result is ``[B, n, T]``.
+    ``ancestors[b, w, t]`` is the row of step t from which hypothesis w of sentence b descends.
+    ``rows [B, n]`` has the numbers w of the n hypotheses. The result is ``[B, n, T]``.
     """
     return ancestors.gather(1, rows.unsqueeze(2).expand(-1, -1, ancestors.size(2)))
 
