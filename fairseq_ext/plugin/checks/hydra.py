@@ -79,7 +79,7 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
 def _hydra_main(original: Callable, cfg: Any, **options: Any) -> Any:
     """Complete and check the options of a job that starts after the plugin was loaded.
 
-    With ``--multirun``, the first job loads the plugin, and all later jobs are of this kind.
+    With ``--multirun``, the first job loads the plugin, so all later jobs start after it.
     """
     with _in_one_line():
         complete(cfg)

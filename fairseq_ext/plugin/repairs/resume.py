@@ -308,8 +308,8 @@ def save_interval_at_end(
 ) -> Any:
     """Write the checkpoint of `--save-interval-updates` also at the end of an epoch.
 
-    It is written before `checkpoint_last.pt`. So if a run is killed between the two, the resumed
-    run ends the epoch again and writes both.
+    This checkpoint is written before `checkpoint_last.pt`. A run that is killed before it has
+    written both is resumed within the epoch, and writes both.
 
     Problem: --save-interval-updates writes no checkpoint at the end of an epoch.
     """

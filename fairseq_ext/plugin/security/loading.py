@@ -242,7 +242,7 @@ def _check_path(original: Callable, self: Any, path: str, *rest: Any, **options:
 def _unpack_inside(original: Callable, archive_file: str) -> Any:
     """Unpack an archive only within its folder; report a damaged or unsafe archive in one line.
 
-    :func:`_refuse_speech` prevents the second half of the problem.
+    Another function of this patch, :func:`_refuse_speech`, refuses code from GitHub.
 
     Problem: An archive of a model can write files outside its folder. The data configuration of a
     speech model can name a repository on GitHub, whose code fairseq then runs.
