@@ -112,8 +112,8 @@ def row(
     """Return a corpus's medians, and the ratios of the plugin's figures to those of stock fairseq.
 
     ``rounds`` and ``base_rounds`` are results of :func:`measure`, for this corpus and for the very
-    small corpus of ``--base`` pairs. For keys with ``own``, the medians of the very small corpus
-    are subtracted from those of this corpus, also before a ratio is computed.
+    small corpus of ``--base`` pairs. Keys with ``own`` have differences: the medians of this corpus
+    minus those of the very small corpus, or ratios of such differences.
     """
     figures: dict[str, Any] = {"pairs": pairs}
     for name in rounds[PLUGIN]:

@@ -328,7 +328,7 @@ def training_steps(options: Namespace, cells: Cells) -> None:
 def random_lengths(sentences: int, seed: int) -> tuple[Tensor, Tensor]:
     """Draw correlated lengths of sources and targets in tokens, ``[sentences]`` each.
 
-    Their means are the paper's.
+    Their means are those of the Linformer paper.
     """
     means, sigmas = (MEAN_SOURCE, MEAN_TARGET), (SIGMA, SIGMA)
     return pair_lengths(sentences, means, sigmas, CORRELATION, longest=LONGEST, seed=seed)

@@ -299,9 +299,9 @@ def training(options: Namespace) -> Cells:
 def learners(options: Namespace) -> dict[str, Side]:
     """Build the models for training, by name.
 
-    They are the four of ``training`` in this module's docstring. The Transformer and MUSE-simple in
-    the Transformer's sizes have the sizes in the options. The architectures muse_iwslt_de_en and
-    muse_simple_base have the sizes of the paper's MUSE-base.
+    They are the architectures transformer_iwslt_de_en, muse_iwslt_de_en and muse_simple_base, and a
+    MUSE-simple in the sizes of the Transformer. These sizes are in the options. The second and the
+    third model have the sizes of the paper's MUSE-base.
     """
     shape = Size.of(options)
     base = Size(*(*vars(BASE).values(),)[:-1], options.vocabulary)
