@@ -120,14 +120,6 @@ def test_rows_of_pads_change_nothing(compress_first: bool | None, junk: float) -
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
-def test_hypotheses_share_the_slots_of_their_sentence() -> None:
-    layer = attention()
-    source, query = torch.randn(7, 2, WIDTH).double(), torch.randn(3, 6, WIDTH).double()
-    keys, values = layer.compress(source, None)
-    expanded = layer.attend(query, *(x.repeat_interleave(3, dim=0) for x in (keys, values)))
-    torch.testing.assert_close(layer.attend(query, keys, values), expanded, rtol=0, atol=1e-12)
-
-
 def test_convolution_is_a_convolution_over_time() -> None:
     """Kernel and stride N / K, one kernel for all channels; the mean before training."""
     torch.manual_seed(0)

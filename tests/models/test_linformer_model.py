@@ -64,25 +64,6 @@ def test_named_architectures_are_fairseqs_but_for_the_projections(name: str) -> 
     assert ours == {key: value.shape for key, value in stock.state_dict().items()}
 
 
-def test_who_shares_projections() -> None:
-    """Heads always; E and F, layers, encoder and decoder as the option says."""
-
-    def weights(sharing: str) -> list[Tensor]:
-        model, _ = build([*LINFORMER, "--linformer-sharing", sharing])
-        layers = [
-            *(layer.self_attn for layer in model.encoder.layers),
-            *(layer.encoder_attn for layer in model.decoder.layers),
-        ]
-        assert all(isinstance(layer, SourceAttention) for layer in layers)
-        return [layer.projection.weight for layer in layers]
-
-    assert [w.shape for w in weights("headwise")] == [(2, 4, 22)] * 4
-    assert [w.shape for w in weights("key-value")] == [(1, 4, 22)] * 4
-    assert len({id(w) for w in weights("headwise")}) == 4
-    assert len({id(w) for w in weights("key-value")}) == 4
-    assert len({id(w) for w in weights("layerwise")}) == 1
-
-
 @pytest.mark.parametrize(
     ("k", "layers", "slots"),
     [
