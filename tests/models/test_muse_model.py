@@ -45,23 +45,6 @@ def test_parameters_of_a_layer_by_option() -> None:
         assert models.count(model.encoder.layers[0]) == simple + expected
 
 
-def test_large_is_large() -> None:
-    sizes = ("embed_dim", "ffn_embed_dim", "attention_heads", "layers")
-    for arch, expected, kernels in [
-        ("muse", (384, 768, 4, 12), "3,15"),
-        ("muse_base", (384, 768, 4, 12), "3,15"),
-        ("muse_simple_base", (384, 768, 4, 12), "none"),
-        ("muse_large", (768, 3072, 16, 12), "3,15"),
-        ("muse_simple_large", (768, 3072, 16, 12), "none"),
-        ("muse_wmt_en_de", (768, 3072, 16, 12), "3,15"),
-        ("muse_tiny", (128, 256, 4, 4), "3,15"),
-    ]:
-        cfg = models.configuration(["--arch", arch]).model
-        for side in ("encoder", "decoder"):
-            assert tuple(getattr(cfg, f"{side}_{size}") for size in sizes) == expected
-        assert cfg.muse_kernels == kernels
-
-
 def test_dropout_of_the_tasks() -> None:
     for arch, dropout, attention, read in [
         ("muse_iwslt_de_en", 0.4, 0.0, 0.0),
