@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.linformer.attention import LinformerAttention
-from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import digits_corpus, fairseq, read_lines, write_lines
 from tests.support.models import configuration, dictionary, padded, random_sentences
 
@@ -132,18 +131,6 @@ def test_flags_of_a_decoder_are_refused(flag: str, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         configuration([*LINFORMER, *TASK, "--num-classes", "3", flag])
     assert flag in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--encoder-attention-heads", "3"], "`--encoder-attention-heads` must divide"),
-        (["--linformer-k", "4,4,4"], r"one for each layer \(encoder 2, decoder 0\)"),
-    ],
-)
-def test_sizes_that_cannot_work_are_named(flags: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        build([*LINFORMER, *flags])
 
 
 def train(data: Path, save_dir: Path, arch: str, *flags: object):
