@@ -1,6 +1,5 @@
 """BMT models: presets, counts, stages, schedule, distillation, binary layers in other models."""
 
-import logging
 import math
 from collections import Counter
 from types import SimpleNamespace
@@ -195,48 +194,6 @@ class TestStages:
                 model.set_num_updates(update)
         named = zip((5, 10), names, strict=True)
         assert caplog.messages == [f"update {at}: {name} from here on" for at, name in named]
-
-    def test_a_checkpoint_keeps_the_stage_it_was_trained_in(self) -> None:
-        """Saved right after update 5: trained in float, though update 5 will be binary."""
-        flags = [*BMT, "--stage-updates", "5,5"]
-        model, _ = build(flags)
-        for update in range(5):
-            model.set_num_updates(update)
-        other, _ = build(flags, seed=1)
-        other.set_num_updates(5)  # what fairseq does before it loads
-        assert other.binary_stage.index == 1
-        other.load_state_dict(model.state_dict())
-        assert other.binary_stage.index == 0
-        assert same_logits(model, other)
-        other.set_num_updates(5)
-        assert not same_logits(model, other)
-
-    def test_never_returns_to_float(self, caplog: pytest.LogCaptureFixture) -> None:
-        flags = [*BMT, "--stage-updates", "5,5"]
-        model, _ = build(flags)
-        model.set_num_updates(7)
-        other, _ = build(flags, seed=1)
-        other.load_state_dict(model.state_dict())
-        with caplog.at_level(logging.WARNING):
-            other.set_num_updates(0)  # --reset-optimizer
-            other.set_num_updates(1)
-        assert other.binary_stage.index == 1
-        assert [r.getMessage() for r in caplog.records if "stays there" in r.getMessage()] == [
-            "`--stage-updates` puts update 0 into stage `float`, but the checkpoint is in "
-            "`binary weights` and stays there."
-        ]
-        assert same_logits(model, other)
-
-    def test_takes_a_float_models_weights(self, caplog: pytest.LogCaptureFixture) -> None:
-        """A float checkpoint has no stage: it stays float until training says otherwise."""
-        float_model, _ = build(STOCK)
-        binary, _ = build([*STOCK, "--binary-weights", "qkv,out,ffn"], seed=1)
-        binary.load_state_dict(float_model.state_dict())
-        assert same_logits(float_model, binary, atol=1e-6)
-        with caplog.at_level("INFO"):
-            binary.set_num_updates(0)
-        assert caplog.messages == ["update 0: binary weights from here on"]
-        assert not same_logits(float_model, binary, atol=1e-3)
 
     def test_stage_survives_half_precision(self) -> None:
         model, _ = build(BMT)
