@@ -70,26 +70,23 @@ def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
     if not path.exists():
         return {}
     require_file(path, "manifest")
-    try:
-        if path.stat().st_size > MOST_MANIFEST_BYTES:
-            raise ValueError(f"more than {MOST_MANIFEST_BYTES:,} bytes")
-        content = read_json(path)
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise ValueError(f"its `format` is not `{FORMAT}`")
-        if content.get("version") != VERSION or not isinstance(content.get("files"), dict):
-            raise ValueError(f"its `version` is not {VERSION}, or it lists no `files`")
-        for name, entry in content["files"].items():
-            match entry:
-                case {"bytes": int(size), "sha256": str(digest)} if is_name(name) and size >= 0:
-                    if re.fullmatch("[0-9a-f]{64}", digest):
-                        continue
-            raise ValueError(f"its entry `{name!r:.60}` is not a file with a size and a checksum")
-    except ValueError as error:
-        raise DataError(
-            f"{path} is not a manifest of fairseq-preprocess ({str(error).rstrip('.')}). Copy it "
-            "again, or delete it to load the data without their checksums."
-        ) from None
-    return content["files"]
+    content = read_json(path) if path.stat().st_size <= MOST_MANIFEST_BYTES else None
+    match content:
+        case {"format": kind, "version": version, "files": dict(listed)}:
+            entries_fit = all(_is_entry(name, entry) for name, entry in listed.items())
+            if (kind, version) == (FORMAT, VERSION) and entries_fit:
+                return listed
+    raise DataError(
+        f"{path} is not a manifest of fairseq-preprocess. Copy it again, or delete it to load the "
+        "data without their checksums."
+    )
+
+
+def _is_entry(name: str, entry: Any) -> bool:
+    match entry:
+        case {"bytes": int(size), "sha256": str(digest)}:
+            return is_name(name) and size >= 0 and bool(re.fullmatch("[0-9a-f]{64}", digest))
+    return False
 
 
 def require_as_listed(

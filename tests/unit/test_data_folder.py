@@ -159,27 +159,21 @@ def with_entry(name: str, size: object = 1, digest: object = "0" * 64) -> str:
     return json.dumps({"format": "fairseq-ext data", "version": 1, "files": {name: entry}})
 
 
-NO_FILE = "is not a file with a size"
-
-
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        ("", "not JSON"),
-        ("[]", "its `format` is not"),
-        ('{"format": "x", "version": 1, "files": {}}', "its `format` is not"),
-        ('{"format": "fairseq-ext data", "version": 2, "files": {}}', "its `version` is not"),
-        ('{"format": "fairseq-ext data", "version": 1}', "or it lists no `files`"),
-        *((with_entry(name), NO_FILE) for name in ("../dict.src.txt", "/etc/passwd", "..", "")),
-        (with_entry("a\0"), NO_FILE),
-        *((with_entry("a", size), NO_FILE) for size in (-1, 1.5)),
-        *((with_entry("a", 1, digest), NO_FILE) for digest in ("0" * 63, 5, "0" * 64 + "\n")),
-        (" " * (indexed.MOST_MANIFEST_BYTES + 1), "more than 16,777,216 bytes"),
+        *("[]", '{"format": "x", "version": 1, "files": {}}'),
+        '{"format": "fairseq-ext data", "version": 2, "files": {}}',
+        '{"format": "fairseq-ext data", "version": 1}',
+        *map(with_entry, ("../dict.src.txt", "/etc/passwd", "..", "", "a\0")),
+        *(with_entry("a", size) for size in (-1, 1.5)),
+        *(with_entry("a", 1, digest) for digest in ("0" * 63, 5, "0" * 64 + "\n")),
+        " " * (indexed.MOST_MANIFEST_BYTES + 1),
     ],
 )
-def test_a_manifest_that_is_none_is_refused(data: Path, content: str, message: str) -> None:
+def test_a_manifest_that_is_none_is_refused(data: Path, content: str) -> None:
     (data / NAME).write_text(content, encoding="utf-8")
-    fault = f"{re.escape(str(data / NAME))} is not a manifest of fairseq-preprocess.*{message}"
+    fault = f"{re.escape(str(data / NAME))} is not a manifest of fairseq-preprocess"
     with pytest.raises(DataError, match=fault):
         indexed.check(data / "train.src-tgt.src", 14)
 
