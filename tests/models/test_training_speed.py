@@ -556,19 +556,16 @@ def test_a_training_in_bf16_products(copy_data, tmp_path):
 @pytest.mark.parametrize(
     ("option", "has_cuda", "is_new", "fault"),
     [
-        *(
-            (option, False, True, f"`--bf16-products` does not go with `--{option}`; leave one out")
-            for option in ("bf16", "memory-efficient-bf16")
-        ),
+        ("bf16", False, True, "does not go with `--bf16`; leave one out"),
+        ("memory-efficient-bf16", False, True, "does not go with `--memory-efficient-bf16`"),
+        ("fp16", True, True, "does not go with `--fp16`"),
+        ("amp", True, True, "does not go with `--amp`"),
         ("bf16-products", False, False, "update torch"),
         ("bf16-products", True, True, "for training on a CPU"),
         ("bf16-products", False, True, None),
-        *((option, True, True, f"`--{option}`; leave one out") for option in ("fp16", "amp")),
     ],
 )
-def test_bf16_products_need_a_cpu_fp32_and_a_new_torch(
-    option, has_cuda, is_new, fault, monkeypatch
-):
+def test_bf16_products_need_a_cpu_and_fp32(option, has_cuda, is_new, fault, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
     monkeypatch.setattr(onednn_matmul, "is_replaceable", lambda: is_new)
     flags = ["--arch", "gru_tiny", "--optimizer", "adam", "--max-tokens", "9", "--bf16-products"]
