@@ -4,8 +4,7 @@ A kill at any moment must not change or lose:
 
 1. the batches (fairseq makes them in the first epoch) and how many have been read, even if
    `--update-freq` or the number of processes changes;
-2. the number of validations without improvement (``--patience``, ``reduce_lr_on_plateau``), unless
-   ``--best-checkpoint-metric`` changes;
+2. the number of validations without improvement (``--patience``, ``reduce_lr_on_plateau``);
 3. a complete checkpoint file under each name, the old file or the new one;
 4. the fact that a run has finished;
 5. the float32 master weights of half precision, see :mod:`fairseq_ext.plugin.repairs.models`;
@@ -189,7 +188,7 @@ def restore_validation(
 ) -> tuple[Any, Any]:
     """Load a checkpoint, and restore the counters of ``--patience`` and the scheduler.
 
-    If ``--best-checkpoint-metric`` has changed, drop the best value, which is of another metric.
+    Raise ConfigError if ``--best-checkpoint-metric`` has changed.
     """
     from fairseq import checkpoint_utils
 
@@ -203,16 +202,12 @@ def restore_validation(
         return extra_state, iterator
     stopping = extra_state.get(EARLY_STOPPING, {})
     scheduler = trainer._optim_history[-1]["lr_scheduler_state"]
-    val_loss = extra_state.get("val_loss")
-    now = aim(cfg)
-    before = stopping.get("aim", now)
-    if before != now and "best" in extra_state:
-        logger.info(f"the best value so far is dropped: it is the {before}, not the {now}")
-        del checkpoint_utils.save_checkpoint.best
-        stopping, val_loss = {}, None
-        if "num_bad_epochs" in scheduler:
-            worst = -math.inf if cfg.maximize_best_checkpoint_metric else math.inf
-            scheduler = {**scheduler, "best": worst, "num_bad_epochs": 0}
+    before, now = stopping.get("aim"), aim(cfg)
+    if before not in (None, now) and "best" in extra_state:
+        raise ConfigError(
+            f"`--best-checkpoint-metric` was the {before}, but is now the {now}. To change it, "
+            "give `--reset-meters`, and with reduce_lr_on_plateau also `--reset-lr-scheduler`."
+        )
     if stopping.get("best") is not None:
         for counter in counters:
             counter.best, counter.num_runs = stopping["best"], stopping["num_runs"]
@@ -222,7 +217,7 @@ def restore_validation(
         saved = position({"extra_state": extra_state})
         if saved.get("iterations_in_epoch") == 0:
             # ... and if it is true, the scheduler has not seen the epoch's validation loss yet.
-            trainer.lr_step(saved["epoch"] - 1, val_loss)
+            trainer.lr_step(saved["epoch"] - 1, extra_state.get("val_loss"))
     return extra_state, iterator
 
 
