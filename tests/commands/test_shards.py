@@ -64,9 +64,9 @@ def test_the_shards_are_the_whole_set(generate, copy_data, tmp_path):
 @pytest.mark.parametrize(
     ("count", "shard", "output"),
     [
-        (2, -1, "`--shard-id` must be from 0 to 1, as `--num-shards` is 2, but is -1"),
-        (1, 1, "`--shard-id` must be from 0 to 0"),
-        (0, 0, "`--num-shards` must be at least 1, but is 0"),
+        (2, -1, r"`--shard-id` must be at least 0 and less than `--num-shards` \(2\), but is -1"),
+        (1, 1, r"less than `--num-shards` \(1\), but is 1"),
+        (0, 0, r"less than `--num-shards` \(0\), but is 0"),
     ],
 )
 def test_shards_that_there_are_not_are_refused(count: int, shard: int, output: str) -> None:
@@ -77,7 +77,7 @@ def test_shards_that_there_are_not_are_refused(count: int, shard: int, output: s
 def test_commands_refuse_shards(generate: tuple[object, ...], tmp_path: Path) -> None:
     shards, out = ("--num-shards", 2), tmp_path / "out"
     done = fairseq(*generate, *shards, "--shard-id", 2, "--results-path", out, ok=False)
-    refused(done, "from 0 to 1")
+    refused(done, "less than `--num-shards` (2), but is 2")
     done = fairseq(*generate, *shards, "--distributed-world-size", 2, ok=False)
     refused(done, "both split the set; leave one out")
     done = fairseq("interactive", *generate[1:], *shards, ok=False, stdin="1 2\n")

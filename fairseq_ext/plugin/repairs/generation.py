@@ -217,8 +217,6 @@ def _generate(original: Callable, cfg: Any) -> Any:
 
 def require_shard(num_shards: int, shard_id: int) -> None:
     """Raise :class:`ConfigError` unless ``--shard-id`` is from 0 to ``--num-shards`` - 1."""
-    if num_shards < 1:
-        raise wrong_value("--num-shards", "at least 1", num_shards)
     if not 0 <= shard_id < num_shards:
-        wish = f"from 0 to {num_shards - 1}, as `--num-shards` is {num_shards}"
+        wish = f"at least 0 and less than `--num-shards` ({num_shards})"
         raise wrong_value("--shard-id", wish, shard_id)

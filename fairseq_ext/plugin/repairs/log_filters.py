@@ -93,11 +93,10 @@ def _say_once(original: Callable, self: Any, record: logging.LogRecord) -> None:
 
     Problem: On a full disk, every log line prints a traceback on stderr.
     """
-    error = sys.exc_info()[1]
-    silent = not logging.raiseExceptions or sys.stderr is None
-    if silent or not isinstance(error, OSError):  # other errors are mistakes in calls of the logger
+    error, name = sys.exc_info()[1], getattr(getattr(self, "stream", None), "name", self)
+    if not isinstance(error, OSError):  # a mistake in a call of the logger
         original(self, record)
-    elif (name := getattr(getattr(self, "stream", None), "name", self)) not in _reported:
+    elif name not in _reported and logging.raiseExceptions:
         _reported.add(name)
         message = f"fairseq-ext: the log {name} cannot be written: {error.strerror or error}."
         with suppress(OSError):  # stderr may be on that disk, too
