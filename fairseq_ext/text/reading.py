@@ -183,8 +183,9 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
     """Yield each row of a CSV file as ``(number of its first line, cells)``.
 
     A first line such as ``sep=;``, which Excel writes, names the separator of cells. Otherwise the
-    separator is a comma, semicolon, tab or bar: the sign that occurs equally often in line 1 and in
-    most of the first :data:`LOOKED_AT` lines. In a tie, it is the sign that line 1 has most often.
+    separator is a comma, semicolon, tab or bar: the sign for which the most of the first
+    :data:`LOOKED_AT` lines have as many as line 1. In a tie, it is the sign that line 1 has most
+    often.
 
     Quoted cells may contain line ends. A carriage return within a line becomes a space. Raise
     DataError if the file is not CSV, or :func:`lines` refuses it.

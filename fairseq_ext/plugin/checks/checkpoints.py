@@ -38,7 +38,8 @@ def _starting_checkpoint(cfg: Any, trainer: Any) -> tuple[str, str | None]:
     """Return the checkpoint from which fairseq would start training, and the option that names it.
 
     If no option names a checkpoint, return ``checkpoint_last.pt`` in ``--save-dir``, even if there
-    is no such file, and None for the option.
+    is no such file, and None for the option. ``--continue-once`` and ``--finetune-from-model``
+    count only if there is no such file.
     """
     from fairseq.file_io import PathManager
 
