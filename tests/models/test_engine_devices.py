@@ -33,6 +33,7 @@ from tests.support.engine import (
     worker_of,
 )
 from tests.support.engine import sharpened as new_sharpened
+from tests.support.harness import in_a_fork
 
 SENTENCES = models.random_sentences([9, 3, 17, 2, 6], size=SIZE)
 sharpened = functools.cache(new_sharpened)
@@ -103,6 +104,17 @@ def test_batches_and_earlier_batches_change_nothing(name: str):
         for tensor in stage.state.values():
             tensor.fill_(1 if tensor.dtype in (torch.bool, torch.int64) else torch.nan)
     assert_same(executor.translate(SENTENCES, rules), together)
+
+
+def test_a_fork_waits_for_no_thread_of_its_parent():
+    executor = executor_of(*sharpened("transformer"))
+
+    def tokens() -> list[list[int]]:
+        translations = executor.translate(SENTENCES, Rules(beam=2, max_len_b=6))
+        return [hypotheses[0].tokens.tolist() for hypotheses in translations]
+
+    expected = tokens()
+    assert in_a_fork(tokens, executor._free.held()) == expected  # as while a thread translates
 
 
 class Recorded(TorchDispatchMode):

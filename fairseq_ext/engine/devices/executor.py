@@ -10,7 +10,6 @@ beam), ``V`` target tokens in the vocabulary.
 import functools
 import logging
 import math
-import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from fairseq_ext.engine.devices.operations import Model, decode, encode
 from fairseq_ext.engine.library import Hypothesis, check_prefixes, check_sentences, joined
 from fairseq_ext.engine.program import Code, Phase, Program, Symbols
 from fairseq_ext.engine.search_options import Rows, Rules
+from fairseq_ext.utils.locks import ForkSafeLock
 
 logger = logging.getLogger(__name__)
 
@@ -298,7 +298,7 @@ class Executor:
         self._source_vocabulary = min(len(program.matrices[table].values) for table in tables)
         self._target_vocabulary = len(program.matrices[output].values)
         self._stages: dict[tuple[Rules, Sizes], Stage] = {}
-        self._free = threading.Lock()
+        self._free = ForkSafeLock()
 
     def translate(
         self,
@@ -316,7 +316,7 @@ class Executor:
             return []
         check_sentences(*joined(sentences), self._model.program, self._source_vocabulary)
         check_prefixes(prefixes, self._target_vocabulary)
-        with self._free, torch.no_grad():
+        with self._free.held(), torch.no_grad():
             return self._search(sentences, rules, prefixes or [()] * len(sentences))
 
     def _search(self, sentences: Rows, rules: Rules, prefixes: Rows) -> list[list[Hypothesis]]:
