@@ -44,18 +44,10 @@ run() {
     dry || "$@"
 }
 
-# show WORD...: prints a line that can be pasted into a shell. A lone < or > is not quoted, and
-# neither is $(COMMAND), which a dry run shows in place of what only the real run knows.
+# show WORD...: prints a line that can be pasted into a shell; a lone < or > is not quoted.
 show() {
-    local word quoted line=""
-    for word in "$@"; do
-        if [[ "$word" == '$('*')' ]]; then
-            line+=" \"$word\""
-        else
-            printf -v quoted ' %q' "$word"
-            line+="$quoted"
-        fi
-    done
+    local line
+    printf -v line ' %q' "$@"
     line="${line// \\< / < }"
     printf '+%s\n' "${line// \\> / > }" >&2
 }
