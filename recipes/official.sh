@@ -21,6 +21,7 @@ compounds=0                 # 1: also tokenized BLEU with compounds split
 paper=""                    # the paper's figures, for the last line
 bpe=""                      # number of merges, if not the paper's
 subwords=bpe                # kind of subwords
+checkpoint=checkpoints/average.pt # which checkpoint translates
 folder=bpe                  # which of the corpus's folders is binarized
 own_usage=""                # lines of the help on options that only the script has
 averaged="the last N epochs" # for the help: which checkpoints --average averages
@@ -75,7 +76,7 @@ use_smoke_settings() {
 }
 
 # read_options ARGUMENT...: sets the globals above and those of the next line.
-data="" mirror="" any_counts="" out="" name="" against="" other_subwords=""
+data="" mirror="" any_counts="" out="" against="" other_subwords=""
 read_options() {
     read_arguments "--arch= --data= --mirror= --bpe= --subwords= --max-tokens= --update-freq= --updates= \
         --warmup= --dropout= --average= --against= --out= --any-counts --" "$@"
@@ -91,12 +92,16 @@ read_options() {
         "\`--max-tokens\`, \`--update-freq\`, \`--updates\` and \`--warmup\`"
     if [[ "$bpe" == 0 ]]; then folder=text; elif [[ -n "$bpe" ]]; then folder=bpe; fi
     [[ "$subwords" =~ ^(bpe|none)$ ]] || other_subwords="$subwords"
-    name="$corpus"
-    [[ "${SMOKE:-0}" != 1 ]] || name="smoke-$corpus"
-    out="$(absolute "${out:-$REPO/runs/$name-$arch}")"
-    data="${data:-$REPO/runs/data/$corpus${bpe:+-$bpe}${other_subwords:+-$other_subwords}}"
-    data="$(absolute "$data")"
+    choose_folders "$arch"
     if [[ -n "$against" ]]; then check_against; fi
+}
+
+# choose_folders ENDING: sets the folders of the run and of the corpus, and the mirror's path.
+choose_folders() {
+    local name="$corpus"
+    [[ "${SMOKE:-0}" != 1 ]] || name="smoke-$corpus"
+    out="$(absolute "${out:-$REPO/runs/$name-$1}")"
+    data="$(absolute "${data:-$REPO/runs/data/$corpus${bpe:+-$bpe}${other_subwords:+-$other_subwords}}")"
     [[ -z "$mirror" || "$mirror" == *://* ]] || mirror="$(absolute "$mirror")"
 }
 
@@ -223,6 +228,13 @@ flags=${extra[*]}
 SETTINGS
 }
 
+# make_translations: trains the model, and translates the test set with it.
+make_translations() {
+    stage train train_model
+    stage average average_checkpoints
+    stage translate translate
+}
+
 main() {
     [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
     read_options "$@"
@@ -231,16 +243,14 @@ main() {
     open_run "$out" "$(settings)"
     stage corpus prepare_corpus
     stage binarize binarize_corpus
-    stage train train_model
-    stage average average_checkpoints
-    stage translate translate
+    make_translations
     stage score score
     stage draw draw
     [[ -z "$against" ]] || draw_lengths "$against"
     dry && exit
     python "$REPO/recipes/report.py" --dir . --src "$src" --tgt "$tgt" --title \
-        "$src → $tgt, $arch, beam $beam, $(wc -l <"reference/test.$tgt") test sentences"
-    list_results results.md curves.png lengths.png gates.png checkpoints/average.pt
+        "$src → $tgt, ${row:-$arch}, beam $beam, $(wc -l <"reference/test.$tgt") test sentences"
+    list_results results.md curves.png lengths.png gates.png "$checkpoint"
     show_table
     printf '\nThe paper: %s\n' "$paper"
 }
@@ -253,7 +263,7 @@ show_table() {
 
 A table and pictures of this run and another:
   fairseq-ext compare --ref $here/reference/test.$tgt -o table \\
-    --system $arch=$here/generated.txt,checkpoint=$here/checkpoints/average.pt,log=$here/checkpoints/train.log \\
+    --system $arch=$here/generated.txt,checkpoint=$here/$checkpoint,log=$here/checkpoints/train.log \\
     --system NAME=OTHER_RUN/generated.txt
 NEXT
 }

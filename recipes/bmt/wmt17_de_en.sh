@@ -29,7 +29,7 @@ corpus=wmt17_de_en src=de tgt=en
 dictionary=(--joined-dictionary --nwordssrc 32000 --nwordstgt 32000)
 arch=bmt_wmt_de_en preset=bmt-1 dropout=0.1
 batch_size=64 update_freq=16 stages=50000,88339,88339 warmup=4000 lr=0.001
-beam=4 gnmt_lenpen=0.6 teacher="" kd=""
+checkpoint=checkpoints/checkpoint_last.pt beam=4 gnmt_lenpen=0.6 teacher="" kd=""
 [[ "${KD:-0}" != 1 ]] || kd=--kd
 paper="26.35 BLEU in float, BMT-1 25.93, BMT-2 25.44, BMT-3 24.11, BMT-6 17.87 (distilled)"
 
@@ -79,11 +79,8 @@ read_options() {
     read_arguments "--preset= --teacher= --stages= --warmup= --lr= --batch-size= --update-freq= --arch= \
         --dropout= --data= --mirror= --bpe= --subwords= --out= --kd --any-counts --" "$@"
     check_options
-    name="$corpus"
-    [[ "${SMOKE:-0}" != 1 ]] || name="smoke-$corpus"
-    out="$(absolute "${out:-$REPO/runs/$name-$preset}")"
-    data="$(absolute "${data:-$REPO/runs/data/$corpus${bpe:+-$bpe}${other_subwords:+-$other_subwords}}")"
-    [[ "$mirror" == *://* || -z "$mirror" ]] || mirror="$(absolute "$mirror")"
+    choose_folders "$preset"
+    row="$preset"
 }
 
 check_options() {
@@ -158,7 +155,7 @@ train_model() {
 }
 
 translate() {
-    generate checkpoints/checkpoint_last.pt generated.txt --source-lang "$src" \
+    generate "$checkpoint" generated.txt --source-lang "$src" \
         --target-lang "$tgt" --task translation_ext --gnmt-lenpen "$gnmt_lenpen" \
         --gen-subset test --beam "$beam" --batch-size 128
 }
@@ -183,23 +180,12 @@ flags=${extra[*]}
 SETTINGS
 }
 
-main() {
-    [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
-    read_options "$@"
-    use_environment sacremoses "${SUBWORDS[$subwords]}"
-    open_run "$out" "$(settings)"
-    stage corpus prepare_corpus
-    stage binarize binarize_corpus
+choose_schedule() { :; } # --stages is the schedule
+
+make_translations() {
     if [[ -n "$kd" ]]; then stage teacher train_teacher; fi
     stage train train_model
     stage translate translate
-    stage score score
-    stage draw draw
-    dry && exit
-    python "$REPO/recipes/report.py" --dir . --src "$src" --tgt "$tgt" --title \
-        "$src → $tgt, $preset, beam $beam, $(wc -l <"reference/test.$tgt") test sentences"
-    list_results results.md curves.png lengths.png checkpoints/checkpoint_last.pt
-    printf '\nThe paper: %s\n' "$paper"
 }
 
 main "$@"; exit
