@@ -26,7 +26,8 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 FORM = "[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]"
 LONGEST_WORD = 100  # characters; longer text without spaces is not a sentence of words
-COUNT = 4
+COUNT = 4  # example sentences
+LOOKED_AT = 100
 WORDS = range(4, 13)  # numbers of words in an example sentence
 SPLITS = ("test", "valid")
 _PART = re.compile(r",(?=(?:data|bpe-codes)=)")
@@ -163,7 +164,8 @@ def example_sentences(data: Path, src: str, tgt: str, max_words: int) -> list[st
     """Return up to four source sentences of 4 to 12 words from the test or validation split.
 
     ``data`` is a folder from fairseq-preprocess, whose ``text.json`` says how tokens become text.
-    Sentences of over ``max_words`` words are left out. A folder without splits (a bundle) gives [].
+    Only the first :data:`LOOKED_AT` sentences are considered. Sentences of over ``max_words`` words
+    are left out. A folder without splits (a bundle) gives [].
     """
     if not any(data.glob("*.bin")):
         return []  # a bundle, for which fairseq may be missing
@@ -178,15 +180,10 @@ def example_sentences(data: Path, src: str, tgt: str, max_words: int) -> list[st
         for pair in (f"{src}-{tgt}", f"{tgt}-{src}"):
             dataset = load_indexed_dataset(str(data / f"{split}.{pair}.{src}"), dictionary)
             if dataset is not None:
-                lines = [dictionary.string(dataset[i]) for i in _spread(len(dataset), 25 * COUNT)]
+                count = min(LOOKED_AT, len(dataset))
+                lines = [dictionary.string(dataset[i]) for i in range(count)]
                 complete = [line for line in lines if dictionary.unk_word not in line.split()]
                 texts = dict.fromkeys(undo.text(undo.words(complete)))
                 limit = min(max_words, WORDS[-1])
-                fitting = [text for text in texts if WORDS[0] <= len(text.split()) <= limit]
-                return [fitting[i] for i in _spread(len(fitting), COUNT)]
+                return [text for text in texts if WORDS[0] <= len(text.split()) <= limit][:COUNT]
     return []
-
-
-def _spread(length: int, count: int) -> list[int]:
-    count = min(length, count)
-    return [i * length // count for i in range(count)]
