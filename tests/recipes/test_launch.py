@@ -114,7 +114,7 @@ open_run "{out}" x=1
 stage corpus touch corpus-made
 stage train train made --max-tokens 8
 stage score touch "scored-at-start-$SLURM_RESTART_COUNT-by-${{JOIN:-0}}"
-exit "$(cat "{out}/../status")"
+exit 7
 """
 
 
@@ -126,7 +126,6 @@ def job(tmp_path: Path) -> tuple[list[str], dict[str, str]]:
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     (tmp_path / "recipe.sh").write_text(RECIPE.format(recipes=RECIPES, out=tmp_path / "run"))
-    (tmp_path / "status").write_text("0")
     environment = {**ENVIRONMENT, "PATH": f"{programs}:{ENVIRONMENT['PATH']}"}
     environment |= {"SLURM_STANDIN": str(tmp_path)}
     words = [programs / "sbatch", "--nodes", "2", RECIPES / "slurm.sh", tmp_path / "recipe.sh"]
@@ -134,7 +133,7 @@ def job(tmp_path: Path) -> tuple[list[str], dict[str, str]]:
 
 
 @pytest.mark.system
-def test_a_job_on_two_nodes_is_queued_again_at_its_time_limit(job, tmp_path):
+def test_a_job_on_two_nodes_is_queued_again_and_has_the_recipes_status(job, tmp_path):
     words, environment = job
     run = tmp_path / "run"
     process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
@@ -142,21 +141,10 @@ def test_a_job_on_two_nodes_is_queued_again_at_its_time_limit(job, tmp_path):
     wait_for((run / "made" / "checkpoint_last.pt").exists, process)
     (tmp_path / "limit").touch()
     _, output = process.communicate(timeout=300)
-    assert process.returncode == 0, output
+    assert process.returncode == 7, output
     assert output.count(f"the time limit is near; job {slurm.JOB} is queued again") == 1
     starts = {f"rank{rank}-start{start}" for rank in range(4) for start in range(2)}
     assert {path.name for path in run.glob("rank*")} == starts
     assert {path.read_text() for path in run.glob("rank*")} == {"4\n"}
     assert [path.name for path in run.glob("scored-*")] == ["scored-at-start-1-by-0"]
     assert "corpus: done before" in output
-
-
-@pytest.mark.system
-def test_the_recipes_status_is_the_jobs(job, tmp_path):
-    words, environment = job
-    (tmp_path / "status").write_text("7")
-    (tmp_path / "run" / "made").mkdir(parents=True)
-    (tmp_path / "run" / "settings.txt").write_text("x=1\n")
-    (tmp_path / "run" / "made" / "checkpoint_last.pt").write_text("1")
-    words[words.index("--nodes") + 1] = "1"
-    assert subprocess.run(words, env=environment, capture_output=True, check=False).returncode == 7
