@@ -7,8 +7,8 @@
 #           the float model; larger than the shipped tatoeba-es-en-bmt-1, which tatoeba.sh made
 #
 # The learning rate falls to zero along a cosine that ends when the time is over
-# (recipes/timed_cosine). OUT gets NAME.log and NAME.pt (the last weights in bf16 without optimizer
-# state: some 10 MB).
+# (recipes/timed_cosine). OUT gets NAME.log and NAME.pt (the last checkpoint without optimizer state:
+# some 20 MB).
 # usage: shipped_train.sh BIN OUT SECONDS [NAME...]
 #   BIN      has es-en/ and en-es/ of fairseq-preprocess
 #   SECONDS  of training, to which the start of each process adds some 15 s (twice for bmt-1)
@@ -58,16 +58,14 @@ train() {
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
         --lr-scheduler timed_cosine --timed-seconds "$time" --timed-warmup 400 \
         --stop-time-hours "$(awk "BEGIN {print $time / 3600}")" --max-tokens "$max_tokens" \
-        --no-epoch-checkpoints --save-interval 100000 --validate-interval 100000 \
+        --no-epoch-checkpoints --no-save-optimizer-state --save-interval 100000 \
+        --validate-interval 100000 \
         --num-workers 2 --seed 1 --log-interval 50 --log-format simple $PRECISION "${@:4}" ${FLAGS:-} \
         >>"$out/$name.log" 2>&1
 }
 
-# save NAME: saves the last weights, without what only training needs.
-save() {
-    python3 "$here/shipped_weights.py" "$work/$1/checkpoint_last.pt" "$out/$1.pt" 2>&1 |
-        tee -a "$out/$1.log"
-}
+# save NAME: copies the last checkpoint.
+save() { cp "$work/$1/checkpoint_last.pt" "$out/$1.pt"; }
 
 # train_muse DIRECTION
 train_muse() {
