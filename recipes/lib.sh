@@ -493,6 +493,18 @@ training_progress() {
         -e "s/$valid.*$last/  update \3: \1 \2/p" -e 'T' -e 'x;/./p;s/.*//;h' >&2
 }
 
+# cosine_schedule PAIRS BATCH EPOCHS WARMUP INIT LR MIN: prints flags for a learning rate that rises
+# from INIT to LR and falls to MIN like a cosine, at the end of the epochs. An update is a batch of BATCH
+# pairs, and no pair may be left out. fairseq restarts the cosine at LR times --lr-shrink, so the flags
+# set this factor to MIN / LR.
+cosine_schedule() {
+    local updates=$((($1 + $2 - 1) / $2 * $3))
+    (($4 < updates)) ||
+        die "\`--warmup\` must be less than the $updates updates of the run, but is $4."
+    echo --lr-scheduler cosine --warmup-updates "$4" --warmup-init-lr "$5" --lr "$6" --min-lr "$7" \
+        --lr-period-updates $((updates - $4)) --lr-shrink "$(awk "BEGIN { printf \"%.17g\", $7 / $6 }")"
+}
+
 # average_last N: averages the last checkpoint and up to N checkpoints of updates before `updates`. The
 # checkpoint of that update, if there is one, has the weights of the last and must not count twice.
 average_last() {

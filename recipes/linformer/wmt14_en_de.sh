@@ -12,9 +12,9 @@
 #   512 / 2048 / 8 heads / 6 + 6         linformer_wmt_en_de, k = 32; --k 64; and for the baseline
 #                                        --arch transformer_wmt_en_de
 #   negative log-likelihood              --criterion cross_entropy
-#   warm-up over 4,000 updates from      recipes/updates.py counts the updates of 10 epochs and
-#     1e-7 to 1e-4, cosine to 1e-6 at    makes the flags; fairseq's cosine would restart at its
-#     the end of epoch 10                end, with these flags it goes on from 1e-6
+#   warm-up over 4,000 updates from      the recipe counts the updates of 10 epochs; fairseq's cosine
+#     1e-7 to 1e-4, cosine to 1e-6 at    would restart at its end, with the recipe's flags it goes on
+#     the end of epoch 10                from 1e-6
 #   mixed precision                      --amp, where there is a GPU
 #   checkpoint of the best validation    checkpoint_best.pt
 #   greedy search, at most 256 tokens    --beam 1 --max-len-b 255: 255 and </s>
@@ -190,9 +190,8 @@ main() {
     stage corpus make_text
     stage binarize binarize bpe "$src" "$tgt" --joined-dictionary --srcdict bpe/dict.txt
     # The schedule goes into a file, so that a run that is continued uses the same schedule.
-    stage schedule into schedule.txt python "$REPO/recipes/updates.py" --text "bpe/train.$src" \
-        --batch-size "$batch_size" --epochs "$epochs" --warmup "$warmup" \
-        --init-lr "$init_lr" --lr "$lr" --min-lr "$min_lr"
+    dry || stage schedule into schedule.txt cosine_schedule "$(wc -l <"bpe/train.$src")" "$batch_size" \
+        "$epochs" "$warmup" "$init_lr" "$lr" "$min_lr"
     stage train train_model
     stage perplexity measure_perplexity
     stage translate translate

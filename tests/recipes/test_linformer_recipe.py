@@ -15,7 +15,6 @@ import classify_scores
 import pytest
 import table3
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
-from updates import schedule, updates
 
 from fairseq_ext.generation.translation_ext import TranslationExtTask
 from fairseq_ext.text import pipeline
@@ -37,6 +36,12 @@ RATES = (1e-7, 1e-4, 1e-6)  # the paper's, sections 5
 PAPER_PAIRS = 2_231_849  # half of the 4,508,785 training rows, less 1 %
 
 
+def schedule(pairs: int, batch_size: int, epochs: int, warmup: int) -> Command:
+    """Return the flags of the recipe's schedule with the paper's rates."""
+    words = f"cosine_schedule {pairs} {batch_size} {epochs} {warmup} {' '.join(map(str, RATES))}"
+    return Command(library(words).stdout.split())
+
+
 WORDS = ("--task", "translation_ext", "--arch", "transformer_tiny", "--optimizer", "adam")
 
 
@@ -53,14 +58,14 @@ def test_updates_are_counted_as_fairseq_makes_them(copy_data: Path, batch_size: 
         required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
     )
     update_count = sum(len(batches.next_epoch_itr()) for _ in range(3))
-    assert updates(500, batch_size, epochs=3) == update_count
+    flags = schedule(500, batch_size, epochs=3, warmup=0)
+    assert flags.value("--lr-period-updates") == str(update_count)
 
 
 @pytest.mark.parametrize(("total", "warmup"), [(253_620, 4000), (4001, 4000), (28, 8), (5, 0)])
 def test_the_cosine_ends_low_and_stays_there(total: int, warmup: int) -> None:
-    assert total < 5000 or total == updates(PAPER_PAIRS, 88, 10)  # the paper's number
     init, top, bottom = RATES
-    flags = Command([*WORDS, *schedule(total, warmup, *RATES)])
+    flags = Command([*WORDS, *schedule(total, 1, 1, warmup)])
     rising = {0, 1, warmup // 2, warmup - 1} & set(range(warmup))
     last = range(max(warmup, total - 999), total + 1)
     falling = sorted({*range(warmup, total, max(1, total // 999)), *last})
@@ -81,22 +86,17 @@ def test_the_cosine_ends_low_and_stays_there(total: int, warmup: int) -> None:
 
 def test_without_our_shrink_factor_fairseq_jumps_back_at_the_end() -> None:
     """Without the shrink factor, the test above would fail."""
-    flags = schedule(1000, 100, *RATES)
+    flags = schedule(1000, 1, 1, 100)
     stock = Command([*WORDS, *flags[: flags.index("--lr-shrink")]]).learning_rates([999, 1000])
     assert stock[1000] == pytest.approx(1e-5)
     assert stock[999] < 1.01e-6
 
 
-def test_the_command_prints_the_flags(tmp_path: Path) -> None:
-    text = write_lines(tmp_path / "train.en", ["a"] * 500)
-    command = (sys.executable, RECIPES / "updates.py", "--text", text)
-    command += ("--batch-size", 88, "--epochs", 10)
-    done = run(*command, "--warmup", 7)
-    assert done.stdout.split() == schedule(60, 7, *RATES)
-    assert done.stderr == "60 updates in 10 epochs\n"
-    message = "updates: error: `--warmup` must be less than the 60 updates of the run, but is {}"
-    for options, warmup in (((), 4000), (("--warmup", 60), 60), (("--warmup", -1), -1)):
-        assert run(*command, *options, ok=False).stderr.startswith(message.format(warmup))
+def test_the_schedule_is_as_long_as_the_papers_and_longer_than_its_warm_up() -> None:
+    flags = schedule(PAPER_PAIRS, 88, 10, 4000)
+    assert int(flags.value("--lr-period-updates")) == 253_620 - 4000
+    refusal = library("cosine_schedule 500 88 10 60 1e-7 1e-4 1e-6", ok=False).stderr
+    assert "`--warmup` must be less than the 60 updates of the run, but is 60." in refusal
 
 
 LOG = """\
@@ -194,7 +194,7 @@ def test_the_papers_protocol_from_nothing_to_both_figures(tmp_path: Path) -> Non
     results = json.loads((out / "results.json").read_bytes())
     pairs = len(read_lines(out / "bpe" / "train.en"))
     assert pairs == 297
-    assert results["updates"] == updates(pairs, 22, 2) == 28
+    assert results["updates"] == 28
     assert min(results["stages"].values()) >= 0
     values = {score["name"]: score["value"] for score in results["scores"]}
     assert list(values)[:3] == ["PPL", "BLEU", "chrF"]
