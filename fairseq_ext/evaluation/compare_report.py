@@ -414,7 +414,7 @@ def plot(result: Result, output: str | Path) -> list[Path]:
 
     styles = _points(result)
     known = [panel for panel in PANELS if any(panel[2](row) is not None for row in result.systems)]
-    panels = known or [("Quality", "system", lambda row: 1.0 + [*styles].index(row.name))]
+    panels = known or [("Quality", "systems", lambda row: 1.0 + [*styles].index(row.name))]
     with plots.new_figure(max(4.6, 3.5 * len(panels)), 4.4) as figure:
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for panel, (title, label, place) in zip(axes, panels, strict=True):
@@ -425,6 +425,8 @@ def plot(result: Result, output: str | Path) -> list[Path]:
             panel.set_xlim(0, panel.dataLim.x1 * 1.12)  # from zero, so that lengths compare
             panel.grid(True)
         axes[0].set_ylabel("BLEU (0 to 100) with 95% interval")
+        if not known:
+            axes[0].set_xticks([])
         handles = [
             Line2D([], [], ms=7, label=row.name, **styles[row.name])
             for row in result.systems
