@@ -85,7 +85,7 @@ def examine() -> list[Check]:
     checks: list[Check] = []
     training = (_torch, _fairseq_distribution, _plugin)
     groups = training if _is_for_training() else (_without_training,)
-    for group in (_python, *groups, _numpy, _libraries, _engine, _machine):
+    for group in (_python, *groups, _libraries, _engine, _machine):
         try:
             checks += group()
         except Exception as error:  # a broken package may raise anything
@@ -217,15 +217,9 @@ def _plugin() -> Iterator[Check]:
     yield Check(OK, "changes to fairseq", finding)
 
 
-def _numpy() -> Iterator[Check]:
-    if failure := _quietly(lambda: importlib.import_module("numpy")):
-        yield Check(ERROR, "numpy", failure, "pip install 'numpy>=1.26'")
-    else:
-        yield Check(OK, "numpy", _version("numpy") or "of unknown version")
-
-
 def _libraries() -> Iterator[Check]:
     for names, status, topic in (
+        (("numpy",), ERROR, "numpy"),
         (LIBRARIES, WARNING, "libraries"),
         (RECIPES, NOTE, "recipes' libraries"),
     ):
