@@ -179,31 +179,23 @@ CLASSES = {
 
 def model_class(stock: StockTransformer) -> ModelClass:
     """Return the class of Hugging Face's transformers for a model, or raise ConfigError."""
-    features = (stock.pre_norm, stock.learned_positions, stock.normalizes_embeddings)
-    kind = CLASSES.get(features)
-    words = (
-        "norm before the sublayers" if stock.pre_norm else "norm after the sublayers",
-        "learned positions" if stock.learned_positions else "sinusoidal positions",
-        f"{'a' if stock.normalizes_embeddings else 'no'} norm of embeddings",
-    )
-    if kind is None:
-        raise ConfigError(f"no class of {TRANSFORMERS} has {', '.join(words)} together.")
-    if kind.kind != "fsmt" and not stock.shares_all_embeddings:
-        raise ConfigError(
-            f"{kind.name}, which {TRANSFORMERS} has for {words[0]} and {words[1]}, has one table "
-            "for source, target and output (--share-all-embeddings); this model has several."
-        )
+    shared = stock.shares_all_embeddings
     width, of_decoder = (side.embed_tokens.embedding_dim for side in stock.sides)
-    if width != of_decoder:
+    scales = [side.embed_scale for side in stock.sides]
+    kind = CLASSES.get((stock.pre_norm, stock.learned_positions, stock.normalizes_embeddings))
+    if (
+        kind is None
+        or (kind.kind != "fsmt" and not shared)
+        or width != of_decoder
+        or not all(min(abs(scale - 1), abs(scale - math.sqrt(width))) < 1e-6 for scale in scales)
+    ):
         raise ConfigError(
-            f"{kind.name} needs embeddings of the same size in encoder and decoder, but the model "
-            f"has {width} and {of_decoder}."
+            f"no class of {TRANSFORMERS} has norm {'before' if stock.pre_norm else 'after'} the "
+            f"sublayers, {'learned' if stock.learned_positions else 'sinusoidal'} positions, "
+            f"{'a' if stock.normalizes_embeddings else 'no'} norm of embeddings, and embeddings of "
+            f"{width} and {of_decoder} channels {'in one table' if shared else 'in several tables'}"
+            f" times {scales[0]:g} and {scales[1]:g}; see docs/howto/ship.md."
         )
-    for side in stock.sides:
-        if not any(math.isclose(side.embed_scale, scale) for scale in (1.0, math.sqrt(width))):
-            raise ConfigError(
-                f"no class of {TRANSFORMERS} scales embeddings by {side.embed_scale:g}."
-            )
     return kind
 
 

@@ -140,12 +140,12 @@ def test_what_no_tool_computes_is_refused(name: str, tool: str, tmp_path: Path):
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (models.PRE_NORM, "one table"),
+        (models.PRE_NORM, "in several tables"),
         ([*LEARNED, SHARED], "no class of"),
         (["--no-token-positional-embeddings"], "without positions"),
         (["--decoder-normalize-before"], "one side"),
         (["--cross-self-attention"], "cross-self-attention"),
-        (["--decoder-embed-dim", "16"], "same size in encoder and decoder"),
+        (["--decoder-embed-dim", "16"], r"of \d+ and 16 channels"),
         (["--decoder-output-dim", "16"], "no"),
         (["--task", "translation_ext", "--target-prefix", "w3"], "no `w3` at each sentence"),
     ],
