@@ -42,8 +42,11 @@ SHOWN = 5  # sample sentences on the page
 PLAIN = "text:"  # prefix to the path of a file of text, instead of fairseq-generate's output
 TABLE = "table:"  # prefix to the path of a table of translations
 _PART = re.compile(",(?=(?:checkpoint|log)=)")
-# The end of fairseq-generate's last line of the log: (9.00 sentences/s, 1234.50 tokens/s)
-CLOSING = re.compile(r"sentences/s, ([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?) tokens/s\)")
+_COUNT, _SPEED = r"[0-9][0-9,]{0,20}", r"[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?"
+CLOSING = re.compile(
+    rf"Translated {_COUNT} sentences \({_COUNT} tokens\) in {_SPEED}s "
+    rf"\({_SPEED} sentences/s, ({_SPEED}) tokens/s\)"
+)
 
 
 @dataclass(frozen=True)

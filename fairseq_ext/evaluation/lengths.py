@@ -1,8 +1,9 @@
 """Compute BLEU by the length of the source, for several systems (Figure 3 of the MUSE paper).
 
 A bucket is the set of test sentences whose source lengths are in one range. It is scored like a
-corpus. Lengths are those of the first system's sources: words, or characters if the source has no
-spaces. Subword pieces are joined, and the end of sentence does not count.
+corpus. Lengths are in words, or in characters if the source has no spaces. Subword pieces are
+joined, and the end of sentence does not count, so systems with different pieces have the same
+buckets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -115,18 +116,28 @@ def score_by_length(
 def source_lengths(
     outputs: Mapping[str, Sequence[Sentence]], undoing: Mapping[str, Postprocessor]
 ) -> tuple[list[int], str]:
-    """Return the length of each source of the first system, and its unit, words or characters.
+    """Return the length of each source, and the unit of all lengths, ``words`` or ``characters``.
 
-    Raise DataError if the first output has no sources.
+    Raise DataError if an output has no sources, or the sources of two outputs differ in length.
     """
-    name, sentences = next(iter(outputs.items()))
-    texts = [sentence.source for sentence in sentences if sentence.source is not None]
-    if len(texts) < len(sentences):
-        raise DataError(
-            f"The output of `{name}` has no sources (`S-` lines), whose lengths are needed; "
-            "generate with `--source-lang` and without `--quiet`."
-        )
-    return count_units(undoing[name].words(texts))
+    first, lengths = "", list[int]()
+    for name, sentences in outputs.items():
+        texts = [sentence.source for sentence in sentences if sentence.source is not None]
+        if len(texts) < len(sentences):
+            raise DataError(
+                f"The output of `{name}` has no sources (`S-` lines), whose lengths are needed; "
+                "generate with `--source-lang` and without `--quiet`."
+            )
+        sources = undoing[name].words(texts)
+        counts, unit = count_units(sources)
+        first, lengths = first or name, lengths or counts
+        for row, (ours, theirs) in enumerate(zip(lengths, counts, strict=True)):
+            if ours != theirs:
+                raise DataError(
+                    f"`{first}` and `{name}` translated different sources: sentence {row} has "
+                    f"{ours} {unit} in one and {theirs} in the other."
+                )
+    return lengths, unit
 
 
 def relative(scores: LengthScores, baseline: str) -> LengthScores:

@@ -13,7 +13,7 @@ from fairseq_ext.evaluation import lengths, outputs, plots, training_log
 from fairseq_ext.muse.commands import plot_gates as gates
 from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.text.subwords import remove_bpe
-from fairseq_ext.utils.errors import CheckpointError, DataError
+from fairseq_ext.utils.errors import CheckpointError
 from tests.support.generated import write_generated
 from tests.support.harness import ended, leaves_no_trace, run, write_lines
 from tests.support.models import MUSE, SMALL, build, configuration
@@ -160,6 +160,8 @@ def test_text_is_detokenized_for_sacrebleu(tmp_path):
         (["--buckets", "0,5"], "`0,5` instead"),
         (["--system", "x"], "`--system` must be NAME=FILE"),
         (["--system", "one=two.out"], "`--system` must be NAME=FILE with a name of its own"),
+        (["--system", "two=two.out"], "sentence 1 has 2 words in one and 1 in the other"),
+        (["--system", "bare=bare.out"], "`bare` has no sources"),
         (["--system", "three=absent.out"], "absent.out"),
         (["--relative-to", "x"], "`--relative-to x` must be one of the systems: one."),
         (["--detokenize", "de"], "`--detokenize` goes with `--ref`"),
@@ -168,16 +170,11 @@ def test_text_is_detokenized_for_sacrebleu(tmp_path):
 )
 def test_lengths_errors(options, message, tmp_path):
     write_lines(tmp_path / "ref", ["a b", "c d"])
-    write_generated(tmp_path / "one.out", [["x"], ["y"]], ["a", "b c"])
+    for name, text in (("one", "b c"), ("two", "b@@ c")):
+        write_generated(tmp_path / f"{name}.out", [["x"], ["y"]], ["a", text])
+    write_lines(tmp_path / "bare.out", ["H-0\t-1\tx", "H-1\t-1\ty"])
     words = ("plot", "lengths", "--system", "one=one.out", "--tokenized-ref", "ref", "-o", "out")
     leaves_no_trace(tmp_path, message, *words, *options)
-
-
-def test_an_output_without_sources_has_no_lengths(tmp_path):
-    write_lines(tmp_path / "ref", ["a b"])
-    bare = write_lines(tmp_path / "bare", ["H-0\t-1\tx"])
-    with pytest.raises(DataError, match="`bare` has no sources"):
-        lengths.score_by_length({"bare": bare}, tmp_path / "ref", [10])
 
 
 def save_checkpoint(path: Path, flags: list[str], model: torch.nn.Module) -> Path:
