@@ -74,7 +74,7 @@ def open_model(
         if wished != trained:
             raise ConfigError(
                 f"`--src` and `--tgt` must be {' and '.join(trained)} for {model.path}, but are "
-                f"{' and '.join(wished)}."
+                f"{wished[0]} and {wished[1]}."
             )
         translator: Translates = EngineTranslator(model, search, threads)
         folders = homes
