@@ -29,7 +29,6 @@ from fairseq.data import (
     PrependTokenDataset,
     SortDataset,
 )
-from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.data.iterators import CountingIterator, EpochBatchIterator, GroupedIterator
 from fairseq.data.multilingual.sampled_multi_epoch_dataset import SampledMultiEpochDataset
 from fairseq.dataclass.configs import EMAConfig
@@ -310,18 +309,6 @@ def test_an_epoch_continues_on_other_processes() -> None:
         shard_of(24, 0, 5).load_state_dict(state)
     with pytest.raises(ConfigError, match="12 batches of this epoch, which 3 cannot"):
         shard_of(24, 0, 3, grouped_shuffling=True).load_state_dict(state)
-
-
-@pytest.mark.skipif(int(np.__version__.split(".")[0]) < 2, reason="numpy 1 adds in int64")
-def test_pointers_above_2_gib(without: Callable[[str], None]) -> None:
-    def last_pointer() -> int:
-        writer = MMapIndexedDataset.Index.writer(os.devnull, np.uint16)
-        with np.errstate(over="ignore"):
-            return int(writer._get_pointers([np.int32(2**30)] * 3)[-1])
-
-    assert last_pointer() == 2**32
-    without("data above 2 GiB")
-    assert last_pointer() != 2**32
 
 
 def test_a_checkpoint_is_copied_whole_or_not_at_all(without, tmp_path, monkeypatch):
