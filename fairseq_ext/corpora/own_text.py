@@ -17,36 +17,25 @@ from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 
-def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
-    """Return the pipeline to record in the ``text.json`` of a copy of a corpus.
+def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> None:
+    """Copy the source and target file of each split into ``out``, and write ``text.json`` there.
 
-    ``folder`` holds the corpus. The pipeline is that of the corpus's ``text.json``, or a new
-    pipeline if this file is missing. With ``tokenize``, Moses' tokenization is added to it. Raise
-    DataError if the corpus is in subwords, or ``tokenize`` is True for a text of tokens.
+    ``text.json`` has the steps of the corpus's own ``text.json``, if any. ``tokenize`` turns the
+    copied text into Moses tokens, and adds this step. Raise DataError if the corpus is in subwords,
+    or ``tokenize`` is True for a text of tokens. After an error, no file is written.
     """
-    text_pipeline = pipeline.load_towards(folder, src, tgt)
-    if text_pipeline is None:
-        return Pipeline(src, tgt, tokenize=tokenize)
-    if tokenize and text_pipeline.tokenize:
+    steps = pipeline.load_towards(folder, src, tgt) or Pipeline(src, tgt)
+    if tokenize and steps.tokenize:
         raise DataError(
             f"`--tokenize` is for plain text, but {folder / pipeline.FILE} says that this text is "
             "Moses tokens already. Leave it out."
         )
-    if text_pipeline.subwords != "none":
+    if steps.subwords != "none":
         raise DataError(f"{folder} has subwords; give the folder with the words they are made of.")
-    if not tokenize:
-        return text_pipeline
-    # Moses' rules depend on case, and this text is lower-cased before they are applied.
-    first = text_pipeline.lowercase or text_pipeline.lowercase_first
-    return replace(text_pipeline, tokenize=True, lowercase=False, lowercase_first=first)
-
-
-def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> None:
-    """Copy the source and target file of each split into ``out``, and write ``text.json`` there.
-
-    ``tokenize`` turns the copied text into Moses tokens. After an error, no file is written.
-    """
-    text_pipeline = chosen_pipeline(folder, src, tgt, tokenize)
+    if tokenize:
+        # Moses' rules depend on case, and this text is lower-cased before they are applied.
+        first = steps.lowercase or steps.lowercase_first
+        steps = replace(steps, tokenize=True, lowercase=False, lowercase_first=first)
     names = [f"{split}.{side}" for split in SPLITS for side in (src, tgt)]
     files.keep_inputs([folder / name for name in names], [out / name for name in names])
     tokens = Pipeline(src, tgt, tokenize=True)
@@ -54,7 +43,7 @@ def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> 
         for name in names:
             encode = tokens.words(name.rpartition(".")[2]) if tokenize else str
             encode_file(folder / name, stage / name, encode, refuse_empty=True)
-        text_pipeline.save(stage)
+        steps.save(stage)
 
 
 def run(options: OwnTextOptions) -> str:
