@@ -593,10 +593,8 @@ def _keep_others(options: PairOptions, record: dict[str, Any]) -> None:
         return
     try:
         former = json.loads(manifest.read_text(encoding="utf-8"))
-        for corpus in former.get("corpora", ()):
-            del corpus["read"], corpus["train"]  # counts, which the new record lacks
         former_record = {name: former.get(name) for name in record}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, AttributeError):
         former_record = {}
     if former_record != record:
         raise DataError(
@@ -657,10 +655,6 @@ def _write(job: SplitJob, record: dict[str, Any]) -> str:
         with writers([stage / name for name in names]) as opened:
             pairs = dict(zip(splits, zip(opened[::2], opened[1::2], strict=True), strict=True))
             report = job.write(pairs)
-        of_texts = report.pop("texts")
-        if options.corpora is not None:
-            described = zip(record["corpora"], of_texts, strict=True)
-            record = {**record, "corpora": [{**entry, **counts} for entry, counts in described]}
         sums = {name: sha256(stage / name) for name in names}
         record = {**record, "report": report, "sha256": sums}
         text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True)
@@ -668,8 +662,8 @@ def _write(job: SplitJob, record: dict[str, Any]) -> str:
         encoder(options).pipeline.save(stage)
         hints = [suggest_pieces(lang, stage / f"{splits[0]}.{lang}") for lang in langs]
     listed = [
-        f"{corpus['name']}: {corpus['read']} pairs read, {corpus['train']} in train, weight "
+        f"{corpus['name']}: {counts['read']} pairs read, {counts['train']} in train, weight "
         f"{corpus['weight']:g}; licence: {corpus['licence']}"
-        for corpus in record.get("corpora", ())
+        for corpus, counts in zip(record.get("corpora", ()), report["texts"], strict=False)
     ]
     return "\n".join([summary(report, langs), *listed, *filter(None, hints)])

@@ -73,8 +73,8 @@ def test_corpora_are_mixed_by_weight_with_their_licences(tmp_path: Path) -> None
     assert copies["c"][3] == pytest.approx((100 - held_counts["c"]) / 4, abs=15)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert [corpus["licence"] for corpus in manifest["corpora"]] == ["CC0", "CC BY 4.0", "unknown"]
-    assert [corpus["read"] for corpus in manifest["corpora"]] == [300, 500, 100]
-    trained = [corpus["train"] for corpus in manifest["corpora"]]
+    assert [counts["read"] for counts in manifest["report"]["texts"]] == [300, 500, 100]
+    trained = [counts["train"] for counts in manifest["report"]["texts"]]
     assert trained == [
         sum(n * pair_count for n, pair_count in histogram.items()) for histogram in copies.values()
     ]
