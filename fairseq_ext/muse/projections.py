@@ -54,6 +54,9 @@ class FinalLinear(nn.Module):
             return F.linear(x, self.weight, self.bias)
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_packed": None}  # torch can neither copy nor pickle it
+
 
 class Projections(nn.Module):
     """The first and last matrices of all branches, each in a linear layer of its own.

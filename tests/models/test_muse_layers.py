@@ -1,5 +1,6 @@
 """Each layer of MUSE against the reference from the paper's equations, in float64."""
 
+import copy
 import math
 from collections.abc import Callable
 
@@ -234,11 +235,12 @@ def test_input_dropout_reaches_attention_and_convolution_alone(fused: bool) -> N
 
 
 def test_a_final_layer_is_a_linear_layer() -> None:
-    """On packed weights, with a gradient, and in another type."""
+    """On packed weights, as a copy, with a gradient, and in another type."""
     linear, x = nn.Linear(24, 40), torch.randn(3, 1, 48)[..., :24]  # rows apart, as after a split
     final = FinalLinear(linear.weight, linear.bias)
     assert (final._packed is not None) == torch.backends.mkldnn.is_available()
     torch.testing.assert_close(final(x), linear(x), rtol=0, atol=1e-5)
+    assert copy.deepcopy(final)(x).equal(linear(x))
     assert_same_function(final(x.requires_grad_()), linear(x), [x])
     assert final.double()(x.double()).equal(linear.double()(x.double()))
 
