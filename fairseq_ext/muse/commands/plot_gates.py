@@ -17,7 +17,6 @@ from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from torch import Tensor
 
 SIDES = ("encoder", "decoder")
@@ -119,13 +118,25 @@ def shares(kernel_sizes: tuple[int, ...], gate: Tensor | None) -> Shares:
 
 
 def draw(gates: Gates, output: str | Path) -> list[Path]:
-    """Plot the shares in each layer to ``output``; return the paths of the picture and its JSON."""
+    """Plot the shares in each layer to ``output``; return the paths of the picture and its JSON.
+
+    A line for each kernel size goes over the layers of a side, a dashed line is at equal shares.
+    """
     from fairseq_ext.evaluation import plots
 
     with plots.new_figure(9.6, 4.2) as figure:
         panels = figure.subplots(1, 2, sharey=True)
-        for axes, side in zip(panels, SIDES, strict=True):
-            _draw_layers(axes, gates[side], all_sizes(gates))
+        for axes, (side, layers) in zip(panels, gates.items(), strict=True):
+            numbers = range(1, len(layers) + 1)
+            for size, colour in zip(all_sizes(gates), cycle(plots.PALETTE), strict=False):
+                values = [layer.get(size, float("nan")) for layer in layers]
+                axes.plot(numbers, values, "o-", ms=5, lw=1.8, color=colour, label=f"k = {size}")
+            equal = {1 / len(layer) for layer in layers if len(layer) > 1}
+            if len(equal) == 1:
+                label = "equal shares (at first)"
+                axes.axhline(equal.pop(), color="#777777", lw=1, ls="--", label=label)
+            axes.set_xticks(numbers)
+            axes.grid(True, axis="y")
             axes.set(title=side.capitalize(), xlabel="layer (1 reads the words)")
         panels[0].set_ylabel("share of the kernel (sums to 1)")
         low, high = panels[0].get_ylim()
@@ -134,21 +145,3 @@ def draw(gates: Gates, output: str | Path) -> list[Path]:
         lines, labels = panels[0].get_legend_handles_labels()
         figure.legend(lines, labels, loc="outside lower center", ncols=4, fontsize=8.5)
         return plots.save_picture(figure, output, gates)
-
-
-def _draw_layers(axes: Axes, layers: list[Shares], sizes: list[int]) -> None:
-    """Draw a line for each kernel size over the layers of the encoder, or of the decoder.
-
-    A dashed line marks the equal shares with which training begins.
-    """
-    from fairseq_ext.evaluation.plots import PALETTE
-
-    numbers = range(1, len(layers) + 1)
-    for size, colour in zip(sizes, cycle(PALETTE), strict=False):
-        values = [layer.get(size, float("nan")) for layer in layers]
-        axes.plot(numbers, values, "o-", ms=5, lw=1.8, color=colour, label=f"k = {size}")
-    equal = {1 / len(layer) for layer in layers if len(layer) > 1}
-    if len(equal) == 1:
-        axes.axhline(equal.pop(), color="#777777", lw=1, ls="--", label="equal shares (at first)")
-    axes.set_xticks(numbers)
-    axes.grid(True, axis="y")
