@@ -1,6 +1,7 @@
 """The engine in commands: checkpoints, bundles without torch, and shortlists."""
 
 import json
+import math
 import shutil
 import sys
 from pathlib import Path
@@ -77,10 +78,14 @@ def test_samples(copy_data: Path, copy_model: Path, tmp_path: Path):
     """The same for all batches; others with another seed."""
 
     def samples(*options: object) -> list:
-        drawn = ("--sampling", "--task", "translation_ext", "--epsilon-sampling", 0.05)
-        flags = ("--engine", "native", *drawn, "--nbest", 4, *options)
+        sampling = ("--sampling", "--task", "translation_ext", "--epsilon-sampling", 0.05)
+        flags = ("--engine", "native", *sampling, "--nbest", 4, *options)
         sentences, log = generated(copy_data, copy_model, tmp_path / "out", *flags)
         assert "instead of the engine" not in log
+        hypotheses = [hypothesis for sentence in sentences for hypothesis in sentence.hypotheses]
+        # a task sets the search of ε after it has a generator; after 15 tokens </s> is forced
+        drawn = [score for hypothesis in hypotheses for score in hypothesis.token_scores[:15]]
+        assert min(drawn) > math.log2(0.05) - 1e-3
         return [
             [(hypothesis.text, hypothesis.score) for hypothesis in sentence.hypotheses]
             for sentence in sentences

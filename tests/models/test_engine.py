@@ -20,8 +20,8 @@ from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.library import Hypothesis, Machine, Team, Worker, available_paths
 from fairseq_ext.engine.program import merged
 from fairseq_ext.engine.search_options import Rules
-from fairseq_ext.generation.generators import EpsilonSampling, truncate
-from fairseq_ext.generation.on_engine import NativeGenerator, obstacle, rules_of
+from fairseq_ext.generation.generators import truncate
+from fairseq_ext.generation.on_engine import obstacle, rules_of
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support import models
 from tests.support.engine import (
@@ -376,34 +376,21 @@ def test_the_longest_translation_is_rounded_as_by_fairseq(a: float, length: int)
     assert len(hypothesis.tokens) == int(a * length + 200) + 1
 
 
-@pytest.mark.parametrize("how", ["gnmt", "match", "unnormalized-match"])
+@pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("name", ["transformer", "gru"])
-def test_like_fairseqs_generator(name: str, how: str):
+def test_translations_as_long_as_their_sources(name: str, normalized: bool):
     model, task = sharpened(name)
-    dictionary = task.target_dictionary
-    if how == "gnmt":
-        options = {"beam_size": 4, "max_len_b": 12, "temperature": 1.3}
-        generator = SequenceGenerator([model], dictionary, **options)
-    else:
-        options = {"beam_size": 3, "normalize_scores": how == "match", "match_source_len": True}
-        strategy = LengthConstrainedBeamSearch(dictionary, 1, 0, 1, 0)
-        generator = SequenceGenerator([model], dictionary, search_strategy=strategy, **options)
+    strategy = LengthConstrainedBeamSearch(task.target_dictionary, 1, 0, 1, 0)
+    options = {"beam_size": 3, "normalize_scores": normalized, "match_source_len": True}
+    generator = SequenceGenerator(
+        [model], task.target_dictionary, search_strategy=strategy, **options
+    )
     assert obstacle(generator) is None
     sentences = models.random_sentences(LENGTHS, size=SIZE, seed=3)
-    rules, theirs = rules_of(generator), by_fairseq(generator, [model], sentences)
-    if how == "gnmt":
-        rules = dataclasses.replace(rules, lenpen=0.6, length_offset=5.0)
-        for row in theirs:
-            for number, hypothesis in enumerate(row):
-                scores = hypothesis.scores
-                score = scores.sum() / ((5 + len(scores)) / 6) ** 0.6
-                row[number] = hypothesis._replace(score=score)
-            row.sort(key=lambda hypothesis: -hypothesis.score)
-    ours = worker_of(model, task).translate(sentences, rules)
-    assert_same(ours, theirs)
-    if "match" in how:
-        for sentence, hypotheses in zip(sentences, ours, strict=True):
-            assert {len(hypothesis.tokens) for hypothesis in hypotheses} == {len(sentence) + 1}
+    ours = worker_of(model, task).translate(sentences, rules_of(generator))
+    assert_same(ours, by_fairseq(generator, [model], sentences))
+    for sentence, hypotheses in zip(sentences, ours, strict=True):
+        assert {len(hypothesis.tokens) for hypothesis in hypotheses} == {len(sentence) + 1}
 
 
 @pytest.mark.parametrize(
@@ -424,15 +411,3 @@ def test_no_words_are_repeated(names: str, size: int):
     generator = task.build_generator(voters, options)
     assert_same(by_fairseq(generator, voters, [SENTENCE]), [expected])
     assert "+" in names or hypotheses[0].tokens.tolist() != free[0].tokens.tolist()
-
-
-def test_epsilon_of_a_task_reaches_the_engine():
-    """A task may set the search after the generator was built."""
-    model, task = sharpened("transformer")
-    dictionary = task.target_dictionary
-    strategy = FairseqSampling(dictionary, sampling_topk=7)
-    generator = SequenceGenerator([model], dictionary, search_strategy=strategy)
-    native = NativeGenerator(generator, [model], dictionary, "fp32")
-    assert native._rules.top_k == 7
-    native.search = EpsilonSampling(dictionary, 0.2)
-    assert (native._rules.top_k, native._rules.epsilon) == (0, 0.2)
