@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -46,16 +46,6 @@ PYTHON_API = (
     "fairseq_ext.checkpoints.averaging:average_checkpoints",
 )
 """The public functions and classes, as ``module:name``."""
-
-OTHER_LICENCES = {
-    "Tatoeba (`fairseq-ext corpus tatoeba`)": "CC BY 2.0 FR; attribution: "
-    "www.manythings.org/anki and tatoeba.org",
-    "Europarl (`gru/europarl_es_en.sh`)": "no copyright known to its authors; cite the paper",
-    "WMT14 as CSV (`preprocess/wmt14_csv.py`)": "as of `wmt14_en_de`, and what the archive's page "
-    "says",
-    "GPT-2's byte-level encoding (`preprocess/wmt14_csv.py`)": "MIT (modified), OpenAI",
-}
-"""Texts and files that other scripts use."""
 
 
 def cell(text: object) -> str:
@@ -213,17 +203,14 @@ def tasks_page() -> list[str]:
     for kind, entries, dataclasses in kinds:
         for name, cls in entries.items():
             config = dataclasses[name]
-            inherited = {f.name for base in config.__mro__[1:] for f in _fields(base)}
+            bases = filter(is_dataclass, config.__mro__[1:])
+            inherited = {f.name for base in bases for f in fields(base)}
             lines += [f"## --{kind} {name}", "", cell(first_paragraph(cls)), ""]
             parent = config.__mro__[1]
             lines += option_table(f for f in fields(config) if f.name not in inherited)
             if parent is not FairseqDataclass:
                 lines += [f"All other options are those of fairseq's `{parent.__name__}`.", ""]
     return lines
-
-
-def _fields(cls: type) -> tuple[Field, ...]:
-    return fields(cls) if hasattr(cls, "__dataclass_fields__") else ()
 
 
 # ---- scripts, patches, Python --------------------------------------------------------------------
@@ -243,9 +230,8 @@ def scripts_page() -> list[str]:
 
 def help_of(script: Path) -> str:
     """Run a script with ``--help``, and return the text that it prints, 100 columns wide."""
-    runner = ["bash"] if script.suffix == ".sh" else [sys.executable]
     done = subprocess.run(
-        [*runner, script.relative_to(REPO), "--help"],
+        ["bash", script.relative_to(REPO), "--help"],
         cwd=REPO,
         env={**os.environ, "COLUMNS": "100"},
         capture_output=True,
@@ -325,11 +311,8 @@ def corpora_page() -> list[str]:
         "hold for the text and may hold for models trained on it; the table is a summary.",
         "How each corpus is made: [corpora](../corpora.md).",
         "",
-        *table(("corpus", "languages", "licence"), rows),
-        "Texts and files that other scripts use:",
-        "",
     ]
-    return lines + table(("what", "licence"), OTHER_LICENCES.items())
+    return lines + table(("corpus", "languages", "licence"), rows)
 
 
 def python_page() -> list[str]:
