@@ -171,11 +171,10 @@ def soak_one(
 
 def main() -> None:
     options = parser(__doc__)
-    about = "only these; figures of the others stay in the JSON file"
-    options.add_argument("--runs", nargs="+", choices=[*RUNS], default=[*RUNS], help=about)
+    options.add_argument("--runs", nargs="+", choices=[*RUNS], default=[*RUNS], help="only these")
     options.add_argument("--kills", type=int, help="of each configuration (100 in all)")
     args = options.parse_args()
-    report = Report("kills", args, keep=len(args.runs) < len(RUNS))
+    report = Report("kills", args)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         text = digits_corpus(folder / "text", train=110, valid=10, test=10)

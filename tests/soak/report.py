@@ -40,16 +40,12 @@ def say(text: str) -> None:
 class Report:
     """Rows of checks, each with how often it was done and what went wrong."""
 
-    def __init__(self, part: str, args: argparse.Namespace, keep: bool = False) -> None:
+    def __init__(self, part: str, args: argparse.Namespace) -> None:
         self.part, self.args, self.began = part, args, time.monotonic()
         self.rows: list[dict[str, Any]] = []
-        if keep and args.json and args.json.exists():
-            records = json.loads(args.json.read_text(encoding="utf-8"))
-            self.rows, self.began = records["checks"], self.began - records["seconds"]
 
     def add(self, check: str, *, count: int, failures: list[str], **figures: Any) -> None:
         """One row; ``failures`` describes each one of ``count`` that did not end as it should."""
-        self.rows = [row for row in self.rows if row["check"] != check]
         self.rows.append({"check": check, "count": count, "failures": failures, **figures})
         suffix = ", ".join(f"{name} {value}" for name, value in figures.items())
         say(f"{check}: {count} done, {len(failures)} failed{', ' + suffix if suffix else ''}")
