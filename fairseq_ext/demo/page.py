@@ -22,20 +22,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from fairseq_ext.demo.systems import Answer, heat_map
-from fairseq_ext.serving.origins import OriginFilter, names_of
+from fairseq_ext.serving.origins import POLICY, OriginFilter, names_of
 from fairseq_ext.serving.requests import CLOSE, GONE, Refusal, parse_fields, read_body
 from fairseq_ext.serving.settings import Limits
 from fairseq_ext.utils.errors import DataError
 
 LIMITS = Limits(max_body=1 << 16)  # sentences are shorter
 VISITORS = 100  # most requests at a time; uvicorn answers others with 503
-POLICY = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
-    "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'; "
-    "form-action 'none'; base-uri 'none'"
-}
-"""Headers of the page. It contains its scripts, styles and pictures; a browser loads no others."""
-
 Translate = Callable[[str, Sequence[str]], Sequence[Answer]]
 
 

@@ -5,6 +5,7 @@
 - :mod:`~fairseq_ext.serving.batching`: translating the sentences of concurrent requests together.
 - :mod:`~fairseq_ext.serving.requests`: reading requests, which may be hostile.
 - :mod:`~fairseq_ext.serving.metrics`: counting requests and sentences.
+- :mod:`~fairseq_ext.serving.origins`: which web pages may use the server.
 - :mod:`~fairseq_ext.serving.app`: the application, which answers requests.
 - :mod:`~fairseq_ext.serving.server`: running the application in one process or several.
 """

@@ -23,6 +23,7 @@ from fairseq_ext.decoding.stream import Ranked, SpannedSentences
 from fairseq_ext.serving import requests
 from fairseq_ext.serving.batching import BUSY, WAIT, Batcher
 from fairseq_ext.serving.metrics import PATHS, Metrics, RequestMeter
+from fairseq_ext.serving.origins import POLICY
 from fairseq_ext.serving.pairs import Pairs, Served
 from fairseq_ext.serving.requests import Query, Refusal
 from fairseq_ext.serving.settings import Settings
@@ -31,11 +32,6 @@ from fairseq_ext.text.sentences import texts_to_translate
 from fairseq_ext.version import __version__
 
 _T = TypeVar("_T")
-POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "connect-src 'self'; frame-ancestors 'none'; form-action 'none'; base-uri 'none'"
-)
-"""The Content-Security-Policy of both pages, which load nothing from other machines."""
 
 
 def _read(name: str) -> str:
@@ -247,14 +243,13 @@ def build(pairs: Pairs, settings: Settings) -> RequestMeter:
     sizes = {"batch_size": batches.batch_size, "max_tokens": batches.max_tokens}
     batcher = Batcher(metrics, room=limits.max_queue, **sizes)
     service = Service(pairs, settings, batcher)
-    policy = {"Content-Security-Policy": POLICY}
 
     async def translate_page(_: Request) -> Response:
-        return HTMLResponse(TRANSLATE_PAGE, headers=policy)
+        return HTMLResponse(TRANSLATE_PAGE, headers=POLICY)
 
     async def docs_page(request: Request) -> Response:
         page = _fill("interface.html", address=html.escape(str(request.base_url)))
-        return HTMLResponse(page, headers=policy)
+        return HTMLResponse(page, headers=POLICY)
 
     async def openapi(_: Request) -> Response:
         description = json.loads(_read("openapi.json"))
