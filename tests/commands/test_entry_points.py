@@ -107,7 +107,7 @@ def test_hub_translates_with_a_bundle():
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("dataset.max_tokens=null", "`--max-tokens` or `--batch-size` is missing"),
+        ("dataset.max_tokens=null", "Must specify batch size either with --max-tokens or"),
         ("+model.encoder_attention_heads=7", "`--encoder-attention-heads` must divide"),
         ("common.memory_efficient_fp16=true", "`--memory-efficient-fp16` trains on a CUDA device"),
         ("model._name=muse_tin", "lists, but is `muse_tin`; did you mean `muse_tiny`"),
