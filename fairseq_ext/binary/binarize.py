@@ -96,17 +96,20 @@ class Binarizer:
     bound: float | None = None
 
     def __call__(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
-        """Return ``x_b``, shaped like ``x``; all numbers along ``dim`` share a bound."""
+        """Binarize ``x``: return ``x_b``, shaped like ``x``.
+
+        All numbers along ``dim`` share a bound ``B``, see the class.
+        """
         levels = self.levels(x, dim)
         return _Quantized.apply(x, levels, levels.level)
 
     def signs(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
-        """Split ``x_b`` into signs, shaped like ``x``, and levels, of size 1 along ``dim``.
+        """Binarize ``x``, and return signs, shaped like ``x``, and levels, of size 1 along ``dim``.
 
         Signs are ±1 or, if ternary, 0. All numbers along ``dim`` share a level. ``signs * levels``
-        equals ``x_b``, and its gradient with respect to ``x`` is that of ``x_b``. There is one
-        exception: if all numbers along ``dim`` are 0 (or subnormal in fp32), the gradient is about
-        0.
+        equals ``x_b``, the result of calling the binarizer, and has the gradient of ``x_b`` with
+        respect to ``x``. There is one exception: if all numbers along ``dim`` are 0 (or subnormal
+        in fp32), the gradient is about 0.
         """
         levels = self.levels(x, dim)
         # The product multiplies the gradient by the level, which is what `xnor` needs.

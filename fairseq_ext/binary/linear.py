@@ -169,7 +169,7 @@ class BinaryLinear(nn.Linear):
         return _Product.apply(x, self.weight, self.bias, self._levels(), inputs, mask, scale)
 
     def binarized_weight(self) -> Tensor:
-        """Return ``W_b`` ``[N, K]``, or the latent weights if they are float in this stage."""
+        """Return the binarized weights ``[N, K]``; the latent weights if this stage has float."""
         if not self.binary_weights:
             return self.weight
         if self.frozen_level is not None:
@@ -178,7 +178,7 @@ class BinaryLinear(nn.Linear):
 
     @torch.no_grad()
     def signs(self) -> tuple[Tensor, Tensor]:
-        """Split ``W_b`` into signs ``[N, K]`` (int8, ±1 or 0) and levels ``[N]`` (fp32)."""
+        """Binarize the weights: return signs ``[N, K]`` (int8, ±1 or 0), levels ``[N]`` (fp32)."""
         weight = self.binarized_weight().float()
         ternary = self.weight_binarizer.kind == TERNARY
         signs = weight.sign() if ternary else signs_of(weight)  # `sign` would be 0 at level 0

@@ -86,7 +86,10 @@ class Preparation:
         self.ready = self.out / ("bpe" if self.corpus.merges else "text")
 
     def run(self) -> Report:
-        """Do all steps; write and return the manifest."""
+        """Download the corpus, turn it into tokens and subwords, and write its manifest.
+
+        Return the content of the manifest: counts of pairs, checksums, and versions of libraries.
+        """
         for left in self.out.glob("*/.partial-*"):  # folders that a killed run left
             shutil.rmtree(left)
         text = self._text()

@@ -78,7 +78,10 @@ class Shards:
         return self.out / f".text-{number:03d}"
 
     def deal(self, name: str) -> None:
-        """Write each shard's training pairs as text, dealt out to the shards in turn."""
+        """Write each shard's training pairs as text, dealt out to the shards in turn.
+
+        Then write the file ``name`` into ``out``, which says that this stage is done.
+        """
         paths = []
         for number in range(self.count):
             folder = self._dealt(number)
@@ -92,14 +95,18 @@ class Shards:
         self._end(name)
 
     def dictionary(self, name: str) -> None:
-        """Make the common dictionary from the tokens of all training pairs."""
+        """Make the common dictionary of all shards from the tokens of all training pairs.
+
+        Then write the file ``name`` into ``out``, which says that this stage is done.
+        """
         self._binarize(self.out / ".dictionary", "--trainpref", self.text / "train", "--dict-only")
         self._end(name)
 
     def shard(self, name: str) -> None:
         """Binarize the shard with the number in ``name``, such as ``shard-002.json``.
 
-        The first shard also gets the validation and test sets.
+        The first shard also gets the validation and test sets. Then write the file ``name`` into
+        ``out``, which says that this shard is done.
         """
         number = int(Path(name).stem.rpartition("-")[2])
         sides = [("--srcdict", self.src), ("--tgtdict", self.tgt)]

@@ -166,8 +166,9 @@ class SpannedSentences:
     def restore(self, ranked: Sequence[Ranked], most: int) -> tuple[list[str], list[int]]:
         """Put the kept spans back into ``ranked``, the translations of :attr:`texts`.
 
-        A translation that has all masks of its sentence is stored for :meth:`complete`, at most
-        ``most`` for each sentence.
+        In these translations a mask, such as a number, stands for each span. Of the translations
+        that have all masks of their sentence, the best ``most`` are stored for :meth:`complete`,
+        with the spans in place of the masks.
 
         Returns:
             Two lists of equal length, about the sentences for which no translation was stored:
@@ -190,7 +191,7 @@ class SpannedSentences:
         return [part for part, _ in parts], [place for _, place in parts]
 
     def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
-        """Return the translations of all sentences, with their spans.
+        """Return the translations of all sentences, with the kept spans in them.
 
         ``ranked`` has the translations of the texts that :meth:`restore` returned.
         """

@@ -59,7 +59,11 @@ class Table(NamedTuple):
 
 
 def ibm1(source: Side, target: Side, iterations: int) -> Table:
-    """Estimate t(f | e) for at most MOST pairs of words, by ``iterations`` steps of EM."""
+    """Estimate the probabilities of target words f for source words e by IBM model 1.
+
+    ``source`` and ``target`` are the two sides of the parallel text, and ``iterations`` is the
+    number of steps of EM. The table has t(f | e) for at most MOST pairs of words.
+    """
     table = _first(source, target)
     for _ in range(iterations - 1):
         counts = np.zeros(len(table.keys))

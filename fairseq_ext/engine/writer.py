@@ -238,7 +238,7 @@ class Writer(Program):
     def cache(self, x: Columns) -> int:
         """Add a cache that keeps the rows of ``x`` from step to step; return the cache's index.
 
-        The encoder has no steps; for a register of the encoder, add nothing and return -1.
+        If ``x`` is computed by the encoder, which has no steps, add nothing and return -1.
         """
         if self.phase(x) is not Phase.HYPOTHESES:
             return -1

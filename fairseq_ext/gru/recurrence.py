@@ -244,8 +244,8 @@ class BidirectionalGRU(nn.Module):
 def xavier_uniform_per_gate_(gru: nn.GRU) -> None:
     """Initialize each gate's matrix by Xavier-uniform (Glorot & Bengio 2010), and biases by 0.
 
-    torch keeps the three gates' matrices in one tensor with three times as many outputs.
-    Initialized at once, its weights would be too small, by a factor of up to √3.
+    torch keeps the matrices of the three gates in one tensor ``[3H, …]``. If Xavier-uniform were
+    applied to this tensor as one matrix, the weights would be too small, by a factor of up to √3.
     """
     for name, parameter in gru.named_parameters():
         if "weight" in name:

@@ -216,9 +216,11 @@ class LengthProjection(nn.Module):
             self.weight[:, token % self.slots, token] = 1 / lap.to(self.weight.dtype)
 
     def forward(self, length: int) -> Tensor:
-        """Return the first ``length`` columns of E and F, ``[M, K, length]``.
+        """Return E and F for sources of ``length`` tokens, that is their first ``length`` columns.
 
-        Raise DataError if ``length`` is above ``N``.
+        The result is ``[2, K, length]``, first E, then F. If both are one matrix (``shared``), it
+        is ``[1, K, length]``. Raise DataError if ``length`` is above ``max_len``, the number of
+        columns.
         """
         if length > self.max_len:
             raise DataError(

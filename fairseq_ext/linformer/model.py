@@ -1,7 +1,8 @@
 """The Linformer as a model of fairseq: configuration, model, named architectures.
 
 A Linformer is fairseq's Transformer, but Linformer attention replaces the encoder's self-attention
-and the decoder's cross-attention (Pampaloni, section 3.2). The flags are fairseq's, too.
+and the decoder's cross-attention (Pampaloni, section 3.2). It has all options of fairseq's
+Transformer.
 Letters: ``T`` queries of ``R`` rows, ``S`` tokens of ``B`` sources, ``C`` channels, ``H`` heads of
 ``D`` channels, ``K`` slots.
 """

@@ -118,9 +118,10 @@ def shares(kernel_sizes: tuple[int, ...], gate: Tensor | None) -> Shares:
 
 
 def draw(gates: Gates, output: str | Path) -> list[Path]:
-    """Plot the shares in each layer to ``output``; return the paths of the picture and its JSON.
+    """Plot the share of each kernel size in each layer.
 
     A line for each kernel size goes over the layers of a side, a dashed line is at equal shares.
+    Write the picture to ``output`` and the shares to a JSON file; return the paths of both.
     """
     from fairseq_ext.evaluation import plots
 

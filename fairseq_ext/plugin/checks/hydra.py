@@ -41,7 +41,10 @@ class _Done(BaseException):
 
 @around("fairseq.distributed.utils:call_main", patch="fairseq-hydra-train")
 def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
-    """Record that the checks are running, so that :func:`_add_defaults` does not start them again.
+    """Call fairseq's ``call_main``, and record meanwhile that the checks are running.
+
+    The record tells :func:`_add_defaults`, which ``call_main`` calls, not to start the checks
+    again. Arguments and result are those of ``call_main``, which trains the model.
 
     Problem: fairseq-hydra-train imports the plugin (`common.user_dir`) so late that options are
     not checked, the folder is not locked, and signals are not handled. It also trains a named
