@@ -133,7 +133,7 @@ class Split:
         ]
 
     def complete(self, pairs: Iterable[SentencePair], name: str) -> Iterator[SentencePair]:
-        """Yield pairs without an empty side, and count the others; in ``test``, refuse them."""
+        """Yield pairs without an empty side; count others, or refuse them if ``name`` is test."""
         for number, pair in enumerate(pairs, 1):
             if all(pair):
                 yield pair

@@ -189,4 +189,4 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def complete(cls, model: TransformerModelBase, cfg: TransformerModelConfig) -> None:
-        """Change the model that fairseq has built; subclasses may override this empty method."""
+        """Change ``model``, built by fairseq, as ``cfg`` says; subclasses may override this."""

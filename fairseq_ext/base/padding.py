@@ -24,8 +24,8 @@ AXES = {
 def real_first(padding_mask: Tensor) -> Tensor:
     """Return column indices ``[B, S]`` that move each sentence's tokens to the left of its pads.
 
-    The mask is true on pads. :func:`gather_columns` moves columns by these indices, and moves them
-    back by the indices' ``argsort``.
+    ``padding_mask`` ``[B, S]`` is true on pads. :func:`gather_columns` moves columns by these
+    indices, and moves them back by the indices' ``argsort``.
     """
     return padding_mask.to(torch.uint8).argsort(dim=1, stable=True)
 
@@ -79,7 +79,10 @@ class BeamSearchEncoder:
     by_row = "src_lengths"
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Return the encoder's output for the rows ``new_order`` ``[R']`` of beam search."""
+        """Return the output of the encoder for the rows ``new_order`` ``[R']`` of beam search.
+
+        ``new_order`` has the indices of the rows to keep, in their new order.
+        """
         rows, count = encoder_out[self.by_row][0], encoder_out["encoder_out"][0].size(1)
         reordered = {**encoder_out, self.by_row: [rows.index_select(0, new_order)]}
         if count == 1:

@@ -59,16 +59,16 @@ class Levels(NamedTuple):
     zero: Tensor | None = None
 
     def signs(self, x: Tensor) -> Tensor:
-        """Return the signs of ``x_b``, ±1 or 0, shaped like ``x``, without gradient."""
+        """Return the signs of the binarized ``x``, ±1 or 0, shaped like ``x``, without gradient."""
         signs = signs_of(x)
         return signs if self.zero is None else signs.mul_(x.detach().abs() > self.zero)
 
     def passes(self, x: Tensor) -> Tensor:
-        """Return a tensor shaped like ``x``: 1 where the gradient passes, 0 elsewhere."""
+        """Return 1 where the gradient of ``x_b`` passes to ``x``, else 0; shaped like ``x``."""
         return x.detach().abs().le_(self.limit)
 
     def mask_(self, grad: Tensor, x: Tensor) -> Tensor:
-        """Change ``grad`` from the gradient of ``x_b`` to the gradient of ``x``; return it."""
+        """Turn ``grad``, the gradient of the binarized ``x``, into that of ``x``; return it."""
         grad.mul_(self.passes(x))
         return grad if self.slope is None else grad.mul_(self.slope)
 
@@ -118,7 +118,7 @@ class Binarizer:
 
     @torch.no_grad()
     def levels(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Levels:
-        """Compute the :class:`Levels` of each vector of ``x`` along the dimensions ``dim``."""
+        """Compute the level of each vector of ``x`` along ``dim``, and where gradients pass."""
         magnitudes = x.abs()
         if self.kind == "xnor":
             mean = magnitudes.mean(dim, keepdim=True)

@@ -219,7 +219,10 @@ def _predict(theta: Array, x: Array, y: Array) -> Array:
 
 
 def _jacobian(theta: Array, x: Array, y: Array) -> Array:
-    """Return the derivatives of the predicted losses with respect to θ, ``[n, 4]``."""
+    """Return the derivatives of the predicted losses with respect to θ, ``[n, 4]``.
+
+    ``theta`` is θ (:meth:`Law.theta`); ``x`` and ``y`` are the results of :func:`_logs`.
+    """
     reducible = np.exp(theta[0] + theta[1] * x + theta[2] * y)
     return np.stack([reducible, reducible * x, reducible * y, np.ones_like(x)], axis=1)
 
@@ -228,6 +231,7 @@ def _starts(x: Array, y: Array, losses: Array) -> list[Array]:
     """Return starting points θ of the search, one for each of several values of L∞.
 
     Linear regression gives the other constants: for a fixed L∞, ``log(L - L∞)`` is linear in x, y.
+    ``x`` and ``y`` are the results of :func:`_logs`; ``losses`` has the loss L of each model.
     """
     columns = np.stack([np.ones_like(x), x, y], axis=1)
     starts = []

@@ -85,7 +85,7 @@ class Bundle:
     updates: int | None = None
 
     def check(self) -> None:
-        """Check that the folder has the files listed in ``files``, with the listed checksums.
+        """Check that the bundle has all files that ``bundle.json`` lists, with their checksums.
 
         Raises:
             DataError: a file is missing.

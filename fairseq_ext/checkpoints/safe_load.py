@@ -104,7 +104,11 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None:
-    """Raise CheckpointError if a checkpoint, read from ``size`` bytes, fails check 6, 7 or 8."""
+    """Raise CheckpointError if a checkpoint does not consist of harmless data.
+
+    ``state`` is the content of the file ``path`` of ``size`` bytes. It must pass the checks 6 to 8
+    that this module's docstring lists.
+    """
     with about(path):
         require_plain(state, size)
         for part in ("cfg", "args"):

@@ -106,9 +106,10 @@ class ProcessOptions:
         return {name: value for name, value in settings.items() if value is not None}
 
     def require_unset(self, partner: str) -> None:
-        """Raise ConfigError if one of these options is set; call this if ``partner`` is missing.
+        """Raise ConfigError if an option for the process of a neural metric is set.
 
-        The message says that the option needs ``partner``, such as ``--metric comet:MODEL``.
+        Call this if ``partner``, such as ``--metric comet:MODEL``, is missing. The message says
+        that the option needs it.
         """
         for name in specified(self, ("metric_python", "metric_batch_size")):
             raise ConfigError(f"`{flag(name)}` goes with `{partner}`, which is missing.")
@@ -199,7 +200,7 @@ class UndoingOptions:
 
     @property
     def is_default(self) -> bool:
-        """Whether none of these options is set."""
+        """Whether no option for turning translations into text is set."""
         return self == UndoingOptions()
 
     def undoing(self, generated: Sequence[Path], subwords: str = "joined") -> Postprocessor:

@@ -92,7 +92,7 @@ class Corpus:
 
 
 def _newstest(year: int) -> Source:
-    """Return the news test set of an earlier WMT, which is a development set of WMT 2014."""
+    """Return the news test set of WMT ``year``, which is a development set of WMT 2014."""
     pattern = f"dev/newstest{year}-{{side}}.{{language}}.sgm"
     return Source(f"newstest{year}", pattern, f"{STATMT}/wmt14/dev.tgz", "segments")
 

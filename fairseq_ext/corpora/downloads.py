@@ -118,7 +118,7 @@ class Part:
             self.restart(None)
 
     def restart(self, version: str | None) -> None:
-        """Delete the bytes, and record the version of the file to download."""
+        """Delete the downloaded bytes; record ``version``, that of the file to download anew."""
         self.remove()
         self.version = version
         if version is not None:

@@ -158,7 +158,10 @@ def range_count(lengths: np.ndarray) -> int:
 
 
 def in_range(values: np.ndarray, number: int, count: int) -> np.ndarray:
-    """Return a mask of the fingerprints in range ``number`` (from 0) of ``count`` equal ranges."""
+    """Return a mask of fingerprints ``values``: which are in range ``number`` of ``count``.
+
+    The ranges are equal, and numbered from 0.
+    """
     first, end = ((edge << 64) // count for edge in (number, number + 1))
     return (values >= np.uint64(first)) & (values <= np.uint64(end - 1))
 
@@ -195,7 +198,11 @@ def join_groups(groups: np.ndarray, linked_rows: np.ndarray) -> None:
 
 
 def group_sides(source: WordHashes, target: WordHashes) -> np.ndarray:
-    """Return the group of each sentence pair, ``[N]``: the number of the group's first pair."""
+    """Group the sentence pairs whose sources or targets are near-duplicates.
+
+    ``source`` and ``target`` have the sentences of both sides. Return the group of each pair,
+    ``[N]``: the number of the group's first pair.
+    """
     groups = np.arange(len(source.ends))
     for hashes in (source, target):
         count = range_count(hashes.lengths)

@@ -299,7 +299,7 @@ class Preparation:
 
 
 def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
-    """Map splits to ``[pairs, source tokens, target tokens]``; refuse a split without pairs."""
+    """Map each split to its ``counts`` (pairs, source tokens, target tokens); refuse 0 pairs."""
     for name, (pairs, *_) in zip(splits, counts, strict=True):
         if not pairs:
             raise DataError(f"no pair is left for `{name}`; check the archives.")

@@ -37,7 +37,7 @@ def count_words(text: str) -> int:
 
 
 def empty(source: str, target: str) -> str | None:
-    """Reject pairs with an empty side."""
+    """Return a reason to drop the pair if a side is empty, else None."""
     return None if source and target else "empty side"
 
 

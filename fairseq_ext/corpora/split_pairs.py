@@ -124,7 +124,7 @@ class SplitJob:
     # ---- the stages ----------------------------------------------------------------------------
 
     def _finish(self, name: str, array: np.ndarray, report: object) -> None:
-        """Write ``array``, then ``report``, which tells other workers that the data is complete."""
+        """Write ``array``, then ``report`` as file ``name``, which shows that all is complete."""
         path = self.folder / name
         with atomic_write(path.with_suffix(".npy"), "wb") as file:
             np.save(file, array)
@@ -198,9 +198,10 @@ class SplitJob:
         return int(target < source)
 
     def hold(self, name: str) -> None:
-        """Choose key sentences for test and valid, and one pair for each.
+        """Choose pairs for test and valid, all with different sentences on the side :attr:`key`.
 
-        Refuse a corpus with too few distinct key sentences.
+        Save them as the data of the report ``name``. Refuse a corpus with too few different
+        sentences on this side.
         """
         options, key = self.options, self.key
         held_count = options.valid + options.test
@@ -228,7 +229,7 @@ class SplitJob:
     def hold_groups(self, name: str) -> None:
         """Draw groups of near-duplicates for test and valid; refuse a corpus with too few pairs.
 
-        Repeated pairs are left out.
+        Save their pairs, without repeated ones, as the data of the report ``name``.
         """
         options = self.options
         kept = [self.load(name)["kept"] for name in self.clean_names]

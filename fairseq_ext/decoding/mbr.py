@@ -54,7 +54,7 @@ class SacrebleuUtility:
         self.score = metric.sentence_score
 
     def matrix(self, candidates: Sequence[str], source: str | None = None) -> Array:
-        """Score ``H`` candidates: entry i, j of ``[H, H]`` rates candidate i by reference j."""
+        """Score each of ``H`` candidates (row) with each as the reference (column): ``[H, H]``."""
         return np.array([[self.score(h, [y]).score for y in candidates] for h in candidates])
 
 
@@ -73,7 +73,7 @@ class NeuralUtility:
         return f"COMET|{self.metric.signature}"
 
     def matrix(self, candidates: Sequence[str], source: str) -> Array:
-        """Score ``H`` candidates: entry i, j of ``[H, H]`` rates candidate i by reference j.
+        """Score each of ``H`` candidates (row) with each as the reference (column): ``[H, H]``.
 
         Raise ConfigError if the metric does not read references.
         """
@@ -120,7 +120,7 @@ class MbrsUtility:
         return self._load()
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
-        """Score ``H`` candidates: entry i, j of ``[H, H]`` rates candidate i by reference j."""
+        """Score each of ``H`` candidates (row) with each as the reference (column): ``[H, H]``."""
         texts = list(candidates)
         scores = self.metric.pairwise_scores(texts, texts, source)
         return self.sign * scores.double().cpu().numpy()

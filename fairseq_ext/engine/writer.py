@@ -169,11 +169,11 @@ class Writer(Program):
         return self.write(Operation(Code.BINARIZE, self.like(x), (x,), ints=(groups,)))
 
     def add(self, x: Columns, z: Columns, a: float = 1.0, b: float = 1.0) -> Columns:
-        """Compute ``a x + b z``."""
+        """Add the operation ``a x + b z``; return the columns of its result."""
         return self.write(Operation(Code.ADD, self.like(x), (x, z), reals=(a, b)))
 
     def activate(self, x: Columns, activation: str, out: Columns) -> Columns:
-        """Compute ``f(x)`` with the activation function f that is called ``activation``."""
+        """Add ``f(x)``, where f is the function called ``activation``; return ``out``."""
         ints = (self.activation(activation),)
         return self.write(Operation(Code.ACTIVATE, out, (x,), ints=ints))
 
@@ -188,7 +188,7 @@ class Writer(Program):
         return programs.ACTIVATIONS[name]
 
     def gate(self, x: Columns, gates: Columns) -> Columns:
-        """Compute ``x ⊙ σ(gates)``."""
+        """Add the operation ``x ⊙ σ(gates)``; return the columns of its result."""
         return self.write(Operation(Code.GATE, self.like(x), (x, gates)))
 
     def attend(

@@ -416,7 +416,10 @@ def _facts(system: System) -> dict[str, Any]:
 def _tokenized_scores(
     tokens: Mapping[str, Sequence[Sequence[str]]], reference: str | Path | None
 ) -> dict[str, float]:
-    """Return each system's BLEU on tokens, averaged over its runs; {} if ``reference`` is None."""
+    """Return each system's BLEU, the mean over its runs; {} if ``reference`` is None.
+
+    ``tokens[system]`` has the lines of each run, and ``reference`` is a file, all as tokens.
+    """
     if reference is None:
         return {}
     references = plain_lines(reference)

@@ -305,7 +305,10 @@ def _runs(scores: Sequence[tuple[float, np.ndarray]]) -> Runs:
 
 
 def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dict[str, Estimate]:
-    """Estimate each system's score by one metric, and its difference from the baseline."""
+    """Estimate each system's score by one metric, and its difference from the baseline.
+
+    ``scored`` has the runs of each system, and ``sentences`` is the size of the test set.
+    """
     from sacrebleu.significance import estimate_ci
 
     estimates = {}

@@ -86,7 +86,8 @@ class LinformerAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Mix first, then project: ``E K = E (y W + 1 b^T) = (E y) W + (E 1) b^T``; F V likewise.
 
-        The vector ``1`` has a 1 for each token, a 0 for each pad. ``matrices`` are E and F.
+        The vector ``1`` has a 1 for each token, a 0 for each pad. ``matrices`` are E and F; the
+        source y, its mask and the result are as in :meth:`compress`.
         """
         mixed = mix(matrices.flatten(0, 1), source).unflatten(0, matrices.shape[:2])  # [M, K, B, C]
         if padding_mask is None:
@@ -204,7 +205,7 @@ class LengthProjection(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialize E and F as ``init`` says; a convolution starts as the mean over its window."""
+        """Initialize E and F as the class's ``init`` says; a convolution starts as a mean."""
         if self.kind != "learned":
             self.weight.fill_(1 / self.window)
         elif self.init == "normal":

@@ -57,7 +57,7 @@ class Service:
         self._reserved = 0  # places in the queue that requests have reserved
 
     async def translate(self, request: Request) -> Response:
-        """Translate texts line by line; an empty line stays empty."""
+        """Answer ``/translate``: translate texts line by line; an empty line stays empty."""
         try:
             query = requests.parse_query(await self._fields(request))
             requests.check_texts(query.texts, self._limits)
@@ -80,7 +80,7 @@ class Service:
         return JSONResponse(answer)
 
     async def detect(self, request: Request) -> Response:
-        """Detect the language of a text; return the served languages, the most probable first."""
+        """Answer ``/detect``: list the served languages, the most probable for a text first."""
         fields = await self._fields(request)
         text = fields.get("q")
         if not isinstance(text, str) or not text.strip():
@@ -101,7 +101,7 @@ class Service:
 
     @contextmanager
     def _reservation(self, count: int, headers: dict[str, str]) -> Iterator[None]:
-        """Reserve places in the queue for the ``with`` block, or refuse the request (429).
+        """Reserve ``count`` places in the queue during the block, or refuse the request (429).
 
         ``headers`` are HTTP headers of the refusal.
         """

@@ -142,11 +142,11 @@ class Frame:
     alignments: list[Tensor] = field(default_factory=list)  # weights for the alignment: [B, W, S]
 
     def read(self, place: Columns) -> Tensor:
-        """Return the numbers in some columns of a register, ``[…, width]``."""
+        """Return the numbers in the columns ``place`` of a register, ``[…, width]``."""
         return self.registers[place.register].narrow(-1, place.offset, place.width)
 
     def write(self, place: Columns, values: Tensor) -> None:
-        """Write ``values […, width]`` into some columns of a register."""
+        """Write ``values […, width]`` into the columns ``place`` of a register."""
         width = self.model.program.shapes[place.register].width
         if values.size(-1) == width:
             self.registers[place.register] = values
@@ -371,7 +371,10 @@ class Frame:
 
 
 def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
-    """Run the encoder; return its registers by number. ``real [B, S]`` is False at pads."""
+    """Run the encoder on ``tokens [B, S]``; return its registers by number.
+
+    ``real [B, S]`` is False at pads.
+    """
     positions = torch.arange(tokens.size(1), device=tokens.device)
     frame = Frame(model, tokens, positions, real)
     frame.run(model.program.encoder)

@@ -80,9 +80,10 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
 
 @around("fairseq_cli.hydra_train:_hydra_main", patch="fairseq-hydra-train")
 def _hydra_main(original: Callable, cfg: Any, **options: Any) -> Any:
-    """Complete and check the options of a job that starts after the plugin was loaded.
+    """Complete and check the options of a training job, then run it.
 
-    With ``--multirun``, the first job loads the plugin, so all later jobs start after it.
+    With ``--multirun``, the first job loads the plugin, so only later jobs run through this
+    function.
     """
     with _in_one_line():
         complete(cfg)

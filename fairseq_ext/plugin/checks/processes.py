@@ -134,7 +134,7 @@ PATIENCE = 10.0  # seconds to wait for a process of the job to end before it is 
 
 @around("fairseq.distributed.utils:call_main", patch="interruption")
 def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
-    """When a training gets a signal, print one message, and end all its processes.
+    """Run a command; if a signal stops a training, print one message, and end all its processes.
 
     Problem: Ctrl-C ends a training in pages of tracebacks. SIGTERM and SIGHUP (a closed terminal)
     end it without a message. They leave unfinished files, and other processes of the training go

@@ -32,7 +32,7 @@ def clock(seconds: float) -> str:
 
 @around("fairseq_cli.train:train", patch="time left")
 def _train(original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-    """Before each epoch, compute the number of the training's last update.
+    """Train an epoch; before it, compute the number of the training's last update.
 
     Problem: The progress bar shows the time left in the epoch, but not in the training.
     """

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def join_processes(options: Any) -> None:
-    """Set the options in ``cfg.distributed_training`` by which a CPU job's processes connect."""
+    """Set how the processes of a CPU job connect; ``options`` is ``cfg.distributed_training``."""
     from torch.distributed.elastic.utils.distributed import get_free_port
 
     if options.distributed_init_method is None:

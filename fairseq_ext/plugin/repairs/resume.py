@@ -177,7 +177,10 @@ def save_early_stopping(
 
 
 def aim(checkpoint: Any) -> str:
-    """Say which value of ``--best-checkpoint-metric`` is the best, such as ``lowest loss``."""
+    """Say which value of ``--best-checkpoint-metric`` is the best, such as ``lowest loss``.
+
+    ``checkpoint`` is ``cfg.checkpoint``, the options about checkpoints.
+    """
     extreme = "highest" if checkpoint.maximize_best_checkpoint_metric else "lowest"
     return f"{extreme} {checkpoint.best_checkpoint_metric}"
 
