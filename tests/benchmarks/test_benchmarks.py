@@ -237,7 +237,7 @@ def test_transformer_on_packed_weights_computes_the_same() -> None:
     with torch.no_grad():
         expected, actual = (side.model.eval()(**sample["net_input"])[0] for side in (stock, packed))
     torch.testing.assert_close(actual, expected)
-    assert packed.model.decoder.output_projection._linear._packed is not None
+    assert packed.model.decoder.output_projection._packed is not None
 
 
 def test_preparing_a_corpus_is_timed_against_the_command_lines(tmp_path: Path) -> None:

@@ -234,7 +234,11 @@ def test_a_line_that_stays_as_it_is_has_its_text_in_the_details_too() -> None:
         (["--sampling", "--mbr", "2"], b"1", "`--sampling` does not go with `--mbr`, which"),
         (["--sampling", "--sampling-topk", "-1"], b"1", "must be at least 0, but is -1 instead."),
         (["--gnmt-lenpen", "-1"], b"1", "`--gnmt-lenpen` must be a number from 0 to 100, but is"),
-        (["--gnmt-lenpen", "1", "--lenpen", "2"], b"1", "does not go with `--lenpen`, which is"),
+        (
+            ["--gnmt-lenpen", "1", "--lenpen", "2"],
+            b"1",
+            "does not go with `--lenpen`; leave one out",
+        ),
         (["--beam", "0"], b"1", "`--beam` must be at least 1, but is 0 instead."),
         (["--buffer-size", "0"], b"1", "`--buffer-size` must be at least 1, but is 0 instead."),
         (["--escape"], b"1", "`--escape` goes with `--tokenize`, which is missing."),

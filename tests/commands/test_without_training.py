@@ -101,7 +101,6 @@ def test_the_demo_names_a_model_that_does_not_exist(hidden: dict[str, str], tmp_
 @pytest.mark.parametrize(
     "words",
     [
-        ("train",),
         ("average", "--inputs", "a.pt", "b.pt", "-o", "c.pt"),
         ("bundle", "a.pt", "--data", ".", "-o", "bundle"),
         ("export", "tatoeba-es-en", "-o", "c.pt"),

@@ -111,6 +111,9 @@ def _trainer_load_checkpoint(
         if str(error).startswith("Cannot load model parameters"):
             require_dictionaries(self.task, storage.peek(filename), filename, warn=False)
         raise
+    updates, seconds = self.get_num_updates(), self._previous_training_time
+    if not (isinstance(updates, int) and isinstance(seconds, int | float)):
+        raise CheckpointError(f"{filename} has no number of updates, or no training time.")
     if extra is not None:
         state = {"extra_state": extra}
         require_dictionaries(self.task, state, filename, warn=self.data_parallel_rank == 0)

@@ -121,6 +121,11 @@ def _search(original: Callable, self: Any, models: list[Any], sample: Any, **opt
     """Translate a batch; if a search with `--constraints` fails, raise an error with the reason."""
     if options.get("constraints") is None:
         return original(self, models, sample, **options)
+    if 2 * self.beam_size > self.vocab_size:
+        raise ConfigError(
+            f"`--beam` must be at most {self.vocab_size // 2} with `--constraints`, half the size "
+            "of the target dictionary."
+        )
     try:
         return original(self, models, sample, **options)
     except AssertionError as error:

@@ -143,7 +143,12 @@ def _filter_indices_by_size(
     Problem: If all sentences of a split are too long, fairseq calls the split empty, or
     fairseq-eval-lm prints a perplexity of 1.
     """
-    fitting = original(self, indices, dataset, *rest, **options)
+    try:
+        fitting = original(self, indices, dataset, *rest, **options)
+    except Exception as error:
+        if "Size of sample" in str(error):  # a fault of the text, not of the checkpoint in use
+            raise DataError(f"{error}.") from error
+        raise
     base = getattr(dataset, "dataset", dataset)  # `--context-window` of fairseq-eval-lm wraps it
     is_split = any(split in (dataset, base) for split in self.datasets.values())
     if is_split and len(indices) and not len(fitting):
