@@ -108,6 +108,22 @@ def test_quietly_hides_output_only_of_success(tmp_path: Path, status: int) -> No
     assert (tmp_path / "log").read_text() == "text\n"
 
 
+@pytest.mark.parametrize("status", [0, 7])
+def test_translation_shows_its_progress_on_the_terminal_alone(tmp_path: Path, status: int) -> None:
+    script = f"""cd {tmp_path}
+        fairseq-generate() {{
+            echo H-0
+            for n in 2 3; do echo "INFO:fairseq.logging.progress_bar::     $n / 3 wps=7" >&2; done
+            return {status}
+        }}
+        generate model out --beam 5"""
+    output = library(script, ok=status == 0).stderr
+    assert "out: translated batch 2 / 3" in output
+    assert "out: translated batch 3 / 3" not in output  # ten seconds have not passed
+    assert (tmp_path / "out.log").read_text().count(" / 3 wps=7\n") == 2
+    assert (tmp_path / ("out.tmp" if status else "out")).read_text() == "H-0\n"
+
+
 def test_commands_are_shown_so_that_they_can_be_pasted(tmp_path: Path) -> None:
     output = library("show printf '%s ' \"it's\" 'a  $HOME' '>' out").stderr
     assert output.startswith("+ printf ")
