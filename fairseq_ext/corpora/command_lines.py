@@ -100,8 +100,8 @@ class TatoebaOptions:
     out: Path = option(MISSING, "folder to write into", *OUTPUT, metavar="DIR")
     src: str = option("es", "source language, es or en (default: %(default)s)")
     tgt: str = option("en", "target language, en or es (default: %(default)s)")
-    valid: int = option(1000, "validation pairs, at most 1000 (1000)", type=_natural)
-    test: int = option(1500, "test pairs, at most 1500 (1500)", type=_natural)
+    valid: int | None = option(None, "validation pairs, at most 1000 (1000)", type=_natural)
+    test: int | None = option(None, "test pairs, at most 1500 (1500)", type=_natural)
     sample: tuple[int, ...] | None = option(
         None,
         "number of pairs in each split, to try a part of the corpus",

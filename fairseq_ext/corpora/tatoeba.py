@@ -23,6 +23,7 @@ ATTRIBUTION = PAIRS.with_name("README.md")
 HELD_OUT = PAIRS.with_name("tatoeba_es_en.held_out.json")
 """The rows of ``valid`` and ``test``, drawn by ``preprocess/shipped_text.py``."""
 LANGUAGES = ("en", "es")  # languages of the columns
+SIZES = {"valid": 1000, "test": 1500}  # pairs by default
 
 
 def read_pairs() -> list[tuple[str, str]]:
@@ -87,8 +88,11 @@ def run(options: TatoebaOptions) -> str:
             f"`--src` and `--tgt` must be es and en, or en and es, but are `{options.src}` and "
             f"`{options.tgt}`."
         )
+    held_out = {"valid": options.valid, "test": options.test}
     if options.sample is None:
-        splits = split({"valid": options.valid, "test": options.test})
+        splits = split({name: SIZES[name] if n is None else n for name, n in held_out.items()})
+    elif set_options := [f"`--{name}`" for name, n in held_out.items() if n is not None]:
+        raise ConfigError(f"`--sample` gives all sizes; leave {' and '.join(set_options)} out.")
     else:
         splits = sample(dict(zip(SPLITS, options.sample, strict=True)))
     write_pairs(options.out, splits, LANGUAGES)

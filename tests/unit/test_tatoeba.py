@@ -68,6 +68,7 @@ def test_a_sample_is_always_the_same_and_has_no_sentence_twice(tmp_path: Path) -
         (["--tgt", "de"], "`--src` and `--tgt` must be es and en"),
         (["--sample", "30,4"], "`30,4` must be three numbers of pairs"),
         (["--sample", "200000,4,5"], "ask for fewer"),
+        (["--sample", "9,4,5", "--test", "4"], "`--sample` gives all sizes; leave `--test` out"),
         (["--test", "1501"], "`--test 1501` is more than the 1,500 pairs that are held out"),
     ],
 )
