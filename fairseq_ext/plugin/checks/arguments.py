@@ -29,9 +29,10 @@ TABLES.read(Path(__file__).with_name("options.ini"), encoding="utf-8")
 
 
 def names_before(section: str) -> dict[str, tuple[str, ...]]:
-    """Map each option in a section of ``options.ini`` to all names that stand before its ``=``.
+    """Read a section of ``options.ini`` as ``{option: names}``.
 
-    These names are commands, tasks or other options, as the file says.
+    The file has entries ``NAMES = OPTIONS``. The names are commands, tasks or other options, as the
+    comment on the section says.
     """
     names: dict[str, tuple[str, ...]] = {}
     for before, options in TABLES.items(section):
@@ -91,7 +92,7 @@ def _parse_args_and_arch(
 
 @around("fairseq.options:add_preprocess_args", patch="command lines")
 def _add_preprocess_args(original: Callable, parser: ArgumentParser) -> Any:
-    """Make `fairseq-preprocess`, which has its own parser, report a wrong option in one line."""
+    """Add fairseq-preprocess's options to ``parser``; make it report a wrong option in one line."""
     parser.error = types.MethodType(Parser.error, parser)  # type: ignore[method-assign]
     return original(parser)
 

@@ -17,7 +17,7 @@ from fairseq_ext.utils.errors import DivergenceError
 
 @around("fairseq.trainer:Trainer.train_step", patch="divergence")
 def _train_step(original: Callable, self: Any, samples: Any, *rest: Any, **options: Any) -> Any:
-    """Raise :class:`DivergenceError` if an update's loss or gradients are NaN or infinite.
+    """Make an update; raise DivergenceError if its loss or gradients are NaN or infinite.
 
     Problem: When a loss, gradient or weight is NaN or infinite, training ends in a traceback or
     goes on, and saves the broken model as the last checkpoint.

@@ -270,7 +270,9 @@ def _data(cfg: Any) -> Iterator[str]:
 def _get_valid_stats(
     original: Callable, cfg: Any, trainer: Any, stats: dict[str, Any], *rest: Any
 ) -> Any:
-    """Raise :class:`ConfigError` if validation did not measure ``--best-checkpoint-metric``.
+    """Complete the results of a validation as fairseq does.
+
+    Raise :class:`ConfigError` if ``stats`` lacks the ``--best-checkpoint-metric``.
 
     Problem: If validation does not measure --best-checkpoint-metric, training ends in `KeyError`
     after the first epoch.

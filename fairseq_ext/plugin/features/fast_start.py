@@ -26,7 +26,7 @@ def read_ahead(original: Callable, path: str) -> None:
 
 @around(f"{PAIRS}.__init__", patch="fast start on large corpora")
 def keep_sizes_once(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Make a pair dataset's ``src_sizes`` and ``tgt_sizes`` views of its ``sizes``, not copies."""
+    """Build a pair dataset whose ``src_sizes`` and ``tgt_sizes`` are views of its ``sizes``."""
     original(self, *args, **kwargs)
     if self.tgt_sizes is not None and self.buckets is None:
         self.src_sizes, self.tgt_sizes = self.sizes.T

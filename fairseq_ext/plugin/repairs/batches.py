@@ -104,7 +104,7 @@ def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
 
 @around("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.writer", patch="data above 2 GiB")
 def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
-    """Compute the byte positions of sentences in int64 when the files of workers are merged.
+    """Return a writer of the index ``path``, which computes the bytes of sentences in int64.
 
     Problem: Under numpy 2, fairseq-preprocess with several --workers sums sizes in int32: above
     some 40 million sentences, the index points to wrong places in the data, or the job ends in
@@ -156,7 +156,7 @@ def names_of_subsets(original: Callable, dataset_path: str) -> set[str]:
 def once_by_default(
     original: Callable, self: Any, datasets: Any, sample_ratios: int | Sequence[int] = 1
 ) -> None:
-    """Take `--upsample-primary -1`, fairseq's default, to mean 1: use every part once.
+    """Join datasets, each as often as ``sample_ratios`` says; a negative ratio means once.
 
     Problem: Training on train and train1, or with `--combine-valid-subsets`, ends in “negative
     dimensions are not allowed”, because `--upsample-primary` is -1 by default.

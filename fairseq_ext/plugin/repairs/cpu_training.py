@@ -84,7 +84,7 @@ def start_on_cpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) ->
 
 @around("fairseq.distributed.utils:call_main", patch="bf16 without a TPU")
 def forget_tpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> None:
-    """Switch ``--tpu`` off if the library for TPUs is not installed.
+    """Run a command, with ``--tpu`` off if the library for TPUs is not installed.
 
     Problem: --bf16 switches --tpu on, so that training ends if torch_xla is missing.
     """
@@ -101,7 +101,7 @@ def forget_tpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> N
 def without_device_ids(
     original: Callable, module: torch.nn.Module, **options: Any
 ) -> torch.nn.Module:
-    """Leave out device ids, which torch's DistributedDataParallel refuses for CPU modules."""
+    """Wrap a module in torch's DistributedDataParallel; on a CPU, leave out device ids."""
     if all(parameter.device.type == "cpu" for parameter in module.parameters()):
         options.update(device_ids=None, output_device=None)
     return original(module=module, **options)

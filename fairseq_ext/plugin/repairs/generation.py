@@ -80,7 +80,7 @@ def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -
 
 @around("fairseq.models.transformer_align:TransformerAlignModel.__init__", patch="alignment layer")
 def align_as_trained(original: Callable, self: Any, encoder: Any, decoder: Any, args: Any) -> None:
-    """Take alignments from the layer and attention heads that learned to align.
+    """Build a model that aligns words by the layer and attention heads that learned to align.
 
     Problem: For a transformer_align, fairseq-generate --print-alignment shows the attention of the
     last layer, not that of --alignment-layer and --alignment-heads.
@@ -114,7 +114,7 @@ MBART = "fairseq.tasks.translation_from_pretrained_bart:TranslationFromPretraine
 
 @around(f"{MBART}.__init__", patch="task of mBART")
 def set_args(original: Callable, self: Any, args: Any, *dictionaries: Any) -> None:
-    """Give mBART's task the attribute ``args`` with its options; require `--langs`.
+    """Build mBART's task, with its options as the attribute ``args``; require `--langs`.
 
     Problem: Every command with --task translation_from_pretrained_bart ends in an AttributeError,
     because this task reads its options from an attribute that fairseq has renamed. The generator
@@ -176,7 +176,7 @@ def bleu_by_language(original: Callable, self: Any, generator: Any, sample: Any,
 def count_empty_translations(
     original: Callable, self: Any, logging_outputs: list[dict[str, Any]], criterion: Any
 ) -> None:
-    """If no translation has a word, log a BLEU of 0; fairseq would log no BLEU."""
+    """Log the metrics of a validation; if no translation has a word, also log a BLEU of 0."""
     lengths = [log["_bleu_sys_len"] for log in logging_outputs if "_bleu_sys_len" in log]
     if lengths and not sum(lengths):
         # fairseq asks whether there are any n-grams; this number does not change a sum of counts

@@ -75,7 +75,7 @@ def _initialize_unused_bias(original: Callable, self: Any) -> None:
 def over_all_taps(
     original: Callable, self: Any, x: Tensor, incremental_state: Any, query: Tensor
 ) -> Tensor:
-    """Take the softmax of a dynamic convolution over all its ``K`` taps, even in short sentences.
+    """Compute a dynamic convolution, with a softmax over all ``K`` taps even in short sentences.
 
     ``x`` and the result are ``[T, B, C]``: ``T`` tokens of each of ``B`` sentences with ``C``
     channels. If ``T`` is below ``K``, ``x`` is padded at its end to ``K`` tokens. The convolution
@@ -131,7 +131,7 @@ def _master_weights(optimizer: Any) -> list[Tensor]:
 
 @around(f"{FP16}.state_dict", f"{LEAN_FP16}.state_dict", patch="half precision after resume")
 def save_half_precision(original: Callable, self: Any) -> dict[str, Any]:
-    """Add fp32 master weights and the loss scaler's state to the state of the optimizer.
+    """Return the state of the optimizer, with fp32 master weights and the loss scaler's state.
 
     Problem: Checkpoints do not store fp32 master weights and the loss scaler's state. So a resumed
     run starts with rounded weights, and with the loss scaler's counters reset.
@@ -221,7 +221,7 @@ def count_all_updates(
 def begin_at_weights(
     original: Callable, self: Any, filename: str, *rest: Any, **options: Any
 ) -> Any:
-    """If a checkpoint has no average, start ``--store-ema`` from the checkpoint's weights."""
+    """Load a checkpoint; if it has no average, start ``--store-ema`` from its weights."""
     from fairseq import checkpoint_utils
 
     if not self.cfg.ema.store_ema:

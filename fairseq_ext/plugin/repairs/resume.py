@@ -44,7 +44,9 @@ def compose_as_in_first_epoch(
     load_dataset: bool = True,
     **options: Any,
 ) -> Any:
-    """Make a resumed run reuse the batches of the first epoch, as an uninterrupted run does.
+    """Return an iterator over an epoch's batches; a resumed run reuses those of the first epoch.
+
+    So does an uninterrupted run.
 
     Problem: A run resumed in its second or a later epoch draws its batches with another seed than
     the uninterrupted run.
@@ -65,7 +67,7 @@ def compose_as_in_first_epoch(
 def shuffle_as_asked(
     original: Callable, self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
 ) -> Any:
-    """Shuffle the batches of an epoch only if ``shuffle`` is true.
+    """Return an iterator over the batches of an epoch, shuffled only if ``shuffle`` is true.
 
     If all epochs share a data loader, fairseq ignores ``shuffle`` after the first epoch, and
     shuffles the batches of all later epochs if it has shuffled those of the first.
@@ -81,7 +83,7 @@ def shuffle_as_asked(
     patch="batches after resume",
 )
 def continue_the_pass(original: Callable, self: Any, epoch: int) -> None:
-    """Keep the order of a multilingual corpus when a run resumes within a pass over the corpus.
+    """Set the epoch; keep the order of a multilingual corpus if a run resumes within a pass.
 
     With ``--virtual-epoch-size`` a pass takes several epochs. The number of the first of these
     epochs is the seed of the order. A resumed run of fairseq uses the number of its own first
@@ -128,7 +130,7 @@ def group_what_is_left(
 
 @around(f"{BATCHES}.state_dict", patch="batches left of an epoch")
 def store_processes(original: Callable, self: Any) -> dict[str, Any]:
-    """Add to the iterator's state the number of processes that share an epoch's batches."""
+    """Return the iterator's state, with the number of processes that share an epoch's batches."""
     return {**original(self), "processes": self.num_shards}
 
 
@@ -167,7 +169,7 @@ def early_stopping_state() -> dict[str, Any]:
 def save_early_stopping(
     original: Callable, self: Any, filename: str, extra_state: dict[str, Any]
 ) -> str | None:
-    """Add the state of early stopping, and its metric, to a checkpoint.
+    """Save a checkpoint with the state of early stopping, and the metric that it watches.
 
     Problem: --patience and reduce_lr_on_plateau start counting again after a resume. If
     --best-checkpoint-metric has changed, new values are compared with values of the earlier metric.
@@ -279,7 +281,7 @@ def sweep_directory(original: Callable, save_dir: str) -> None:
 
 @around("fairseq.checkpoint_utils:save_checkpoint", patch="number of best checkpoints")
 def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None:
-    """Keep every checkpoint until there are as many as ``--keep-best-checkpoints`` asks for.
+    """Save a checkpoint; keep all of them until there are ``--keep-best-checkpoints``.
 
     fairseq keeps a new checkpoint only if it is better than the worst of those kept. Until there
     are enough, this function presents an infinitely bad checkpoint as the worst.
@@ -304,10 +306,10 @@ def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None
 def save_interval_at_end(
     original: Callable, cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None
 ) -> Any:
-    """Write the checkpoint of `--save-interval-updates` also at the end of an epoch.
+    """Save the checkpoints that are due, also that of `--save-interval-updates` after an epoch.
 
-    This checkpoint is written before `checkpoint_last.pt`. A run that is killed before it has
-    written both is resumed within the epoch, and writes both.
+    The latter is written before `checkpoint_last.pt`. A run that is killed before it has written
+    both is resumed within the epoch, and writes both.
 
     Problem: --save-interval-updates writes no checkpoint at the end of an epoch.
     """
@@ -341,7 +343,7 @@ def save_interval_at_end(
 def skip_if_finished(
     original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any
 ) -> tuple[list[None], bool]:
-    """End a resumed training without an update, and log why, if it had already reached a limit.
+    """Train an epoch; if a resumed training has already reached a limit, end it and log why.
 
     Problem: A finished run, started again, trains an update and overwrites its checkpoints.
     """
@@ -363,7 +365,7 @@ def skip_if_finished(
 
 @around("fairseq.trainer:Trainer.__init__", patch="number of threads")
 def fix_threads(original: Callable, self: Any, *args: Any, **options: Any) -> None:
-    """Make MKL always use the number of threads that torch has chosen.
+    """Build a trainer, and make MKL always use the number of threads that torch has chosen.
 
     Problem: MKL may use fewer threads than torch for some products. Then Intel does not promise
     equal bits from run to run (oneMKL Developer Guide, Reproducibility Conditions).

@@ -97,7 +97,7 @@ def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
 
 @around("fairseq.checkpoint_utils:load_checkpoint_to_cpu", patch=BEFORE_BUILDING)
 def _check_checkpoint(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
-    """Check every checkpoint that fairseq reads; also accept a bundle in place of a checkpoint.
+    """Read a checkpoint with all checks; also accept a bundle in place of a checkpoint.
 
     Problem: fairseq builds any architecture, task, criterion or size that a file names, and faults
     end in tracebacks.
@@ -121,7 +121,7 @@ def _load_one_by_one(
     num_shards: int = 1,
     state: dict[str, Any] | None = None,
 ) -> tuple[list[Any], Any, Any]:
-    """Check each file before fairseq builds a model from it, and name the file in every error."""
+    """Load models; check each file before a model is built, and name the file in every error."""
     from fairseq import checkpoint_utils as utils
 
     if num_shards > 1:  # each file has a part of the model
@@ -211,7 +211,7 @@ def _require_meters(original: Callable, self: Any, state_dict: Any) -> None:
     patch="merges are checked before they are read",
 )
 def _check_merges(original: Callable, self: Any, cfg: Any) -> None:
-    """Check a file of BPE merges before subword-nmt reads it.
+    """Check a file of BPE merges, then let subword-nmt read it.
 
     Problem: A damaged file of BPE merges, which a checkpoint may name, ends the program with the
     usage text of subword-nmt.
@@ -225,7 +225,7 @@ def _check_merges(original: Callable, self: Any, cfg: Any) -> None:
 
 @around("fairseq.data.fasta_dataset:FastaDataset.__init__", patch="paths in a shell command")
 def _check_path(original: Callable, self: Any, path: str, *rest: Any, **options: Any) -> None:
-    """Refuse the path of a FASTA data set if :func:`shlex.quote` would change it.
+    """Open a FASTA data set; refuse its path if :func:`shlex.quote` would change it.
 
     Problem: The path of a FASTA data set becomes part of a shell command.
     """
