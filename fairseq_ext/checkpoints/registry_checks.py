@@ -126,7 +126,7 @@ def task_class(options: Mapping[str, Any], path: str | Path) -> type:
 
 @contextmanager
 def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
-    """Raise CheckpointError if the ``with`` block builds a far larger model than ``state``.
+    """Raise CheckpointError if the block builds a far larger model than the state dict ``state``.
 
     A configuration of a few bytes may ask for a billion layers. So this function counts each
     parameter when a module registers it, before the parameter fills memory.

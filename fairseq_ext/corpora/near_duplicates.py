@@ -150,7 +150,7 @@ def range_count(lengths: np.ndarray) -> int:
     """Return the number of ranges into which the fingerprints are divided.
 
     A range has at most about :data:`RANGE_SKELETONS` fingerprints. ``lengths`` ``[N]`` has the
-    number of words of each sentence.
+    number of words of each of N sentences.
     """
     sizes, counts = np.unique(lengths, return_counts=True)
     skeleton_counts = [left_out_places(size).shape[1] for size in sizes.tolist()]
@@ -187,8 +187,8 @@ def links(hashes: WordHashes, number: int, count: int) -> np.ndarray:
 def join_groups(groups: np.ndarray, linked_rows: np.ndarray) -> None:
     """Join the groups of linked sentence pairs, in place.
 
-    ``groups`` ``[N]`` has the group of each pair: the smallest number of a pair in the group. Each
-    column of ``linked_rows`` ``[2, n]`` has the numbers of two linked pairs.
+    ``groups`` ``[N]`` has the group of each of N pairs: the smallest number of a pair in the group.
+    Each column of ``linked_rows`` ``[2, n]`` has the numbers of two linked pairs.
     """
     while len(unequal := np.flatnonzero(np.not_equal(*groups[linked_rows]))):
         low, high = np.sort(groups[linked_rows[:, unequal]], axis=0)
@@ -200,8 +200,8 @@ def join_groups(groups: np.ndarray, linked_rows: np.ndarray) -> None:
 def group_sides(source: WordHashes, target: WordHashes) -> np.ndarray:
     """Group the sentence pairs whose sources or targets are near-duplicates.
 
-    ``source`` and ``target`` have the sentences of both sides. Return the group of each pair,
-    ``[N]``: the number of the group's first pair.
+    ``source`` and ``target`` have the two sides of N pairs. Return the group of each pair, ``[N]``:
+    the number of the group's first pair.
     """
     groups = np.arange(len(source.ends))
     for hashes in (source, target):
@@ -221,8 +221,8 @@ def draw_groups(
 ) -> np.ndarray:
     """Draw groups that have ``size`` pairs in all; return a mask ``[N]`` of these pairs.
 
-    ``groups`` ``[N]`` has the number of each pair's group. The groups are tried in an order that
-    depends on ``salt``. A group is left out in these cases, so fewer pairs may be drawn:
+    ``groups`` ``[N]`` has the group of each of N pairs, as a number. The groups are tried in an
+    order that depends on ``salt``. A group is left out in these cases, so fewer pairs may be drawn:
 
     - it has more pairs than are still needed;
     - it has more than :data:`LARGEST_HELD_OUT` pairs, because nearly equal sentences would make up

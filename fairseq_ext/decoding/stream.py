@@ -22,7 +22,10 @@ class TextCodec(NamedTuple):
     decode: Step
 
     def with_constraints(self, encode_target: Step) -> "TextCodec":
-        """Return a codec that also encodes constraints: the target texts after tabs in a line."""
+        """Return a codec that also encodes constraints: the target texts after tabs in a line.
+
+        ``encode_target`` turns such a text into a line of tokens.
+        """
 
         def encode(line: str) -> str:
             text, *constraints = line.split("\t")

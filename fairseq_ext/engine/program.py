@@ -172,7 +172,7 @@ class Signs:
 
     @classmethod
     def packed(cls, signs: np.ndarray, levels: np.ndarray, ternary: bool, **fields: Any) -> "Signs":
-        """Pack signs ``[N, K]`` into bits: -1 and 1 or, if ``ternary``, -1, 0 and 1.
+        """Pack signs ``[N outputs, K inputs]`` into bits: ±1 or, if ``ternary``, -1, 0 and 1.
 
         ``levels`` ``[N]`` and ``fields`` are the other fields of :class:`Signs`.
         """
@@ -180,7 +180,7 @@ class Signs:
         return cls(pack_bits(signs), levels, signs.shape[1], plus=plus, **fields)
 
     def array(self) -> np.ndarray:
-        """Return the signs -1, 0 and 1 ``[N, K]`` in int8."""
+        """Return the signs -1, 0 and 1, ``[N outputs, K inputs]`` in int8."""
         positive, plus = (
             np.unpackbits(bits, axis=1, count=self.inputs, bitorder="little").view(np.int8)
             for bits in (self.values, self.values if self.plus is None else self.plus)

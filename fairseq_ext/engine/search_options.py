@@ -78,7 +78,7 @@ class Rules:
         return total / ((self.length_offset + length) / (self.length_offset + 1)) ** self.lenpen
 
     def settings(self, program: Program) -> ctypes.Structure:
-        """Convert the rules to the C structure that the engine reads."""
+        """Convert the rules to the C structure with which the engine runs ``program``."""
         # Larger numbers would have the same effect, but do not fit into the machine's types.
         lengths = (self.min_len, self.max_len_a, self.max_len_b, self.no_repeat_ngram_size)
         min_len, a, b, no_repeat = (min(value, program.longest_target) for value in lengths)

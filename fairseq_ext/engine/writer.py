@@ -299,8 +299,8 @@ class Writer(Program):
         """Compute a GRU over the words of each sentence; write its state at each word to ``out``.
 
         The gates are computed from ``W x + b`` and ``U s + b'``, where x is the input and s is the
-        previous state. ``gates`` is ``W x + b``, 3H columns. U is ``weight [3H, H]`` and b' is
-        ``bias``. If ``backwards``, the last word is read first.
+        previous state, H columns. ``gates`` is ``W x + b``, 3H columns. U is ``weight [3H, H]`` and
+        b' is ``bias``. If ``backwards``, the last word is read first.
 
         If ``cells``, compute an LSTM instead. Then ``gates`` has 4H columns, ``weight`` is
         ``[4H, H]``, and the rows of ``out`` are ``[state; cell]``, 2H columns.

@@ -75,7 +75,7 @@ def encode(
     """Return the text of ``program.json``, and constants to add to the file of weights, by name.
 
     Constants are arrays of the program that are not computed from the model's weights. ``begins``,
-    ``cut`` and ``affixes`` are entries of ``program.json``. ``in_bits`` has the names of the
+    ``cut`` and ``affixes`` are fields of :class:`EngineModel`. ``in_bits`` has the names of the
     weights whose signs and magnitudes the bundle stores packed.
     """
     constants: dict[str, np.ndarray] = {}
