@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @around("fairseq.checkpoint_utils:_upgrade_state_dict", patch="weights alone")
 def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, Any]:
-    """If a checkpoint has only weights, add the state of a training at update 0.
+    """Upgrade a checkpoint; if it has only weights, add the state of a training at update 0.
 
     Problem: Training cannot start from a checkpoint that has only weights (`{'model': …}`): it
     ends in `KeyError: 'best_loss'`.
@@ -162,7 +162,7 @@ def _only_for_trainers(
 def _save_dictionaries(
     original: Callable, self: Any, filename: str, extra_state: dict[str, Any]
 ) -> Any:
-    """Store the dictionaries of a translation or language modelling task in each checkpoint.
+    """Save a checkpoint with the dictionaries of its task (translation or language modelling).
 
     Problem: Checkpoints do not store dictionaries. So fairseq accepts a dictionary of the same size
     in another order, and prints wrong words.

@@ -25,7 +25,7 @@ from fairseq_ext.utils.parsing import nearest
 
 @around("fairseq.distributed.utils:call_main", patch="options that do not work")
 def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
-    """Check the options of fairseq-train, -interactive, -validate and -eval-lm before they start.
+    """Check the options of fairseq-train, -interactive, -validate or -eval-lm, then run it.
 
     Problem: fairseq accepts options that cannot work, then fails with a traceback or ignores them.
     """
@@ -49,9 +49,10 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 
 @around("fairseq.trainer:Trainer.__init__", patch="options that do not work")
 def _check_trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
-    """Check the options when a trainer is built.
+    """Check the options of a training, then build its trainer.
 
-    :func:`_call_main` does not run in the processes that fairseq-hydra-train starts for GPUs.
+    The check in :func:`_call_main` does not run in the processes that fairseq-hydra-train starts
+    for GPUs.
     """
     _refuse_broken(cfg, "fairseq_cli.train")
     if cfg.optimization.use_bmuf and cfg.distributed_training.distributed_world_size == 1:
@@ -81,7 +82,7 @@ def _refuse_broken(cfg: Any, command: str) -> None:
 def _build_generator(
     original: Callable, self: Any, models: list[Any], args: Any, *rest: Any, **options: Any
 ) -> Any:
-    """Refuse options of generation that the loaded models or the data do not support."""
+    """Build a generator; refuse options that the loaded models or the data do not support."""
     from fairseq.models import FairseqLanguageModel
 
     reasons = [reason for model in models if (reason := option_checks.no_alignment(model))]
@@ -217,7 +218,7 @@ def _generate(original: Callable, cfg: Any) -> Any:
 
 @around("fairseq_cli.generate:_main", patch="how translations become text")
 def _print_text_path(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
-    """Print the path of ``text.json``, if there is one, before the translations.
+    """Generate translations; before them, print the path of ``text.json``, if there is one.
 
     Problem: The output of fairseq-generate does not say how its tokens become text again, but
     scoring needs to know.
@@ -272,7 +273,7 @@ def _preprocess(original: Callable, args: Namespace) -> None:
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.build_dictionary", patch="complete result files")
 def _build_dictionary(original: Callable, cls: type, filenames: Any, **options: Any) -> Any:
-    """Refuse a dictionary that would have only fairseq's symbols, and no words."""
+    """Build a dictionary from files; refuse it if it has only fairseq's symbols, and no words."""
     dictionary = original(cls, filenames, **options)
     if not any(dictionary.count[dictionary.nspecial :]):
         raise ConfigError(

@@ -16,7 +16,7 @@ from fairseq_ext.utils.option_fields import flag
 
 @around("fairseq.tasks:setup_task", patch="data folders")
 def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
-    """Refuse a data folder without binary data, and a language that the folder's data lack.
+    """Set up a task; refuse a folder without binary data, and a language that its data lack.
 
     Problem: A missing folder, split or language, a damaged index or a broken dictionary ends in a
     traceback. A token outside the dictionary crashes the embedding.
@@ -56,7 +56,7 @@ def _add_from_file(original: Callable, self: Any, f: Any) -> None:
 def _make_dataset(
     original: Callable, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None
 ) -> Any:
-    """Check file sizes before fairseq opens data; a job's first process also checks contents."""
+    """Check the sizes of data files, then open them; a job's first process checks contents, too."""
     from fairseq.distributed.utils import get_global_rank
 
     vocabulary = len(dictionary) if dictionary is not None else None
@@ -111,7 +111,7 @@ def _require_equal_dictionaries(cfg: Any, folders: list[str]) -> None:
     patch="data folders",
 )
 def _require_unchanged(original: Callable, self: Any, *arguments: Any, **options: Any) -> Any:
-    """Refuse to save a checkpoint or translate a batch if the data have changed on the disk."""
+    """Save a checkpoint or translate a batch; refuse if the data have changed on the disk."""
     for versions in getattr(getattr(self, "task", self), "data_versions", {}).values():
         versions.require_unchanged()
     return original(self, *arguments, **options)
@@ -136,7 +136,7 @@ def _require_alignments(task: Any, split: str) -> None:
 def _filter_indices_by_size(
     original: Callable, self: Any, indices: Any, dataset: Any, *rest: Any, **options: Any
 ) -> Any:
-    """Leave out sentences that are too long as fairseq does, but not all sentences of a split.
+    """Return the indices of sentences that are not too long; refuse a split without such sentences.
 
     In interactive use, sentences belong to no split, and all of them may be left out.
 

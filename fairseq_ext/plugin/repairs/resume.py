@@ -281,7 +281,7 @@ def sweep_directory(original: Callable, save_dir: str) -> None:
 
 @around("fairseq.checkpoint_utils:save_checkpoint", patch="number of best checkpoints")
 def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None:
-    """Save a checkpoint; keep all of them until there are ``--keep-best-checkpoints``.
+    """Save a checkpoint; keep all until there are as many as ``--keep-best-checkpoints``.
 
     fairseq keeps a new checkpoint only if it is better than the worst of those kept. Until there
     are enough, this function presents an infinitely bad checkpoint as the worst.
