@@ -146,7 +146,7 @@ class BinaryLinear(nn.Linear):
             self.binary_inputs = self.inputs and stage >= 2
 
     def forward(self, x: Tensor, dropout: nn.Module | None = None) -> Tensor:
-        """Map ``x`` ``[..., K]`` to ``[..., N]``; apply ``dropout`` after any binarization."""
+        """Map K inputs ``x`` ``[..., K]`` to N outputs; apply ``dropout`` after binarization."""
         if self.binary_weights and self.binary_inputs:
             return self._binary_forward(x, dropout)
         if self.binary_inputs:
@@ -169,7 +169,7 @@ class BinaryLinear(nn.Linear):
         return _Product.apply(x, self.weight, self.bias, self._levels(), inputs, mask, scale)
 
     def binarized_weight(self) -> Tensor:
-        """Return the binarized weights ``[N, K]``; the latent weights if this stage has float."""
+        """Return the weights ``[N outputs, K inputs]``: binarized, or latent in a float stage."""
         if not self.binary_weights:
             return self.weight
         if self.frozen_level is not None:

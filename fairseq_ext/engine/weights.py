@@ -72,7 +72,7 @@ class Pool:
 
 
 def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None) -> Packed:
-    """Pack a weight ``[N, K]`` in the format ``numbers`` (fp32, bf16 or int8).
+    """Pack a weight ``[N outputs, K inputs]`` in the format ``numbers`` (fp32, bf16 or int8).
 
     - Plain weights are packed in fp32.
     - Weights that are stored in int8 stay in int8.

@@ -219,9 +219,9 @@ class LengthProjection(nn.Module):
     def forward(self, length: int) -> Tensor:
         """Return E and F for sources of ``length`` tokens, that is their first ``length`` columns.
 
-        The result is ``[2, K, length]``, first E, then F. If both are one matrix (``shared``), it
-        is ``[1, K, length]``. Raise DataError if ``length`` is above ``max_len``, the number of
-        columns.
+        The result is ``[2, K, length]`` for K slots, first E, then F. If both are one matrix
+        (``shared``), it is ``[1, K, length]``. Raise DataError if ``length`` is above ``max_len``,
+        the number of columns.
         """
         if length > self.max_len:
             raise DataError(
