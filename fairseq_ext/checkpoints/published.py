@@ -39,6 +39,7 @@ from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.archives import unpacked_in_cache
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, EnvironmentProblem
+from fairseq_ext.utils.json_files import write_json
 from fairseq_ext.utils.parsing import near_names
 
 if TYPE_CHECKING:
@@ -225,8 +226,7 @@ def _prepared(
         if text.subwords != "none":
             subwords.load(text.subwords, text.files)  # refuses damaged subwords
         text.save(home)
-        with files.atomic_write(home / MARK) as mark:
-            mark.write(json.dumps(changes))
+        write_json(home / MARK, changes)
     models = f"an ensemble of {len(links)} models" if len(links) > 1 else "one model"
     logger.warning(
         "%s has the layout of fairseq's published models: %s, %s to %s. Its text steps, taken from "

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import json
 import os
 import re
 import signal
@@ -10,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.utils import files
+from fairseq_ext.utils import files, json_files
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 Subparsers = Any  # argparse keeps this class private
@@ -50,8 +49,7 @@ def add_json(parser: argparse.ArgumentParser, text: str) -> None:
 def write_json(path: Path | None, data: Any) -> None:
     """Write ``data`` as JSON to ``path``; do nothing if ``path`` is None."""
     if path is not None:
-        with files.atomic_write(path) as file:
-            file.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+        json_files.write_json(path, data, indent=2)
 
 
 def specified(args: Any, names: Iterable[str]) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from tqdm import tqdm
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.archives import safe_extract
 from fairseq_ext.utils.errors import DataError
-from fairseq_ext.utils.files import sha256, write_all
-from fairseq_ext.utils.json_files import read_json
+from fairseq_ext.utils.files import sha256
+from fairseq_ext.utils.json_files import read_json, write_json
 
 TIMEOUT = 60  # seconds without a byte
 ATTEMPTS = 4  # failures in a row, without a new byte, before giving up
@@ -75,14 +75,14 @@ def discard(path: Path) -> str:
     aside = path.with_name(f"{path.name}.refused")
     path.replace(aside)
     del checksums[path.name]
-    _write_record(record, checksums)
+    write_json(record, checksums)
     return f"It is now `{aside.name}`; run the same command again to download it again."
 
 
 def _verify(path: Path, record: Path) -> None:
     checksums, checksum = _known(record), sha256(path)
     if path.name not in checksums:
-        _write_record(record, {**checksums, path.name: checksum})
+        write_json(record, {**checksums, path.name: checksum})
     elif checksum != checksums[path.name]:
         raise DataError(
             f"`{path}` has the SHA-256 {checksum}, but had {checksums[path.name]} when it was "
@@ -95,10 +95,6 @@ def _known(record: Path) -> dict[str, str]:
     if not isinstance(checksums, dict):
         raise DataError(f"`{record}` is not the record of downloads; delete it.")
     return checksums
-
-
-def _write_record(record: Path, checksums: dict[str, str]) -> None:
-    write_all(record.parent, {record.name: [json.dumps(checksums, indent=2, sort_keys=True)]})
 
 
 class Part:
@@ -122,7 +118,7 @@ class Part:
         self.remove()
         self.version = version
         if version is not None:
-            write_all(self.path.parent, {self._record.name: [json.dumps(version)]})
+            write_json(self._record, version)
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

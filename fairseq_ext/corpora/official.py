@@ -28,8 +28,8 @@ from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import LEARNT, learn
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import ConfigError, DataError
-from fairseq_ext.utils.files import sha256, staged_folder, write_all, writers
-from fairseq_ext.utils.json_files import read_json
+from fairseq_ext.utils.files import sha256, staged_folder, writers
+from fairseq_ext.utils.json_files import read_json, write_json
 
 TOLERANCE = 1 / 1000  # accepted relative difference of counts that depend on the tokenizer
 TRAINING = ("train", "valid")  # splits; all others are test sets
@@ -58,7 +58,8 @@ def do_once(
     result = work()
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in outputs}
     state = {"settings": settings, "files": sizes, "report": result}
-    write_all(record.parent, {record.name: [json.dumps(state, ensure_ascii=False, indent=2)]})
+    record.parent.mkdir(parents=True, exist_ok=True)
+    write_json(record, state)
     return result
 
 
@@ -111,8 +112,7 @@ class Preparation:
         manifest |= {"libraries": self._libraries, "sha256": self._checksums(test_names)}
         if self.corpus.merges and self.subwords != "bpe":
             manifest["subwords"] = self.subwords
-        content = json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=True)
-        write_all(self.out, {"manifest.json": [content]})
+        write_json(self.out / "manifest.json", manifest, indent=2, sort_keys=True)
         return manifest
 
     # ---- from archives to text -------------------------------------------------------------------

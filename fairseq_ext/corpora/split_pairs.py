@@ -55,7 +55,7 @@ from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import files, locks
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 from fairseq_ext.utils.files import atomic_write, require_file, sha256, writers
-from fairseq_ext.utils.json_files import read_json
+from fairseq_ext.utils.json_files import read_json, write_json
 from fairseq_ext.utils.shared_folder import SharedFolder
 
 REPEATED, FURTHER, LEAKED = range(len(SPLITS), len(SPLITS) + 3)  # fates other than a split
@@ -128,8 +128,7 @@ class SplitJob:
         path = self.folder / name
         with atomic_write(path.with_suffix(".npy"), "wb") as file:
             np.save(file, array)
-        with atomic_write(path) as file:
-            json.dump(report, file)
+        write_json(path, report, indent=None)
 
     def clean(self, name: str) -> None:
         """Clean the part whose report is ``name``; save its kept pairs and fingerprints."""
@@ -658,8 +657,7 @@ def _write(job: SplitJob, record: dict[str, Any]) -> str:
             report = job.write(pairs)
         sums = {name: sha256(stage / name) for name in names}
         record = {**record, "report": report, "sha256": sums}
-        text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True)
-        (stage / _manifest(options)).write_text(text + "\n", encoding="utf-8")
+        write_json(stage / _manifest(options), record, indent=2, sort_keys=True)
         encoder(options).pipeline.save(stage)
         hints = [suggest_pieces(lang, stage / f"{splits[0]}.{lang}") for lang in langs]
     listed = [

@@ -5,7 +5,6 @@ pairs. The pairs are plain text, so the model may have any pipeline; the steps i
 ``text.json`` turn them into tokens. Pairs are streamed, so memory does not grow with the text.
 """
 
-import json
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -20,6 +19,7 @@ from fairseq_ext.text.reading import lines
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 from fairseq_ext.utils.files import writers
+from fairseq_ext.utils.json_files import write_json
 
 REPORT = "synthetic.json"
 
@@ -54,7 +54,7 @@ def run(options: MixOptions) -> str:
         text_pipeline.save(stage)
         total = sum(counts[0] for counts in tally.values())
         report = {"read": total, "fates": tally, "copies": options.copies}
-        (stage / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        write_json(stage / REPORT, report)
     dropped = "".join(f"; {why}: {counts[0]:,}" for why, counts in tally.items() if why != KEPT)
     return f"{tally.get(KEPT, [0])[0]:,} of {total:,} synthetic pairs kept{dropped}"
 

@@ -16,7 +16,6 @@ they have this content:
 - ``.bin``: the tokens of all sentences, one after another.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.utils.errors import DataError
-from fairseq_ext.utils.files import atomic_write, is_name, require_file, sha256
-from fairseq_ext.utils.json_files import read_json
+from fairseq_ext.utils.files import is_name, require_file, sha256
+from fairseq_ext.utils.json_files import read_json, write_json
 
 MANIFEST = "data-manifest.json"
 FORMAT = "fairseq-ext data"
@@ -56,9 +55,7 @@ def write_manifest(stage: Path, folder: Path) -> None:
         if path.is_file() and path.name != LOG:
             listed[path.name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
     content = {"format": FORMAT, "version": VERSION, "files": dict(sorted(listed.items()))}
-    with atomic_write(stage / MANIFEST) as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")
+    write_json(stage / MANIFEST, content)
 
 
 def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:

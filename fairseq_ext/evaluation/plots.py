@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import json
 import math
 import sys
 import textwrap
@@ -31,6 +30,7 @@ from fairseq_ext.text.bleu_tokenizers import is_spaceless
 from fairseq_ext.text.subwords import METASPACE, remove_bpe
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.json_files import write_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -358,8 +358,7 @@ def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) ->
     """Write a picture and, under the same name, the JSON of its numbers; return both paths."""
     picture, numbers = with_ending(output, ".png"), with_ending(output, ".json")
     write_figure(figure, picture)
-    with files.atomic_write(numbers) as file:
-        file.write(json.dumps(data, ensure_ascii=False) + "\n")
+    write_json(numbers, data, indent=None)
     return [picture, numbers]
 
 

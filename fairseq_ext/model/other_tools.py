@@ -5,7 +5,6 @@ classes of Hugging Face's transformers compute exactly what fairseq's models com
 classes, most weights have the names of fairseq's weights after the prefix ``model.``.
 """
 
-import json
 import math
 import re
 from pathlib import Path
@@ -27,6 +26,7 @@ from fairseq_ext.model import trained
 from fairseq_ext.text import pipeline
 from fairseq_ext.utils import extras, files
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.json_files import write_json
 from fairseq_ext.utils.option_fields import flag
 
 TRANSFORMERS = "Hugging Face's transformers"
@@ -206,13 +206,13 @@ def write_huggingface(stock: StockTransformer, folder: Path) -> None:
     save_file(_weights(stock, kind), folder / "model.safetensors", {"format": "pt"})
     special: dict[str, Any] = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
     special |= {"decoder_start_token_id": 2, "forced_eos_token_id": None}
-    _write_json(folder / "config.json", {**_configuration(stock, kind), **special})
+    write_json(folder / "config.json", {**_configuration(stock, kind), **special})
     longest = min(200, stock.longest[1] - 1)
     # As in fairseq, translations never have padding, and a search ends once it has `num_beams`
     # translations.
     search: dict[str, Any] = {"num_beams": 5, "length_penalty": 1.0, "early_stopping": True}
     search |= {"max_length": longest, "bad_words_ids": [[1]]}
-    _write_json(folder / "generation_config.json", {**special, **search})
+    write_json(folder / "generation_config.json", {**special, **search})
     _write_tokenizer(stock.source, folder)
     if stock.source != stock.target:
         target = folder / "target"
@@ -279,8 +279,4 @@ def _write_tokenizer(dictionary: Dictionary, folder: Path) -> None:
     config |= {"model_max_length": 1024, **names}
     config |= {"model_input_names": ["input_ids", "attention_mask"]}
     config |= {"clean_up_tokenization_spaces": False}
-    _write_json(folder / "tokenizer_config.json", config)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "tokenizer_config.json", config)

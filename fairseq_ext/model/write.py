@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import json
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,6 +33,7 @@ from fairseq_ext.model.card import Card
 from fairseq_ext.text import pipeline
 from fairseq_ext.utils import extras, files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
+from fairseq_ext.utils.json_files import write_json
 from fairseq_ext.version import __version__
 
 CARD = "README.md"
@@ -112,7 +112,7 @@ def write(
             "origin": {"fairseq_ext": __version__, "updates": updates},
         }
         content["files"] = {path.name: files.sha256(path) for path in sorted(folder.iterdir())}
-        (folder / bundle.MANIFEST).write_text(_as_json(content), encoding="utf-8")
+        write_json(folder / bundle.MANIFEST, content)
         card_text = (card or Card()).render(
             **facts,
             updates=updates,
@@ -214,7 +214,7 @@ def _write_model(
             stored |= {name + ending: tensor for ending, tensor in in_bits[name].items()}
         else:
             stored |= _rounded(name, state[name].detach().contiguous(), numbers)
-    (folder / bundle.CONFIG).write_text(_as_json(config), encoding="utf-8")
+    write_json(folder / bundle.CONFIG, config)
     # `save_file` would make a file that only its owner can read.
     (folder / bundle.WEIGHTS).write_bytes(save(stored))
     if numbers in NUMBERS[1:]:  # the program's constants are computed from the rounded weights
@@ -274,7 +274,3 @@ def _rounded(name: str, tensor: Tensor, numbers: str) -> dict[str, Tensor]:
         rounded, units = map(torch.from_numpy, to_int8(tensor.float().numpy()))
         return {name + INT8: rounded, name + SCALE: units}
     return {name: tensor.float()}
-
-
-def _as_json(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

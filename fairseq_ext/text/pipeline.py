@@ -7,7 +7,6 @@ run's folder, so ``translate``, ``demo``, ``hypotheses`` and ``score`` need no o
 """
 
 import dataclasses
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,7 +17,7 @@ from fairseq_ext.text import cleaning, subwords
 from fairseq_ext.text.subwords import Step, Subwords
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
-from fairseq_ext.utils.json_files import read_json
+from fairseq_ext.utils.json_files import read_json, write_json
 
 FILE = "text.json"
 FORMAT = 1
@@ -155,8 +154,7 @@ class Pipeline:
                     copy.write(path.read_bytes())
             entries.append({"name": path.name, "sha256": files.sha256(path)})
         content = {"format": FORMAT, **dataclasses.asdict(self), "files": entries}
-        with files.atomic_write(folder / FILE) as file:
-            file.write(json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+        write_json(folder / FILE, content)
 
 
 def load_towards(folder: Path, src: str, tgt: str) -> Pipeline | None:

@@ -1,4 +1,4 @@
-"""Read a user's JSON files; every fault is a :class:`DataError`.
+"""Write JSON files; read a user's JSON files, and raise :class:`DataError` for every fault.
 
 Python's reader accepts too much (``NaN``, ``1e999`` as infinity, halves of surrogate pairs, a key
 twice), and raises four kinds of errors for what it refuses.
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fairseq_ext.utils.errors import DataError
-from fairseq_ext.utils.files import require_file
+from fairseq_ext.utils.files import atomic_write, require_file
 
 DIGITS = 18  # most digits of a whole number, so that it fits into int64
 
@@ -23,6 +23,12 @@ def read_json(path: str | Path) -> Any:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise DataError(f"`{path}`, line {line}: not UTF-8; give the original file.") from None
     return parse_json(text, f"`{path}`")
+
+
+def write_json(path: Path, content: Any, **options: Any) -> None:
+    """Write ``content`` as JSON in UTF-8, atomically; ``options`` are those of ``json.dumps``."""
+    with atomic_write(path) as file:
+        file.write(json.dumps(content, **{"ensure_ascii": False, "indent": 1, **options}) + "\n")
 
 
 def parse_json(text: str, where: str) -> Any:

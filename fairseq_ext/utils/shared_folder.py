@@ -6,7 +6,6 @@ lock, so another worker makes the file.
 """
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,8 +18,7 @@ import filelock
 
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import DataError
-from fairseq_ext.utils.files import atomic_write
-from fairseq_ext.utils.json_files import read_json
+from fairseq_ext.utils.json_files import read_json, write_json
 
 MANIFEST = "manifest.json"
 PAUSE = 0.5  # seconds before looking again at files that others are making
@@ -62,9 +60,7 @@ class SharedFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         with locks.held(self.path / ".manifest.lock", wait=True):
             if not self.is_of(job):
-                with atomic_write(self.path / MANIFEST) as file:
-                    json.dump({**self.head, **job}, file, indent=1, ensure_ascii=False)
-                    file.write("\n")
+                write_json(self.path / MANIFEST, {**self.head, **job})
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """Return the names of files that nobody has made yet."""
