@@ -116,7 +116,8 @@ def load(named: SystemFiles, request: Request) -> System:
     if not named.data.is_dir():  # checked here, because a bundle would work without this folder
         option = f"--data` or `,data=` of `{named.name}"
         raise wrong_value(option, "a folder of fairseq-preprocess", named.data)
-    model = open_model([named.checkpoint], named.data, (None, None), search)
+    data = None if bundle.has_program(named.checkpoint) else named.data
+    model = open_model([named.checkpoint], data, (None, None), search)
     src, tgt = model.translator.src, model.translator.tgt
     folders = (bundle.home(named.checkpoint), named.data)
     text = replace(request.text, bpe_codes=named.codes or request.text.bpe_codes)

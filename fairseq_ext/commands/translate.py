@@ -171,11 +171,8 @@ def add(commands: options.Subparsers) -> None:
 def _run(args: argparse.Namespace) -> None:
     request = from_args(Request, args)
     request.check()
-    from fairseq_ext.decoding.loading import refuse_unused_data
-
     models = _find_models(request)
     data, lines = _data_or_text(request, models)
-    refuse_unused_data(data, models, "DATA", request.search.engine, request.search.fp16)
     request = dataclasses.replace(request, path=models, data=data, lines=lines)
     options.check_paths(request)  # again, because only now models and data are paths
     translate(request)

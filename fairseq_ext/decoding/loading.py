@@ -51,6 +51,7 @@ def open_model(
     Args:
         paths: bundles or checkpoints, as :func:`models_of` finds them; several are an ensemble.
         data: folder with the dictionaries; None for the model's own, or those of its training.
+            Bundles that the engine runs have their own, so they must have None.
         languages: source and target; None for the model's own.
         make_search: function from the model's default search options to the options to use.
         threads: number of threads; None for the number set in the environment.
@@ -64,7 +65,13 @@ def open_model(
     versions = FileVersions(chain(*map(files_of, paths)))
     search = make_search(_defaults(paths))
     homes = [*map(bundle.home, paths)]
-    if _run_by_engine(paths, search.engine, search.fp16):  # without torch and fairseq
+    in_engine = search.engine in NATIVE and not search.fp16
+    if in_engine and all(map(bundle.has_program, paths)):  # without torch and fairseq
+        if data is not None:
+            raise ConfigError(
+                f"the folder {data} has no effect on bundles, which have dictionaries; leave it "
+                "out."
+            )
         from fairseq_ext.decoding.engine_translator import EngineTranslator
 
         numbers = None if search.engine == DEFAULT else NATIVE[search.engine]
@@ -106,30 +113,6 @@ def _require_same_text(folders: Iterable[Path], src: str, tgt: str) -> None:
                 f"{first} and {second} cannot form an ensemble: their text.json turn text into "
                 "different tokens. Leave one of them out."
             )
-
-
-def refuse_unused_data(
-    data: Path | None,
-    models: Iterable[Path],
-    name: str = "--data",
-    engine: str = DEFAULT,
-    fp16: bool = False,
-) -> None:
-    """Raise ConfigError if ``data``, a folder with dictionaries, is set but would not be read.
-
-    ``data`` is not read if all ``models`` are bundles that the engine runs, because bundles have
-    their own dictionaries. Whether the engine runs them also depends on ``engine`` and ``fp16``,
-    options of the search. The message calls the option for ``data`` ``name``.
-    """
-    if data is not None and _run_by_engine(models, engine, fp16):
-        raise ConfigError(
-            f"`{name}` has no effect on bundles, which have dictionaries; leave it out."
-        )
-
-
-def _run_by_engine(models: Iterable[Path], engine: str, fp16: bool) -> bool:
-    """Return whether all models are bundles that the engine runs, without torch and fairseq."""
-    return engine in NATIVE and not fp16 and all(map(bundle.has_program, models))
 
 
 def files_of(path: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from fairseq_ext.decoding import stream
-from fairseq_ext.decoding.loading import models_of, open_model, refuse_unused_data
+from fairseq_ext.decoding.loading import models_of, open_model
 from fairseq_ext.decoding.search import BUFFER, Search, Translates, require_compatible
 from fairseq_ext.decoding.stream import TextCodec, Translation
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ
@@ -261,7 +261,6 @@ def load(
 
     folder = None if data is None else Path(data)
     models = models_of(Path(path), src, tgt)
-    refuse_unused_data(folder, models, "data", engine)
     model = open_model(models, folder, (src, tgt), search, threads)
     text = model.text()
     codec = TextCodec(text.encoder(), text.decoder())

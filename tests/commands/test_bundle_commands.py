@@ -177,6 +177,6 @@ def test_text_is_an_argument_where_the_model_has_its_dictionaries(
         (("--path", copy_bundle, "1 2"), "after it as models, but 1 2 is not a file or folder."),
         (("--path", copy_bundle, "1 " * 2000), "`--path` takes all"),  # longer than a name may be
         (("1", "--model", copy_bundle, *text_file), "`--input` does not go with text as an arg"),
-        ((copy_data, "--model", copy_bundle), "`DATA` has no effect on bundles, which have dict"),
+        ((copy_data, "--model", copy_bundle), "has no effect on bundles, which have dictionaries"),
     ):
         assert message in error_line("translate", *words)

@@ -273,7 +273,7 @@ def test_a_checkpoint(copy_model: Path, copy_data: Path, tmp_path: Path, alone: 
         (("--api-key-file", "none"), "`none` does not exist or is not a file"),
         (("--beam", 0), "`--beam` must be at least 1"),
         (("--host", "192.0.2.1"), "`--host` and `--port` must be"),
-        (("--data", "none"), "`--data` has no effect on bundles, which have dictionaries"),
+        (("--data", "none"), "the folder none has no effect on bundles, which have dictionaries"),
         (("twin",), "but twin translates from src to tgt as an earlier one does."),
         (("other",), "other"),
     ],
