@@ -19,19 +19,9 @@ def refuse_broken(cfg: Any, command: str) -> None:
     """
     generation = cfg.generation
     soft = generation.print_alignment == "soft"
-    if generation.replace_unk is not None:
-        raise ConfigError(
-            "`--replace-unk` does not work, because fairseq reads the binarized corpus as text; "
-            "leave it out."
-        )
     if generation.print_step and cfg.task._name in ("translation", "translation_ext"):
         raise ConfigError(
             "`--print-step` is for models that refine a translation in several steps; leave it out."
-        )
-    if generation.constraints and command == "fairseq_cli.generate":
-        raise ConfigError(
-            "`--constraints` is for fairseq-interactive, where they follow each sentence after a "
-            "tab; fairseq-generate has no place for them."
         )
     for name, is_used in (
         ("sampling", generation.sampling),

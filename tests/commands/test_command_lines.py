@@ -188,7 +188,7 @@ def test_a_package_for_losses_that_is_missing_is_named(option, package, monkeypa
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ("--constraints", "`--constraints` is for fairseq-interactive"),
+        ("--constraints", "`--constraints` does not work with fairseq-generate"),
         ("--tokenizer moses", "`--source-lang` is missing, but the other options"),
         ("--bpe subword_nmt", "`--bpe-codes` is missing"),
         ("--beam 0", "`--beam` and `--nbest` must be at least 1."),

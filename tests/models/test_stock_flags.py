@@ -286,7 +286,6 @@ def test_one_update_whatever_the_batches(trained: Trained, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("command", "flags", "fault"),
     [
-        ("generate", "--replace-unk", "`--replace-unk` does not work"),
         ("generate", "--score-reference --print-alignment soft", "t` does not go with `--score-"),
         ("generate", "--print-step", "`--print-step` is for models that refine a translation"),
         ("interactive", "--print-alignment soft", "`--print-alignment soft` is for"),
