@@ -9,7 +9,6 @@ includes y = h. The utility u(h, y) says how good h would be if y were the refer
 chrF or BLEU of the sentence, COMET in its own Python environment, or any metric of ``mbrs``.
 """
 
-import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +27,7 @@ from fairseq_ext.evaluation.score import build_bleu, format_score, generated_sou
 from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
+from fairseq_ext.utils.literals import literal_or
 
 Array = NDArray[np.float64]
 
@@ -106,7 +106,9 @@ class MbrsUtility:
                 "with each other; choose a metric that compares two texts."
             )
         try:
-            configuration = kind.Config(**{key: _value(text) for key, text in options.items()})
+            # such as 8 or True; other text stays text
+            values = {key: literal_or(text, text) for key, text in options.items()}
+            configuration = kind.Config(**values)
         except TypeError as error:
             raise ConfigError(f"`--mbrs-option` does not fit `{name}`: {error}.") from None
         self._load = partial(kind, configuration)
@@ -124,14 +126,6 @@ class MbrsUtility:
         texts = list(candidates)
         scores = self.metric.pairwise_scores(texts, texts, source)
         return self.sign * scores.double().cpu().numpy()
-
-
-def _value(text: str) -> Any:
-    """Turn the text of an option into a Python value, such as 8 or True; other text stays text."""
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
 
 
 Utility = SacrebleuUtility | NeuralUtility | MbrsUtility

@@ -49,6 +49,14 @@ def literal(text: str) -> Any:
         ) from None
 
 
+def literal_or(text: str, default: Any) -> Any:
+    """Evaluate ``text`` like :func:`literal`; return ``default`` if it is refused."""
+    try:
+        return literal(text)
+    except LiteralError:
+        return default
+
+
 def _value(node: ast.expr) -> tuple[Any, int]:
     """Evaluate a syntax node; return the value and its size, 1 plus the sizes of its elements."""
     match node:

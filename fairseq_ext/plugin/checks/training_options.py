@@ -10,7 +10,7 @@ import torch
 from fairseq_ext.plugin.patching import around
 from fairseq_ext.training import onednn_matmul
 from fairseq_ext.utils.errors import ConfigError, wrong_value
-from fairseq_ext.utils.literals import LiteralError, literal
+from fairseq_ext.utils.literals import literal_or
 from fairseq_ext.utils.option_fields import flag
 from fairseq_ext.utils.parsing import nearest
 
@@ -43,7 +43,7 @@ def refuse(cfg: Any) -> None:
 
 def dictionary(option: str, text: str) -> dict[Any, Any]:
     """Read ``text``, the value of ``option``, as a dictionary; raise ConfigError if it is not."""
-    values = _value(text)
+    values = literal_or(text, None)
     if not isinstance(values, dict):
         raise wrong_value(option, "a dictionary such as \"{'dropout': 0.1}\" (quote it)", text)
     return values
@@ -85,23 +85,15 @@ def _numbers(cfg: Any) -> Iterator[str]:
         if share is not None and not 0 <= share <= 1:
             yield f"`{flag(name)}` must be from 0 to 1, but is {share:g}."
     text = getattr(cfg.optimizer, "adam_betas", None)
-    betas = _value(text) if isinstance(text, str) else (0, 0)
+    betas = literal_or(text, None) if isinstance(text, str) else (0, 0)
     is_pair = isinstance(betas, tuple | list) and len(betas) == 2
     if not is_pair or not all(isinstance(b, int | float) and 0 <= b < 1 for b in betas):
         yield f"`--adam-betas` must be two numbers below 1 such as '(0.9, 0.98)', but is {text}."
     for name in ("epoch2lr", "update2lr"):  # of `--lr-scheduler manual`
         schedule = getattr(cfg.lr_scheduler, name, "{}")
-        rates = _value(schedule)
+        rates = literal_or(schedule, None)
         if not isinstance(rates, dict) or not all(isinstance(key, str) for key in rates):
             yield f"`--{name}` must be such as \"{{'1-3': 0.1, '4': 0.01}}\", but is {schedule}."
-
-
-def _value(text: str) -> Any:
-    """Return the value of a Python literal, or None if the text is not a literal."""
-    try:
-        return literal(text)
-    except LiteralError:
-        return None
 
 
 def _precision(cfg: Any) -> Iterator[str]:
