@@ -113,14 +113,19 @@ def run(options: ContaminationOptions) -> str:
     """Find the test sentences in the training text, and write them if asked; return a summary."""
     sentences = list(texts([options.test]))
     matches = find(sentences, texts(options.training))
-    counts = Counter(match.kind for match in matches)
     if options.output is not None:
         with atomic_write(options.output) as file:
             for match in matches:
                 record = {**asdict(match), "text": sentences[match.sentence]}
                 file.write(f"{json.dumps(record, ensure_ascii=False)}\n")
+    return summary(matches, len(sentences), sentences)
+
+
+def summary(matches: Iterable[Match], total: int, sentences: Sequence[str]) -> str:
+    """Return a line about the ``matches`` of ``total`` test sentences, such as ``sentences``."""
+    counts = Counter(match.kind for match in matches)
     return (
-        f"{len(sentences):,} test sentences: the training text has {counts[EXACT]:,} of them, "
+        f"{total:,} test sentences: the training text has {counts[EXACT]:,} of them, "
         f"ignoring case and punctuation, and {counts[NEAR]:,} more that differ by a word or two."
         f"{SPACELESS if is_spaceless(sentences) else ''}"
     )

@@ -5,20 +5,18 @@ from __future__ import annotations
 import base64
 import html
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from fairseq_ext.corpora.contamination import EXACT, NEAR, SPACELESS
+from fairseq_ext.corpora import contamination
 from fairseq_ext.evaluation import plots, significance, tables
 from fairseq_ext.evaluation.breakdown import Breakdown, Overlap
 from fairseq_ext.evaluation.compare import Measured, Result, Sample
 from fairseq_ext.evaluation.score import format_score
 from fairseq_ext.evaluation.significance import SENTENCES, Estimate
-from fairseq_ext.text.bleu_tokenizers import is_spaceless
 from fairseq_ext.utils import files
 
 if TYPE_CHECKING:
@@ -232,13 +230,8 @@ DIFFERENCE_NOTES = (
 
 def _overlap(result: Result, overlap: Overlap) -> Section:
     """Return a section with the scores on all sentences, and on those not in the training text."""
-    counts = Counter(match.kind for match in overlap.matches)
-    note = (
-        f"The training text has {counts[EXACT]:,} of the {result.sentences:,} references, ignoring "
-        f"case and punctuation, and {counts[NEAR]:,} more that differ by a word or two."
-    )
-    if is_spaceless([sample.reference for sample in result.samples]):
-        note += SPACELESS
+    references = [sample.reference for sample in result.samples]
+    note = contamination.summary(overlap.matches, result.sentences, references)
     scored = overlap.scores.get(result.baseline, {})
     labels = [label for label in result.signatures if label in scored]
     table = [["system", *(f"{label}{part}" for label in labels for part in ("", " without them"))]]
