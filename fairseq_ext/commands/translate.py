@@ -194,10 +194,9 @@ def translate(request: Request) -> None:
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         details = stack.enter_context(atomic_write(request.json)) if request.json else None
         start = time.monotonic()
-        several: list[int] = []  # lines that seem to have several sentences
         translations = translate_all(request, translate_lines)
         if not request.split_sentences:
-            translations = _recording(translations, several)
+            translations = _noting_several(translations)
         if sys.stderr.isatty():
             from tqdm import tqdm  # only for a terminal, because the import takes time
 
@@ -205,15 +204,6 @@ def translate(request: Request) -> None:
         count = write(translations, request.search.nbest or 1, out or sys.stdout, details)
         input_versions.require_unchanged()
         print(_summary(translator, count, time.monotonic() - start), file=sys.stderr)
-        if several:
-            seem = f"line {several[0]} seems"
-            if len(several) > 1:
-                seem = f"{len(several):,} of these lines, such as line {several[0]}, seem"
-            print(
-                f"note: {seem} to have several sentences. A model that was trained on single "
-                "sentences may leave some out: see --split-sentences.",
-                file=sys.stderr,
-            )
 
 
 def _find_models(request: Request) -> list[Path]:
@@ -358,16 +348,19 @@ def write(
     return number
 
 
-def _recording(translations: Iterable[Translation], several: list[int]) -> Iterator[Translation]:
-    """Yield ``translations``, and note lines of the input that seem to have several sentences.
-
-    The numbers of these lines, from 1, are added to the list ``several``.
-    """
+def _noting_several(translations: Iterable[Translation]) -> Iterator[Translation]:
+    """Yield ``translations``; print a note at the first line that seems to have two sentences."""
     from fairseq_ext.text.sentences import seem_several
 
+    noted = False
     for translation in translations:
-        if seem_several(translation.source):
-            several.append(translation.line)
+        if not noted and seem_several(translation.source):
+            noted = True
+            print(
+                f"note: line {translation.line} seems to have several sentences. A model that was "
+                "trained on single sentences may leave some out: see --split-sentences.",
+                file=sys.stderr,
+            )
         yield translation
 
 
