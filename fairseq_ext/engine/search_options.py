@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairseq_ext.engine.program import Program
-from fairseq_ext.utils.errors import wrong_value
 
 INT32 = 2**31 - 1
 Rows = Sequence[Sequence[int]]
@@ -25,9 +24,6 @@ class Rules:
 
     With ``match_source_len``, as in fairseq, the translation of n source tokens has n + 1 tokens;
     neither number counts ``</s>``. The ``</s>`` of the translation adds nothing to its score.
-
-    Raises:
-        ConfigError: ``max_len_a`` is infinite or not a number.
     """
 
     beam: int = 5
@@ -48,10 +44,6 @@ class Rules:
     attention: bool = False  # whether to return the attention
     unordered: bool = False
     listed: bool = True
-
-    def __post_init__(self) -> None:
-        if not math.isfinite(self.max_len_a):
-            raise wrong_value("--max-len-a", "a number", self.max_len_a)
 
     @property
     def candidate_count(self) -> int:

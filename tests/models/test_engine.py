@@ -162,12 +162,10 @@ def test_limits_of_length_may_be_any_number():
     worker = worker_of(*sharpened("transformer"))
     long, scaled, enough = (
         worker.translate(SENTENCES, Rules(beam=2, min_len=3, max_len_a=a, max_len_b=b))
-        for a, b in ((0, 3_000_000_000), (1e300, 0), (0, 200_000))
+        for a, b in ((0, 3_000_000_000), (math.inf, 0), (0, 200_000))
     )
     assert bits(long) == bits(scaled) == bits(enough)
     assert min(len(hypotheses[0].tokens) for hypotheses in long) > 3
-    with pytest.raises(ConfigError, match="`--max-len-a` must be a number, but is inf"):
-        Rules(max_len_a=float("inf"))
 
 
 SEVERAL = "transformer+gru+muse"
