@@ -303,7 +303,7 @@ class Stopwatch:
         return (measurement, name) not in self.left_out
 
     def learn(self, measurement: str, name: str, seconds: float) -> None:
-        """Leave a candidate out of later cells if it was too slow."""
+        """Leave a candidate out of later measurements if it took more than ``--limit`` seconds."""
         if seconds > self.options.limit and not name.startswith("k="):
             self.left_out.add((measurement, name))
 

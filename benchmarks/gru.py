@@ -44,7 +44,10 @@ class RecurrentSize(Size):
 
 
 def build(size: Size, device: str) -> dict[str, Side]:
-    """Build GRU attention, and ``lstm`` whose output layer reads 868 or 256 values, by name."""
+    """Build a GRU with attention and two ``lstm`` models; return all three by name.
+
+    The output layer of one ``lstm`` reads 868 values, that of the other 256.
+    """
     lstm = "--arch lstm --encoder-bidirectional --decoder-out-embed-dim"
     words = {GRU: "--arch gru_attention"}
     words |= {f"lstm, output from {width}": f"{lstm} {width}" for width in OUTPUTS}

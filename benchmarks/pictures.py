@@ -35,7 +35,7 @@ def draw(
         cells: the measured values.
         panels: map from each panel's title to ``(measurement, candidates)`` or to ``(measurement,
             candidates, key)``. The key names the value to draw instead of the time per token.
-        output: path of the JSON; the picture is written beside it as ``.png``.
+        output: path of the benchmark's JSON; the picture has this path with the ending ``.png``.
         order: candidates in the order in which they get colours and line styles.
         xlabel: label of the axis of n.
     """
@@ -77,7 +77,7 @@ def bars(panels: dict[str, dict[str, Sequence[float]]], xlabel: str, output: Pat
         panels: map from each panel's title to its bars: a map from the name of a bar to
             ``(value,)`` or to ``(value, lower quartile, upper quartile)``.
         xlabel: label of the axis of the figures.
-        output: path of the JSON; the picture is written beside it as ``.png``.
+        output: path of the benchmark's JSON; the picture has this path with the ending ``.png``.
     """
     height = 1.4 + 0.4 * max(map(len, panels.values()))
     with plots.new_figure(2 + 3 * len(panels), height) as figure:

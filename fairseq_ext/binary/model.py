@@ -130,9 +130,10 @@ class BmtModel(models.TranslationTransformer):
 
     @classmethod
     def complete(cls, model: "BmtModel", cfg: BmtConfig) -> None:
-        """Replace attentions and feed-forward networks by binary ones; add the stages of training.
+        """Replace attentions and feed-forward networks by binary ones.
 
-        Also set ε of all layer norms.
+        Also set ε of all layer norms, and let the model switch to its next :class:`Stage` in
+        training.
         """
         if not cfg.bmt_scale > 0:
             raise wrong_value("--bmt-scale", "above 0", cfg.bmt_scale)

@@ -181,7 +181,10 @@ class TranslationExtTask(TranslationTask):
     def build_dataset_for_inference(
         self, src_tokens: list[Tensor], src_lengths: Any, constraints: Tensor | None = None
     ) -> data.LanguagePairDataset:
-        """Cut sentences and add symbols as in training, for fairseq-interactive and hub models."""
+        """Truncate sentences and add language symbols as in training.
+
+        fairseq-interactive and hub models call this.
+        """
         source = self.prepare_source(data.ListDataset(src_tokens, np.asarray(src_lengths)))
         return super().build_dataset_for_inference(source, source.sizes, constraints=constraints)
 

@@ -122,7 +122,7 @@ class TransformerClassifier(FairseqEncoderModel):
         return head(pooled.unsqueeze(1)), encoded  # the head reads a sentence's first vector
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Replace a checkpoint's heads by this model's untrained heads if names or sizes differ.
+        """Replace a checkpoint's classification heads by this model's if names or sizes differ.
 
         So ``--finetune-from-model`` can train an encoder for other classes. A warning is logged.
         """

@@ -48,7 +48,7 @@ class Subwords(NamedTuple):
 
 
 def load(kind: str, paths: Sequence[Path]) -> Subwords:
-    """Load the functions of a ``kind`` in :data:`KINDS` from files such as merges or a model."""
+    """Load a ``kind`` of subwords (:data:`KINDS`) from its files, such as merges or a model."""
     for path in paths:
         files.require_file(path, f"file of the subwords (`{kind}`)")
     pieces = KINDS[kind](*paths)

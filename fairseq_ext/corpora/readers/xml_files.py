@@ -155,7 +155,7 @@ def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
 def _is_break(element: Element, codes: frozenset[str]) -> bool:
     """Return whether an element stands for a line break.
 
-    An attribute such as ``type`` may say so or, if its tag is in ``codes``, the element's text.
+    An attribute such as ``type`` may say so. If the element's tag is in ``codes``, its text may.
     """
     types = {element.get(name, "") for name in ("type", "ctype", "subType")}
     return bool(types & BREAK_TYPES) or (

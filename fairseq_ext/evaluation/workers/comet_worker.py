@@ -145,7 +145,7 @@ def serve(requests: IO[str], answers: IO[str], arguments: Sequence[str]) -> int:
 
 
 def end_with(parent: int) -> None:
-    """Wait until the process ``parent`` has ended, then end this process; for a thread of its own.
+    """Wait until the process ``parent`` has ended, then end this process. Run this in a thread.
 
     A request that is still computed is cut off.
     """

@@ -11,6 +11,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fairseq_ext.checkpoints import bundle, dictionaries, layout, published, safe_load, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES
 from fairseq_ext.checkpoints.layout import DICTIONARIES, before_training
@@ -111,8 +113,8 @@ def _trainer_load_checkpoint(
         if str(error).startswith("Cannot load model parameters"):
             require_dictionaries(self.task, storage.peek(filename), filename, warn=False)
         raise
-    updates, seconds = self.get_num_updates(), self._previous_training_time
-    if not (isinstance(updates, int) and isinstance(seconds, int | float)):
+    counters = (self.get_num_updates(), self._previous_training_time)
+    if not all(isinstance(value, int | float | Tensor) for value in counters):
         raise CheckpointError(f"{filename} has no number of updates, or no training time.")
     if extra is not None:
         state = {"extra_state": extra}

@@ -31,9 +31,9 @@ READING_LOGITS = ("compute_loss", "get_lprobs_and_target")
 def obstacle(criterion: Any, model: Any) -> str | None:
     """Return why the loss of ``model`` cannot be computed in chunks; None if it can.
 
-    The result is a phrase for the log, such as ``--amp``. A loss in chunks never has the logits of
-    all tokens at once, so ``criterion`` must be fairseq's or have a method ``obstacle`` that
-    returns None.
+    The result is a phrase for the log, such as ``--amp``. Only fairseq's own criteria, and those
+    that have a method ``obstacle`` which returns None, are known not to need the logits of all
+    tokens at once.
     """
     from fairseq_ext.training import chunked_output
 
