@@ -9,6 +9,7 @@ from typing import Any
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.command_lines import OwnTextOptions
 from fairseq_ext.text import pipeline, subwords
+from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 from fairseq_ext.text.checks import check_parallel, check_text
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import lines
@@ -61,7 +62,9 @@ def run(options: OwnTextOptions) -> str:
         )
     sizes = {split: check_parallel(*pair) for split, pair in pairs.items()}
     copy_corpus(options.data, options.out, *sides, options.tokenize)
-    return ", ".join(f"{split} {size:,} pairs" for split, size in sizes.items())
+    counts = ", ".join(f"{split} {size:,} pairs" for split, size in sizes.items())
+    hints = map(suggest_pieces, sides, pairs[SPLITS[0]])
+    return "\n".join([counts, *filter(None, hints)])
 
 
 def split_into_subwords(

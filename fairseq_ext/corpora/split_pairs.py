@@ -49,6 +49,7 @@ from fairseq_ext.corpora.near_duplicates import hash_words, normalized
 from fairseq_ext.corpora.pair_texts import PairPart, Text
 from fairseq_ext.corpora.streams import KEPT, Encode, ordered_map, processes
 from fairseq_ext.text import pipeline, reading
+from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import files, locks
@@ -658,9 +659,10 @@ def _write(job: SplitJob, record: dict[str, Any]) -> str:
         record = {**record, "report": report, "sha256": sums}
         write_json(stage / _manifest(options), record, indent=2, sort_keys=True)
         encoder(options).pipeline.save(stage)
+        hints = [suggest_pieces(lang, stage / f"{splits[0]}.{lang}") for lang in langs]
     listed = [
         f"{corpus['name']}: {counts['read']} pairs read, {counts['train']} in train, weight "
         f"{corpus['weight']:g}; licence: {corpus['licence']}"
         for corpus, counts in zip(record.get("corpora", ()), report["texts"], strict=False)
     ]
-    return "\n".join([summary(report, langs), *listed])
+    return "\n".join([summary(report, langs), *listed, *filter(None, hints)])
