@@ -428,12 +428,14 @@ def translate_parts(request: Request) -> None:
     if not folder.shared.is_of(job):
         count_lines(request)  # check all text before the first part
     to_do = folder.missing(shard_parts)
-    if to_do and request.parts.ray is not None:
+    if not to_do:
+        folder.remove_locks(shard_parts)
+    elif request.parts.ray is not None:
         _run_on_ray(request, path)
-    elif to_do:
+    else:
         _, translate_lines = load(request)
         folder.shared.begin(job)
-        lines = sum(part.lines for part in to_do)
+        lines = sum(part.lines for part in folder.missing(shard_parts))
         bar = tqdm(desc="translate", total=lines, unit=" lines", disable=None)
 
         def write_part(part: Part, *files: Any) -> None:

@@ -61,6 +61,10 @@ class Folder:
         parts_by_name = {self.text_path(part).name: part for part in parts}
         self.shared.work([*parts_by_name], lambda name: self._write(parts_by_name[name], write))
 
+    def remove_locks(self, parts: Sequence[Part]) -> None:
+        """Remove the locks of workers that were killed after they had translated their parts."""
+        self.shared.remove_locks([self.text_path(part).name for part in parts])
+
     def _write(self, part: Part, write: WritePart) -> None:
         with contextlib.ExitStack() as stack:
             out = stack.enter_context(atomic_write(self.text_path(part)))  # this file appears last

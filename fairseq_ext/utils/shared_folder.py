@@ -5,6 +5,7 @@ the next missing file by a kernel lock (:mod:`fairseq_ext.utils.locks`). A kille
 lock, so another worker makes the file.
 """
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -70,7 +71,7 @@ class SharedFolder:
         """Make a missing file by ``do(name)``; return False if another worker makes or made it."""
         stem = Path(name).stem
         try:
-            with locks.held(self.path / f".{stem}.lock", wait=False) as alone:
+            with locks.held(self._lock(name), wait=False) as alone:
                 if (self.path / name).exists():
                     return False
                 if alone:  # so these are files of killed workers
@@ -102,6 +103,17 @@ class SharedFolder:
                 print(f"waiting for other workers to make {len(missing):,} files", file=sys.stderr)
             announced = True
             time.sleep(PAUSE)
+        self.remove_locks(names)
+
+    def remove_locks(self, names: Iterable[str]) -> None:
+        """Remove the locks of workers that were killed after they had made their files."""
+        for name in names:
+            if (lock := self._lock(name)).exists():
+                with contextlib.suppress(filelock.Timeout), locks.held(lock, wait=False):
+                    pass  # removes the lock file
+
+    def _lock(self, name: str) -> Path:
+        return self.path / f".{Path(name).stem}.lock"
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -178,6 +178,9 @@ def test_a_shard_does_its_own_parts(worker: list[str], tmp_path: Path) -> None:
 
 def test_the_whole_is_written_again(worker: list[str], tmp_path: Path) -> None:
     command(*worker[1:])
+    (tmp_path / "parts" / ".part-000007.lock").touch()  # as of a worker killed after its part
+    command(*worker[1:])
+    require_plain_output(tmp_path)
     (tmp_path / "whole").write_text("another file")
     command(*worker[1:])
     require_plain_output(tmp_path)
@@ -372,6 +375,9 @@ def test_killed_again_and_again_nothing_is_lost(plain: Path, tmp_path: Path) -> 
         die_in_command(draw.randint(1, 40), tmp_path, *words, "--workers", "1")
         assert not (tmp_path / "out").exists()
     assert start("fairseq-ext", *words).wait() == 0
+    all_is_plain(plain, tmp_path)
+    (tmp_path / "parts" / ".clean-000003.lock").touch()  # as of a worker killed after its part
+    run("fairseq-ext", *words)
     all_is_plain(plain, tmp_path)
 
 
