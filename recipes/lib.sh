@@ -44,10 +44,18 @@ run() {
     dry || "$@"
 }
 
-# show WORD...: prints a line that can be pasted into a shell; a lone < or > is not quoted.
+# show WORD...: prints a line that can be pasted into a shell. A lone < or > is not quoted, and
+# neither is $(COMMAND), which a dry run shows in place of what only the real run knows.
 show() {
-    local line
-    printf -v line ' %q' "$@"
+    local word quoted line=""
+    for word in "$@"; do
+        if [[ "$word" == '$('*')' ]]; then
+            line+=" \"$word\""
+        else
+            printf -v quoted ' %q' "$word"
+            line+="$quoted"
+        fi
+    done
     line="${line// \\< / < }"
     printf '+%s\n' "${line// \\> / > }" >&2
 }

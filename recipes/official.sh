@@ -200,8 +200,7 @@ score() {
 draw() {
     run fairseq-ext plot curves --log "$arch=checkpoints/train.log" -o curves.png
     draw_lengths
-    [[ "$arch" != muse* ]] || run fairseq-ext plot gates checkpoints/average.pt -o gates.png ||
-        log "no picture of the gates: this model has none"
+    if has_gates; then run fairseq-ext plot gates checkpoints/average.pt -o gates.png; fi
 }
 
 # draw_lengths NAME=GENERATED...: draws BLEU by length, as the MUSE paper's Figure 3, for this run
@@ -213,6 +212,19 @@ draw_lengths() {
     done
     run fairseq-ext plot lengths "${systems[@]}" --tokenized-ref "text/test.$tgt" \
         --buckets "$buckets" -o lengths.png
+}
+
+# has_gates: whether the model has gates to draw: a MUSE with several kernels.
+has_gates() {
+    local word before="" kernels=3,15
+    [[ "$arch" == muse* ]] || return 1
+    [[ "$arch" != muse_simple* ]] || kernels=none
+    for word in "${extra[@]}"; do
+        [[ "$before" != --muse-kernels ]] || kernels="$word"
+        [[ "$word" != --muse-kernels=* ]] || kernels="${word#*=}"
+        before="$word"
+    done
+    [[ "$kernels" == *,* ]]
 }
 
 # Settings that must be equal for a run to be continued, one per line.

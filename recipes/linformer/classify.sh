@@ -106,7 +106,8 @@ preprocess() {
 }
 
 train_model() {
-    local classes="<classes>" model_flags=()
+    # shellcheck disable=SC2016  # a dry run shows the command
+    local classes='$(LC_ALL=C sort -u text/train.label | wc -l)' model_flags=()
     dry || classes="$(LC_ALL=C sort -u text/train.label | wc -l)"
     [[ "$arch" != linformer* ]] || model_flags=(--linformer-k "$k" --linformer-max-len "$max_len")
     train checkpoints "${task[@]}" --num-classes "$classes" --arch "$arch" \

@@ -120,11 +120,19 @@ def test_pictures_are_those_of_the_model() -> None:
     assert commands["fairseq-ext plot gates"].value("-o") == "gates.png"
     lengths = commands["fairseq-ext plot lengths"].values("--system", "--tokenized-ref")
     assert lengths == ["muse_iwslt_de_en=generated.txt", "text/test.en"]
-    commands = shown("iwslt14_de_en", "--arch", "transformer_iwslt_de_en")
-    assert "fairseq-ext plot gates" not in commands
+    for options in (
+        ("--arch", "muse_simple_base"),
+        ("--arch", "transformer_iwslt_de_en"),
+        ("--", "--muse-kernels", "3/7/15/31"),
+        ("--", "--muse-kernels=none"),
+    ):
+        commands = shown("iwslt14_de_en", *options)
+        assert "fairseq-ext plot gates" not in commands
+        assert "fairseq-ext plot lengths" in commands
     other = f"other run={REPO / 'README.md'}"  # any file
-    commands = shown("iwslt14_de_en", "--against", other)
+    commands = shown("iwslt14_de_en", "--against", other, "--", "--muse-kernels", "3,7/15")
     assert other in commands["fairseq-ext plot lengths"]
+    assert "fairseq-ext plot gates" in commands
 
 
 def test_word_level_english_vietnamese_and_its_subwords() -> None:

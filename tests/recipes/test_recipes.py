@@ -129,6 +129,8 @@ def test_commands_are_shown_so_that_they_can_be_pasted(tmp_path: Path) -> None:
     assert output.startswith("+ printf ")
     bash("-c", f"cd {tmp_path}; {output[1:]}")
     assert (tmp_path / "out").read_text() == "it's a  $HOME "
+    output = library("show train --classes '$(sort -u x | wc -l)' 'a b' '$x'").stderr
+    assert output == '+ train --classes "$(sort -u x | wc -l)" a\\ b \\$x\n'
 
 
 def test_an_environment_of_another_clone_does_not_count(tmp_path: Path) -> None:
