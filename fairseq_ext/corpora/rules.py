@@ -44,6 +44,8 @@ def empty(source: str, target: str) -> str | None:
 def length(languages: tuple[str, str], values: str) -> Check:
     """Build the check ``length=MIN:MAX``: each side has MIN to MAX words."""
     min_words, max_words = map(int, values.split(":"))
+    if min_words > max_words:
+        raise wrong_value("--rule length", "MIN:MAX with MIN at most MAX", values)
 
     def check(source: str, target: str) -> str | None:
         counts = count_words(source), count_words(target)
@@ -132,9 +134,9 @@ def language(languages: tuple[str, str], values: str) -> Check:
 
 RULES: dict[str, tuple[Rule, str, str]] = {
     "different": (different, "", "given without a value"),
-    "language": (language, r"|\w+(:\w+)+", "two languages or more, such as de:en:fr"),
+    "language": (language, r"|[\w-]+(:[\w-]+)+", "two languages or more, such as de:en:fr"),
     "length": (length, r"[1-9]\d{0,8}:[1-9]\d{0,8}", "MIN:MAX in words, such as 1:100"),
-    "letters": (letters, r"0?\.\d+|0|1", "a share from 0 to 1, such as 0.5"),
+    "letters": (letters, r"0*\.\d+|0|1(\.0*)?", "a share from 0 to 1, such as 0.5"),
     "ratio": (ratio, r"[1-9]\d*(\.\d+)?", "a number of at least 1, such as 3"),
     "token": (token, r"[1-9]\d{0,8}", "a number of characters, such as 1000"),
 }

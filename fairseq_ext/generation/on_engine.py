@@ -233,6 +233,8 @@ class NativeGenerator:
             reason = "the start symbol of translations is not their end symbol."
         elif prefix_tokens is not None and prefix_tokens.eq(symbols.end).any():
             reason = "a target is shorter than `--prefix-size`."
+        elif constraints is not None and self._numbers == TORCH:
+            reason = "`--engine torch` has no constraints."
         if reason is not None:
             if reason not in self._left:  # log each reason once
                 log_fallback(reason, self._numbers, self._shortlist)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fairseq_ext.checkpoints import bundle
 from fairseq_ext.decoding.loading import open_model
 from fairseq_ext.decoding.search import Search, Translates
 from fairseq_ext.decoding.stream import TextCodec
@@ -137,8 +138,11 @@ def load(settings: Settings) -> Pairs:
         return replace(search, nbest=search.beam)
 
     served = {}
-    for path in settings.models:
-        model = open_model([path], settings.data, (None, None), all_hypotheses)
+    have_dictionaries = [bundle.has_program(path) for path in settings.models]
+    for path, is_complete in zip(settings.models, have_dictionaries, strict=True):
+        # Refused only if no model needs it; the dictionaries of checkpoints may be there.
+        data = None if is_complete and not all(have_dictionaries) else settings.data
+        model = open_model([path], data, (None, None), all_hypotheses)
         text = model.text()
         codec = TextCodec(text.encoder(), text.decoder())
         splitter = sentence_splitter(text.src, text.tgt) if settings.split_sentences else UNSPLIT

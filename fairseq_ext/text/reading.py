@@ -43,7 +43,10 @@ DOCUMENTS = {
 
 def compression(path: Path) -> bytes | None:
     """Return a compressed file's first bytes, a value of :data:`MAGIC`; None for other files."""
-    return next(filter(head(path, 10).startswith, MAGIC.values()), None)
+    start = head(path, 10)
+    if start.startswith(b"BZh") and start[4:] != b"1AY&SY":
+        return None  # a text whose first word begins with BZh
+    return next(filter(start.startswith, MAGIC.values()), None)
 
 
 def refuse_document(path: Path) -> None:
@@ -170,7 +173,8 @@ def _conversion(path: Path | str, line: bytes) -> str:
     if line.startswith((b"\xff\xfe", b"\xfe\xff")):
         return f"it seems to be UTF-16, convert it: {through(path, 'iconv -f utf-16 -t utf-8')}"
     if b"\0" in line:
-        return f"export it as text, or delete its NULs: {through(path, NO_NUL)}"
+        utf_16 = through(path, "iconv -f utf-16le -t utf-8")
+        return f"if it is UTF-16, convert it: {utf_16}; or delete its NULs: {through(path, NO_NUL)}"
     with suppress(UnicodeDecodeError):
         if KANA.search(line.decode("shift_jis")):
             command = through(path, "iconv -f shift_jis -t utf-8")
@@ -237,9 +241,10 @@ def require_columns(
 ) -> None:
     """Raise DataError, with path and line number, if a row of a table lacks one of ``columns``."""
     if len(fields) < max(columns):
+        hint = UNCUT if number == len(fields) == 1 else ""
         raise DataError(
             f"`{path}`, line {number}: {len(fields)} column(s), but --columns "
-            f"{columns[0]},{columns[1]} needs {max(columns)}.{'' if len(fields) > 1 else UNCUT}"
+            f"{columns[0]},{columns[1]} needs {max(columns)}.{hint}"
         )
 
 

@@ -92,8 +92,8 @@ def require_folder_of(path: Path, option: str) -> None:
     if os.path.isdir(folder):  # noqa: PTH112  # the text may be too long for a path
         return
     raise EnvironmentProblem(
-        f"`{option} {path}`: the folder {folder} does not exist, or is a file. Make it (mkdir -p "
-        f"{folder}), or choose another path."
+        f"`{option} {path}`: {folder} is not a folder. Make it (mkdir -p {folder}) or, if "
+        "it is a file, choose another path."
     )
 
 

@@ -84,8 +84,10 @@ def measure(
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Split ``NAME=VALUE``; argparse reports a ValueError."""
-    name, value = text.split("=", 1)
+    """Split ``NAME=VALUE``; argparse reports any other text."""
+    name, _, value = text.partition("=")
+    if not (name and value):
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, but is `{text}`")
     return name, value
 
 

@@ -74,6 +74,8 @@ read_options() {
     read_arguments "--data= --download= --vocabulary= --merges= --arch= --k= --fraction= --batch-size= \
         --epochs= --lr= --warmup= --out= --csv-valid --" "$@"
     positive --batch-size --epochs --warmup
+    [[ "$lr" =~ ^[0-9]*\.?[0-9]+(e-?[0-9]+)?$ && "$lr" =~ [1-9] ]] ||
+        die "\`--lr\` must be a number above 0, but is \`$lr\`."
     # From these the recipe computes the schedule.
     refuse_extra "--batch-size --max-sentences --max-tokens --update-freq --max-epoch --max-update --lr \
 --min-lr --warmup-updates" "\`--batch-size\`, \`--epochs\`, \`--lr\` and \`--warmup\`" \
@@ -183,15 +185,16 @@ sum() {
 }
 
 main() {
-    local file
+    local file pairs="<pairs>"
     read_options "$@"
     use_environment tokenizers
     open_run "$out" "$(settings)"
     stage corpus make_text
     stage binarize binarize bpe "$src" "$tgt" --joined-dictionary --srcdict bpe/dict.txt
     # The schedule goes into a file, so that a run that is continued uses the same schedule.
-    dry || stage schedule into schedule.txt cosine_schedule "$(wc -l <"bpe/train.$src")" "$batch_size" \
-        "$epochs" "$warmup" "$init_lr" "$lr" "$min_lr"
+    dry || pairs="$(wc -l <"bpe/train.$src")"
+    stage schedule into schedule.txt cosine_schedule "$pairs" "$batch_size" "$epochs" "$warmup" \
+        "$init_lr" "$lr" "$min_lr"
     stage train train_model
     stage perplexity measure_perplexity
     stage translate translate

@@ -370,7 +370,7 @@ def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
         ("--system a=good -o new.pdf", "a name that ends in .png, such as new.png"),
         ("--system a=good -o no/new", "`--output no/new`: the folder "),
         ("--system a=good --json no/x", "`--json no/x`: the folder "),
-        ("--system a=good --json ref/x", "ref does not exist, or is a file. Make it"),
+        ("--system a=good --json ref/x", "ref is not a folder. Make it"),
         ("--system a=good,./good", "`--system a=…` names good twice; each run needs"),
         ("--system a=text:good.txt,good.txt", "names good.txt twice"),
         (

@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 import fairseq_ext
+from fairseq_ext.serving import pairs
+from fairseq_ext.serving.settings import Settings
 from tests.support.harness import error_line, forked, run, spawned, wait_for
 from tests.support.serving import ENGLISH, Server, serving
 
@@ -263,6 +265,12 @@ def test_a_checkpoint(copy_model: Path, copy_data: Path, tmp_path: Path, alone: 
             replies = list(clients.map(server.translate, lines * 4))
         assert [reply.body["translatedText"] for reply in replies] == alone(lines) * 4
         assert "Traceback" not in server.end()
+
+
+def test_a_folder_of_dictionaries_is_for_the_checkpoints_alone(copy_data, copy_model):
+    bundle = Path(fairseq_ext.__file__).parent / "shipped" / "tatoeba-es-en"
+    served = pairs.load(Settings(models=[copy_model, bundle], data=copy_data))
+    assert [*served.models] == [("src", "tgt"), ("es", "en")]
 
 
 @pytest.mark.parametrize(

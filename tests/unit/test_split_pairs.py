@@ -262,8 +262,12 @@ def test_unreadable_input_is_named(tmp_path):
 
     refused(tmp_path / "absent.tsv", r"absent\.tsv` does not exist")
     refused(packed(tmp_path, "tsv", b"a\nno\xff\n"), "line 2: not UTF-8, byte 0xff at offset 2")
-    with pytest.raises(DataError, match=r"line 2: 1 column\(s\).* needs 2\. If it is CSV, give "):
+    with pytest.raises(DataError, match=r"line 2: 1 column\(s\).* needs 2\.$"):
         pairs_of(tmp_path, packed(tmp_path, "tsv", b"a\tb\nc d\n"))
+    with pytest.raises(DataError, match=r"line 1: 1 column\(s\).* If it is CSV, give --csv"):
+        pairs_of(tmp_path, packed(tmp_path, "tsv", b"a;b\n"))
+    with pytest.raises(DataError, match="if it is UTF-16, convert it: iconv -f utf-16le "):
+        pairs_of(tmp_path, packed(tmp_path, "tsv", "a\tb\n".encode("utf-16le")))
     for form in ("csv", "gz", "zip"):
         with pytest.raises(DataError, match=r"without a line feed; convert it: tr '\\r'"):
             pairs_of(tmp_path, packed(tmp_path, form, b"a,b\rc,d\r"))
@@ -426,7 +430,7 @@ def test_a_corpus_that_another_run_has_just_written_is_not_overwritten(tmp_path,
 
 
 SENTENCE = "これは文です。\n"
-NULS = "NUL bytes; export it as text, or delete its NULs: tr -d '\\000' <"
+NULS = "NUL bytes; if it is UTF-16, convert it: iconv -f utf-16le "
 
 
 @pytest.mark.parametrize(
