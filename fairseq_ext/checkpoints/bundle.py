@@ -316,7 +316,7 @@ def _weights(path: Path, binary: Any) -> dict[str, Any]:
             state[name] = torch.from_numpy(array)
         return state
     except Exception as error:  # damaged data can cause any error
-        raise tensors.damaged(error) from None
+        raise tensors.damaged(error) from error
 
 
 def latent_weights(weight: Signs, binary: dict[str, Any]) -> np.ndarray:

@@ -140,7 +140,7 @@ def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise CheckpointError(
             f"{path} is not a checkpoint that torch can read ({reason}). Use another copy."
-        ) from None
+        ) from error
 
 
 @contextmanager
@@ -188,7 +188,7 @@ def _require_archive(file: IO[bytes], path: Path, size: int) -> None:
         reason = str(error) or type(error).__name__
         raise CheckpointError(
             f"{path} is truncated or damaged ({reason}; {size:,} bytes). {ANOTHER_COPY}"
-        ) from None
+        ) from error
     if fault is not None:
         raise CheckpointError(
             f"{path} has {fault}, which no checkpoint has, so it was refused. Do not use it."

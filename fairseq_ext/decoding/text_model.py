@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, overload
 
 from fairseq_ext.decoding import stream
 from fairseq_ext.decoding.loading import models_of, open_model
@@ -60,6 +60,9 @@ class Model:
         self._translator, self._codec, self._target = translator, codec, target
         self.src, self.tgt, self.name = translator.src, translator.tgt, translator.name
         self.limit = translator.limit
+
+    def __reduce__(self) -> NoReturn:
+        raise ConfigError("A model cannot be copied or pickled; load it anew in each process.")
 
     def __repr__(self) -> str:
         return f"<fairseq_ext model: {self.name}, {self.src} → {self.tgt}>"

@@ -23,6 +23,10 @@ def refuse_broken(cfg: Any, command: str) -> None:
         raise ConfigError(
             "`--print-step` is for models that refine a translation in several steps; leave it out."
         )
+    if generation.replace_unk is not None:  # it would read the binarized corpus as text
+        raise ConfigError("`--replace-unk` does not work in this fairseq; leave it out.")
+    if generation.constraints and command == "fairseq_cli.generate":
+        raise ConfigError("`--constraints` is for fairseq-interactive; leave it out.")
     for name, is_used in (
         ("sampling", generation.sampling),
         ("diverse-beam-groups", generation.diverse_beam_groups > 0),

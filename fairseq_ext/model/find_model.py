@@ -211,7 +211,8 @@ def _one_line(name: str) -> Iterator[None]:
     try:
         yield
     except FairseqExtError as error:
-        raise CheckpointError(f"{name} on {constants.ENDPOINT}: {error}") from None
+        kind = CheckpointError if isinstance(error, DataError) else type(error)
+        raise kind(f"{name} on {constants.ENDPOINT}: {error}") from None
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
         raise EnvironmentProblem(
             f"{name} is not here, and {constants.ENDPOINT} cannot be reached; check the name, or "

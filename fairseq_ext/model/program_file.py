@@ -49,7 +49,7 @@ from fairseq_ext.engine.recipes import Evaluator
 from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import PIECE, Pool, pack
-from fairseq_ext.utils.errors import CheckpointError, DataError, FairseqExtError
+from fairseq_ext.utils.errors import CheckpointError, DataError, EnvironmentProblem, FairseqExtError
 from fairseq_ext.utils.json_files import read_json
 
 FORMAT, VERSION = "fairseq-ext program", 1
@@ -125,15 +125,17 @@ def read(path: str | Path, numbers: str | None = None) -> EngineModel:
             raise CheckpointError(f"{manifest.folder} has no program for the engine.")
         try:
             return _model(manifest, numbers or bundle.ENGINE_NUMBERS[manifest.numbers])
+        except (EnvironmentProblem, OSError):
+            raise
         except Exception as error:  # damaged data can cause any error
-            explained = isinstance(error, (FairseqExtError, OSError))
+            explained = isinstance(error, FairseqExtError)
             reason = str(error) if explained else type(error).__name__
             if str(manifest.folder) in reason:
-                raise CheckpointError(reason) from None
+                raise CheckpointError(reason) from error
             raise CheckpointError(
                 f"{manifest.folder / bundle.PROGRAM} cannot be used "
                 f"({reason.rstrip('.'):.200}). Make the bundle again."
-            ) from None
+            ) from error
 
 
 def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:

@@ -231,7 +231,9 @@ def test_what_is_left_to_fairseqs_generator(caplog: pytest.LogCaptureFixture):
     assert "`--engine torch` has no shortlists, constraints or samples" in caplog.text
     plain = generator_of(model, task, numbers=TORCH)  # a beam search that has no constraints
     with pytest.raises(NotImplementedError):
-        plain.generate([model], models.sample_of(SENTENCES[:1]), constraints=torch.ones(1, 3).long())
+        plain.generate(
+            [model], models.sample_of(SENTENCES[:1]), constraints=torch.ones(1, 3).long()
+        )
     assert "`--engine torch` has no constraints" in caplog.text
     scorer = SequenceScorer(task.target_dictionary)
     assert engine.with_engine(scorer, [model], task.target_dictionary, TORCH) is scorer

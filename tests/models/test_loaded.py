@@ -1,8 +1,10 @@
 """``fairseq_ext.load``: text in, text out, from a checkpoint and from a model for the engine."""
 
 import contextlib
+import copy
 import dataclasses
 import itertools
+import pickle
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -259,6 +261,12 @@ def test_texts_of_other_types(model: Model):
     with pytest.raises(DataError, match="`keep`, line 1: not a string, but of the type int"):
         model.translate("w1", keep=[5])
     assert model.score(iter(["w1"]), iter(["w2"])) == model.score(["w1"], ["w2"])
+
+
+def test_a_model_is_not_copied(model: Model):
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(ConfigError, match="load it anew in each process"):
+            copied(model)
 
 
 def test_models_that_cannot_be_loaded(run: Path, tmp_path: Path):

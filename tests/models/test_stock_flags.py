@@ -287,6 +287,8 @@ def test_one_update_whatever_the_batches(trained: Trained, tmp_path: Path) -> No
     ("command", "flags", "fault"),
     [
         ("generate", "--score-reference --print-alignment soft", "t` does not go with `--score-"),
+        ("generate", "--replace-unk", "`--replace-unk` does not work in this fairseq"),
+        ("generate", "--constraints", "`--constraints` is for fairseq-interactive"),
         ("generate", "--print-step", "`--print-step` is for models that refine a translation"),
         ("interactive", "--print-alignment soft", "`--print-alignment soft` is for"),
         ("generate", BUCKETS, "`--num-batch-buckets` must have `--max-tokens`"),

@@ -29,6 +29,7 @@ from fairseq.data import (
     PrependTokenDataset,
     SortDataset,
 )
+from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.data.iterators import CountingIterator, EpochBatchIterator, GroupedIterator
 from fairseq.data.multilingual.sampled_multi_epoch_dataset import SampledMultiEpochDataset
 from fairseq.dataclass.configs import EMAConfig
@@ -481,3 +482,10 @@ def test_dynamic_convolution_trains_as_it_translates(length, without) -> None:
     torch.testing.assert_close(convolution(x), steps)
     without("dynamic convolution of short sentences")
     assert torch.allclose(convolution(x), steps) is (length >= 5)
+
+
+def test_destructors_of_data_that_were_never_opened(without: Callable[[str], None]) -> None:
+    MMapIndexedDataset.__del__(SimpleNamespace())
+    without("data sets that cannot be opened")
+    with pytest.raises(AttributeError):
+        MMapIndexedDataset.__del__(SimpleNamespace())

@@ -81,6 +81,11 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
     with safe_load.about(path) if Path(path).exists() else nullcontext():
         try:
             loaded = original(cfg, trainer, **options)
+        except ValueError as error:
+            if not str(error).startswith("--finetune-from-model"):
+                raise
+            # Two options exclude each other; leave out the whole configuration after the colon.
+            raise ConfigError(f"{str(error).partition(': ')[0]}.") from error
         except RuntimeError as error:
             if not str(error).startswith("Cannot resume training due to dataloader mismatch"):
                 raise
@@ -109,6 +114,8 @@ def _trainer_load_checkpoint(
         _require_scheduler(self.cfg, filename)
     try:
         extra = original(self, filename, reset_optimizer, reset_lr_scheduler, *rest, **options)
+    except AssertionError as error:  # the file has another criterion or optimizer
+        raise CheckpointError(f"{filename}: {error}") from error
     except Exception as error:
         if str(error).startswith("Cannot load model parameters"):
             require_dictionaries(self.task, storage.peek(filename), filename, warn=False)

@@ -71,6 +71,9 @@ def _refuse_broken(cfg: Any, command: str) -> None:
         raise ConfigError("`--num-batch-buckets` must have `--max-tokens`, which is missing.")
     if command == "fairseq_cli.train":
         training_options.refuse(cfg)
+    sizes = (cfg.dataset.max_tokens, cfg.dataset.batch_size)
+    if command == "fairseq_cli.validate" and sizes == (None, None):
+        raise ConfigError("`--max-tokens` or `--batch-size` is missing.")
     if command == "fairseq_cli.eval_lm" and "tokens_per_sample" in cfg.task:
         window, longest = cfg.eval_lm.context_window, cfg.task.tokens_per_sample
         if not 0 <= window < longest:

@@ -142,6 +142,20 @@ def opened_here(original: Callable, self: Any, index: int) -> Any:
     return original(self, index)
 
 
+@around(
+    "fairseq.data.indexed_dataset:MMapIndexedDataset.__del__",
+    "fairseq.data.indexed_dataset:MMapIndexedDataset.Index.__del__",
+    patch="data sets that cannot be opened",
+)
+def close_if_open(original: Callable, self: Any) -> None:
+    """Call the destructor only if the data set was opened.
+
+    Problem: If a data set cannot be opened, the tracebacks of two destructors follow the error.
+    """
+    if getattr(self, "_bin_buffer_mmap", None) is not None:
+        original(self)
+
+
 @around("fairseq.data.data_utils:_find_extra_valid_paths", patch="several validation sets")
 def names_of_subsets(original: Callable, dataset_path: str) -> set[str]:
     """Return the names of further validation sets, such as ``valid1``, without file extensions.

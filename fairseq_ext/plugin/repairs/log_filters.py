@@ -96,7 +96,7 @@ def _say_once(original: Callable, self: Any, record: logging.LogRecord) -> None:
     error, name = sys.exc_info()[1], getattr(getattr(self, "stream", None), "name", self)
     if not isinstance(error, OSError):  # a mistake in a call of the logger
         original(self, record)
-    elif name not in _reported and logging.raiseExceptions:
+    elif name not in _reported and logging.raiseExceptions and sys.stderr is not None:
         _reported.add(name)
         message = f"fairseq-ext: the log {name} cannot be written: {error.strerror or error}."
         with suppress(OSError):  # stderr may be on that disk, too
