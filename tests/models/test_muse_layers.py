@@ -118,6 +118,34 @@ def test_sums_of_many_taps_are_rounded_once(dtype: torch.dtype) -> None:
         assert (loop - true).norm() <= limit * (matrix - true).norm()
 
 
+def test_taps_are_where_equation_6_has_them() -> None:
+    for k in range(1, 9):
+        assert taps_to_the_left(k, causal=False) == math.ceil((k + 1) / 2) - 1
+        assert taps_to_the_left(k, causal=True) == k - 1
+    values = tensor(1, 6, 2)
+    for k in (1, 3, 4):
+        for tap in range(k):
+            weights = torch.zeros(1, 6, k, dtype=torch.double)
+            weights[..., tap] = 1
+            shifted = torch.zeros_like(values)
+            steps = k - 1 - tap
+            shifted[:, steps:] = values[:, : 6 - steps]
+            assert convolve(values, weights, k - 1).equal(shifted)
+
+
+def test_kernels_are_softmaxes_whatever_the_border() -> None:
+    """Their sum is 1 before the cut, below 1 after it, and nothing is renormalized."""
+    module = dynamic((3, 5), causal=True)
+    weights = module.kernels(tensor(4, 1, DIM))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(4, 1, HEADS).double())
+    constant = torch.ones(1, 4, 3, dtype=torch.double)
+    convolved = convolve(constant, weights[:, :, 0].transpose(0, 1), module.left)[0, :, 0]
+    for t, value in enumerate(convolved):
+        torch.testing.assert_close(value, weights[t, 0, 0, -(t + 1) :].sum())
+    assert convolved[0] < 0.99
+    assert convolved[3] < 1
+
+
 def test_gate_of_one_kernel_is_one_and_of_several_starts_uniform() -> None:
     module = DynamicConvolution(DIM, HEADS, (7,), causal=False)
     assert module.gate is None
@@ -177,6 +205,66 @@ def test_block_equals_the_reference(variant, decoder, length, longest_band, monk
     assert fused.projections.w_enc is not None
     assert fused.state_dict().keys() == block.state_dict().keys()
     torch.testing.assert_close(run(fused, x, source), expected, rtol=0, atol=1e-11)
+
+
+def branches(variant: str, name: str = "weight", part: int = 0, change: float = 0.0) -> list:
+    """The results of attention and convolution, after a change of a part of the projection."""
+    block, outputs = build(variant, decoder=False), []
+    block.attention.register_forward_hook(lambda m, i, o: outputs.extend(o.split(DIM, -1)))
+    getattr(block.projections.in_proj, name).data[part * DIM : (part + 1) * DIM] += change
+    run(block, tensor(5, 2, DIM), None)
+    return outputs
+
+
+def test_shared_values_make_kernels_and_queries_do_not() -> None:
+    """Kernels come from V with its bias: W_v and b_v move them, W_q, W_k do not."""
+    attended, convolved = branches("gated")
+    for name, part in (("weight", 0), ("weight", 1), ("weight", 2), ("bias", 2)):  # of q, k, v
+        other_attended, other_convolved = branches("gated", name, part, change=0.1)
+        assert not other_attended.allclose(attended)
+        assert other_convolved.equal(convolved) == (part < 2)
+    kernels, values = build("gated", decoder=False).attention.convolution.kernels, tensor(5, 2, DIM)
+    assert not kernels(values + 0.1).allclose(kernels(values))
+
+
+def test_separate_values_are_the_convolutions_own() -> None:
+    attended, convolved = branches("separate")
+    of_v, conv_of_v = branches("separate", part=2, change=0.1)
+    of_u, conv_of_u = branches("separate", part=3, change=0.1)
+    assert conv_of_v.equal(convolved)
+    assert not of_v.allclose(attended)
+    assert of_u.equal(attended)
+    assert not conv_of_u.allclose(convolved)
+
+
+def test_permuting_heads_permutes_nothing_else() -> None:
+    block, other = build("gated", decoder=False), build("gated", decoder=False)
+    order = torch.tensor([3, 4, 5, 0, 1, 2])  # channels of head 1, then of head 0
+    projections, shuffled = block.projections, other.projections
+    rows = torch.cat([order, order + DIM, order + 2 * DIM])
+    shuffled.in_proj.weight.data = projections.in_proj.weight[rows].detach()
+    shuffled.in_proj.bias.data = projections.in_proj.bias[rows].detach()
+    columns = torch.cat([order, order + DIM])
+    shuffled.out_proj.weight.data = projections.out_proj.weight[:, columns].detach()
+    predictor = block.attention.convolution.predictor.weight.detach()
+    by_head = predictor.view(HEADS, -1, DIM).flip(0)[..., order]
+    other.attention.convolution.predictor.weight.data = by_head.reshape(-1, DIM)
+    x = tensor(5, 2, DIM)
+    torch.testing.assert_close(run(other, x, None), run(block, x, None), rtol=0, atol=1e-12)
+
+
+def test_cross_attention_reads_the_blocks_input() -> None:
+    """The results of self-attention and convolution do not reach it."""
+    calls = []
+    for scale in (1.0, 0.0, 3.0):
+        block = build("gated", decoder=True)
+        block.cross.register_forward_hook(lambda m, i, o: calls.append(o))
+        block.projections.out_proj.weight.data *= scale
+        block.attention.convolution.predictor.weight.data *= scale
+        run(block, tensor(4, 2, DIM), tensor(3, 2, 5))
+    for contexts, weights in calls[1:]:
+        assert contexts.equal(calls[0][0])
+        assert weights.equal(calls[0][1])
 
 
 def test_initialization_is_the_papers() -> None:
