@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_ext.gru import recurrence, reference
-from fairseq_ext.gru.attention import exponentials, tanh_of_sum
+from fairseq_ext.gru.attention import exponentials, masked_softmax, tanh_of_sum
 from fairseq_ext.gru.decoder import AttentiveGRU
 from tests.support.gradients import assert_same_function
 
@@ -99,6 +99,17 @@ def test_update_is_torchs_cell_and_not_the_papers_reset() -> None:
     z = torch.sigmoid(input_gates + hidden_gates)[:, 7:14]
     printed = torch.tanh(input_gates[:, 14:] + (r * s) @ cell.weight_hh[14:].t())
     assert (actual - ((1 - z) * printed + z * s)).abs().max() > 0.01
+
+
+def test_masked_softmax_is_exactly_zero_on_pads() -> None:
+    scores = torch.tensor([[1.0, 2.0, 50.0], [1.0, 2.0, 3.0]], dtype=torch.float16)
+    mask = torch.tensor([[False, False, True], [True, True, True]])
+    weights = masked_softmax(scores, mask)
+    assert weights.dtype == torch.float16
+    assert weights[0, 2] == 0
+    assert weights[1].eq(0).all()
+    expected = 1 / (1 + math.exp(-1))
+    assert weights[0, 1].item() == pytest.approx(expected, abs=1e-3)
 
 
 def test_encoder_equals_a_loop_over_each_sentence():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fairseq_ext.utils.errors import ConfigError
-from tests.support.models import build, configuration, count
+from tests.support.models import build, configuration, count, padded, previous, random_sentences
 
 PAPER_PARAMETERS = 43_564_519  # Saleem & Uprety, section 5
 
@@ -34,6 +34,38 @@ def test_parameters_of_the_paper() -> None:
 def test_parameters_by_option(flags: list[str], difference: int) -> None:
     plain = count(build(["--arch", "gru_tiny"])[0])
     assert count(build(["--arch", "gru_tiny", *flags])[0]) - plain == difference
+
+
+@pytest.mark.parametrize(
+    ("order", "attends_before_it_reads"), [("bahdanau", True), ("luong", False)]
+)
+def test_order_decides_what_the_attention_has_read(order, attends_before_it_reads):
+    """In Bahdanau's order word t-1 cannot move the attention of step t; in Luong's it does."""
+    model, _ = build(["--arch", "gru_tiny", "--decoder-order", order])
+    source = padded(random_sentences([6, 4]), left=True)
+    target = previous(padded(random_sentences([5, 5], seed=8), left=False))
+    changed = target.clone()
+    changed[:, 2] = torch.where(target[:, 2] == 7, 8, 7)
+    lengths = source.ne(1).sum(1)
+    before = model(source, lengths, target)[1]["attn"][0]
+    after = model(source, lengths, changed)[1]["attn"][0]
+    assert after[:, :2].equal(before[:, :2])
+    assert after[:, 2].equal(before[:, 2]) == attends_before_it_reads
+    assert not after[:, 3].equal(before[:, 3])
+
+
+def test_without_input_feeding_attention_does_not_reach_the_state() -> None:
+    """The state of step 1 must not depend on the source beyond ``s_0``."""
+    for feeding in (True, False):
+        flags = ["--arch", "gru_tiny"] + ([] if feeding else ["--no-input-feeding"])
+        recurrence = build(flags)[0].decoder.recurrence
+        words, hidden = torch.randn(3, 2, 32), torch.zeros(2, 32)
+        mask = torch.zeros(2, 4, dtype=torch.bool)
+        states = [  # features begin with s_t
+            recurrence(words, hidden, recurrence.source(torch.randn(2, 4, 64), mask))[0][..., :32]
+            for _ in range(2)
+        ]
+        assert states[0].equal(states[1]) != feeding
 
 
 def test_dot_refuses_unequal_sizes_by_option_name() -> None:
