@@ -4,9 +4,10 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 
+from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.utils.errors import ConfigError
 from tests.support import models
-from tests.support.engine import as_found, assert_same
+from tests.support.engine import as_found, assert_same, worker_of
 
 DE_EN = {"size": 8848, "target_size": 6632}  # dictionaries of the authors' log
 DEAD_NORM = 2 * 384 * 12  # their decoder's unused layer norms, which their counts include
@@ -118,7 +119,7 @@ def test_encoder_may_have_another_width_than_the_decoder() -> None:
 
 
 def test_fused_model_prepared_for_generation_finds_the_same() -> None:
-    """With packed weights, in a batch and one by one."""
+    """With packed weights, and in the engine."""
     model, task = models.build([*models.MUSE, "--muse-fused"], seed=6)
     sentences = models.random_sentences([9, 2, 6], seed=7)
     source = models.padded(sentences, left=True)
@@ -131,6 +132,8 @@ def test_fused_model_prepared_for_generation_finds_the_same() -> None:
     assert model.decoder._output is not None
     translations = generator.generate([model], models.sample_of(sentences))
     assert_same([*map(as_found, translations)], [*map(as_found, expected)])
+    engine = worker_of(model, task).translate(sentences, Rules(beam=5, max_len_b=20))
+    assert_same(engine, [*map(as_found, expected)])
 
 
 def test_keys_of_a_sentence_are_made_once_for_its_beam() -> None:
