@@ -49,9 +49,12 @@ def test_second_run_is_refused_and_hurts_nothing(copy_data, tmp_path):
 
 
 def test_a_process_does_not_lock_itself_out(tmp_path):
-    with ExitStack() as held, ExitStack() as again:
+    with ExitStack() as held:
         processes.lock(tmp_path, held)
-        processes.lock(tmp_path, again)
+        with ExitStack() as again:
+            processes.lock(tmp_path, again)
+        assert (tmp_path / processes.LOCK).exists()
+    assert not (tmp_path / processes.LOCK).exists()
 
 
 @pytest.fixture
