@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -91,9 +92,15 @@ def _numbers(cfg: Any) -> Iterator[str]:
         yield f"`--adam-betas` must be two numbers below 1 such as '(0.9, 0.98)', but is {text}."
     for name in ("epoch2lr", "update2lr"):  # of `--lr-scheduler manual`
         schedule = getattr(cfg.lr_scheduler, name, "{}")
-        rates = literal_or(schedule, None)
-        if not isinstance(rates, dict) or not all(isinstance(key, str) for key in rates):
+        rates = literal_or(schedule.replace(" ", ""), None)
+        if not isinstance(rates, dict) or not all(map(_is_rate, rates, rates.values())):
             yield f"`--{name}` must be such as \"{{'1-3': 0.1, '4': 0.01}}\", but is {schedule}."
+
+
+def _is_rate(times: Any, rate: Any) -> bool:
+    """Whether ``--lr-scheduler manual`` can read the rate of some epochs or updates."""
+    is_range = isinstance(times, str) and re.fullmatch(r"\d+(,\d+)*|\d+-\d+", times)
+    return bool(is_range) and isinstance(rate, int | float)
 
 
 def _precision(cfg: Any) -> Iterator[str]:
