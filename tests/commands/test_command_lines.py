@@ -191,10 +191,10 @@ def test_a_package_for_losses_that_is_missing_is_named(option, package, monkeypa
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ("--constraints", "`--constraints` does not work with fairseq-generate"),
+        ("--constraints", "`--constraints` is for fairseq-interactive; leave it out."),
         ("--tokenizer moses", "`--source-lang` is missing, but the other options"),
         ("--bpe subword_nmt", "`--bpe-codes` is missing"),
-        ("--replace-unk", "`--replace-unk` does not work with fairseq-generate"),
+        ("--replace-unk", "`--replace-unk` does not work in this fairseq; leave it out."),
         ("--beam 0", "`--beam` and `--nbest` must be at least 1."),
         ("--diverse-beam-groups 3", "groups` must divide `--beam` (5), but is 3."),
         ("--checkpoint-shard-count 2", "`--checkpoint-shard-count` does not work with"),
@@ -300,7 +300,7 @@ def test_a_context_window_leaves_room_for_tokens(window: int):
         ("generate", [], "`--path`"),
         ("generate", ["--path", "none.pt"], "none.pt does not exist"),
         ("eval-lm", [], "`--path` must name"),
-        ("validate", ["--task", "translation"], "Must specify batch size either with --max-tok"),
+        ("validate", ["--task", "translation"], "`--max-tokens` or `--batch-size` is missing."),
     ],
 )
 def test_what_other_commands_need(copy_data, copy_model, command, options, complaint):
