@@ -33,7 +33,7 @@ from fairseq_ext.version import OLDEST_TORCH, PYTHONS, PYTHONS_WITHOUT_TRAINING,
 OK, NOTE, WARNING, ERROR = "ok", "note", "warning", "ERROR"
 LIBRARIES = (  # that the package requires, besides numpy
     *("regex", "sacrebleu", "sacremoses", "subword-nmt", "safetensors", "tqdm", "filelock"),
-    *("starlette", "pydantic", "uvicorn", "prometheus-client", "python-multipart"),
+    *("pydantic", "starlette", "uvicorn", "prometheus-client", "python-multipart"),
 )
 RECIPES = ("matplotlib", "scipy", "tokenizers", "sentencepiece")  # of the extra `recipes`
 LOW_DISK, NO_DISK = 5e9, 0.5e9  # bytes for a run's checkpoints, and for a single checkpoint
