@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairseq_ext.binary.scaling_law import Fit, Model
-from fairseq_ext.evaluation.plots import PALETTE, new_figure, save_picture, show_names
+from fairseq_ext.evaluation.plots import PALETTE, legend_label, new_figure, save_picture, show_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +74,8 @@ def plot_scaling(fits: Sequence[Fit], base: tuple[float, float], output: str | P
             if arm in _LINES:
                 law, name = fit.law, f"{fit.family}, {arm}" if fit.family else arm
                 exponent = f"p_e = {law.p_e:.2f}" if arm == ENCODER else f"p_d = {law.p_d:.2f}"
-                line, label = np.array(curve(fit, arm, base)), f"{name}: {exponent}"
+                line = np.array(curve(fit, arm, base))
+                label = legend_label(f"{name}: {exponent}")
                 axes.plot(*line.T, _LINES[arm], color=colour, lw=1.4, label=label)
         axes.set(xscale="log", xlabel="parameters without embeddings (log scale)")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -109,7 +110,7 @@ def plot_training(fits: Sequence[Fit], output: str | Path) -> list[Path]:
 
     def draw(axes: Axes, fit: Fit, colour: str) -> None:
         points = np.array(losses(fit))
-        label = fit.family or "models"
+        label = legend_label(fit.family or "models")
         axes.plot(*points.T, "o", ms=4.5, color=colour, alpha=0.8, label=label)
         if len(points) > 2:
             ends = np.array([points[:, 0].min(), points[:, 0].max()])

@@ -421,7 +421,7 @@ def plot(result: Result, output: str | Path) -> list[Path]:
         if not known:
             axes[0].set_xticks([])
         handles = [
-            Line2D([], [], ms=7, label=row.name, **styles[row.name])
+            Line2D([], [], ms=7, label=plots.legend_label(row.name), **styles[row.name])
             for row in result.systems
             if any(place(row) is not None for *_, place in panels)
         ]

@@ -171,7 +171,7 @@ def plot_lengths(
         for name, look in plots.looks(scores.whole).items():
             values = [bucket.bleu.get(name, float("nan")) for bucket in curves.buckets]
             label = f"{name} (all: {curves.whole[name]:{form}})"
-            axes.plot(values, ms=5, lw=1.8, label=label, **look)
+            axes.plot(values, ms=5, lw=1.8, label=plots.legend_label(label), **look)
         if relative_to is None:
             axes.set_ylabel(f"{scores.metric} (0 to 100)")
             low, high = axes.get_ylim()

@@ -89,11 +89,19 @@ def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     }
 
 
+def legend_label(text: str) -> str:
+    """Return a label for :func:`show_names`; matplotlib alone leaves out labels that begin with _.
+
+    The label begins with a space instead, which :func:`show_names` removes.
+    """
+    return f" {text}"
+
+
 def show_names(legend: Legend) -> float:
     """Wrap the labels of a legend, and return its height in inches."""
     lines = 0.0
     for text in legend.get_texts():
-        label = textwrap.fill(text.get_text(), LONGEST)
+        label = textwrap.fill(text.get_text().strip(), LONGEST)
         text.set(text=label, linespacing=1.1)
         lines += 1 + 0.76 * label.count("\n")  # lines within a label are closer
     return LEGEND_LINE * lines
@@ -154,13 +162,13 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
                 pale["color"] = PALETTE[1]
             if len(train) > 1:  # a line needs two points
                 pale["marker"] = None
-            axes.plot(*_xy(train), label=f"{prefix}training", **pale)
+            axes.plot(*_xy(train), label=legend_label(f"{prefix}training"), **pale)
         if valid:
             choose = max if metric == "bleu" else min
             update = choose(valid, key=valid.__getitem__)
             label = f"{prefix}validation (best {valid[update]:.4g} at {update:,})"
             line = look if len(valid) <= 30 else look | {"marker": None}
-            axes.plot(*_xy(valid), ms=4, lw=1.8, label=label, **line)
+            axes.plot(*_xy(valid), ms=4, lw=1.8, label=legend_label(label), **line)
     title, unit = PANELS[metric]
     axes.set(title=title, xlabel="updates (optimizer steps)", ylabel=unit)
     if metric == "bleu":

@@ -440,7 +440,7 @@ def test_curves_are_drawn(tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("name", ["run {}", "{}" + "W" * 62, "{} a name of words " * 5])
+@pytest.mark.parametrize("name", ["_run {}", "{}" + "W" * 62, "{} a name of words " * 5])
 @pytest.mark.parametrize("count", [1, 2, 4, 13])
 def test_the_names_of_runs_cover_nothing(count, name, figures, tmp_path):
     valid = {"loss": {1: 3.0, 2: 2.0}, "ppl": {1: 8.0, 2: 4.0}}
