@@ -103,11 +103,10 @@ def add(commands: options.Subparsers) -> None:
 def _run(args: argparse.Namespace) -> None:
     request = from_args(Request, args)
     extras.need("scipy")
-    from fairseq_ext.evaluation import compare, compare_report, neural, plots, score
+    from fairseq_ext.evaluation import compare, compare_report, neural, score
 
     if request.output is not None:
         extras.need("matplotlib")
-        plots.stem(request.output)
     if request.differing is not None and request.output is None and request.json is None:
         raise ConfigError("`--differing` goes with `--output` or `--json`, which are missing.")
     for path in request.pictures:

@@ -58,7 +58,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES = ("-", "--", ":", "-.")  # with seven colours, 28 lines look different
 MARKERS = "osD^vP"  # six; with seven colours, 42 points look different
 CROWD = 3  # with more runs, training curves are drawn only where validation is missing
-ENDINGS = (".png", ".svg", ".json", ".md", ".csv", ".tex")  # endings that `stem` removes
+ENDINGS = (".png", ".svg", ".json", ".md", ".csv", ".tex")  # endings that `with_ending` replaces
 OTHER_KINDS = (".jpg", ".jpeg", ".pdf", ".gif", ".webp", ".tif", ".tiff", ".bmp", ".eps", ".ps")
 PANELS = {
     "loss": ("Loss", "loss (bits per target token)"),
@@ -337,10 +337,11 @@ def new_figure(width: float, height: float) -> Iterator[Figure]:
         yield Figure(figsize=(width, height), layout="constrained")
 
 
-def stem(output: str | Path) -> Path:
-    """Return a path without its ending, if that is one of :data:`ENDINGS`.
+def with_ending(output: str | Path, ending: str) -> Path:
+    """Return the path ``output`` of a picture with ``ending``, such as ``-curve.png``.
 
-    Raise ConfigError for the endings of other kinds of pictures, such as ``.pdf``.
+    It takes the place of an ending in :data:`ENDINGS`. If ``output`` is an SVG, ``.png`` in
+    ``ending`` becomes ``.svg``. Raise ConfigError for other kinds of pictures, such as ``.pdf``.
     """
     path = Path(output)
     if path.suffix.lower() in OTHER_KINDS:
@@ -348,18 +349,10 @@ def stem(output: str | Path) -> Path:
             f"`--output {path}`: pictures are written as PNG or SVG; give a name that ends "
             f"in .png, such as {path.with_suffix('.png')}."
         )
-    return path.with_suffix("") if path.suffix in ENDINGS else path
-
-
-def with_ending(output: str | Path, ending: str) -> Path:
-    """Replace the ending of the path ``output`` of a picture by ``ending``, such as ``-curve.png``.
-
-    If ``output`` is an SVG, ``.png`` in ``ending`` becomes ``.svg``.
-    """
-    base = stem(output)
-    if Path(output).suffix == ".svg":
+    if path.suffix == ".svg":
         ending = ending.replace(".png", ".svg")
-    return base.parent / f"{base.name}{ending}"
+    name = path.stem if path.suffix in ENDINGS else path.name
+    return path.parent / f"{name}{ending}"
 
 
 def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) -> list[Path]:
