@@ -18,8 +18,7 @@ def main() -> None:
     parser.add_argument("metric", metavar="comet:MODEL")
     args = parser.parse_args()
     try:
-        with neural.NeuralMetric(args.metric) as metric:
-            print(f"COMET: {metric.signature}")
+        print(f"COMET: {neural.NeuralMetric(args.metric).signature}")
     except FairseqExtError as error:
         sys.exit(f"try_metric: error: {error}")
 

@@ -127,23 +127,23 @@ def _run(args: argparse.Namespace) -> None:
     references = score.plain_lines(reference)
     latencies = _latencies(request.latency, systems, source)
     tokenizer = request.tokenizer.choose(undoing.values(), references, reference)
-    with neural.opened(request.metrics.neural, **request.metrics.process.settings()) as metrics:
-        result = compare.compare(
-            systems,
-            reference,
-            baseline=request.baseline,
-            tokenized_reference=request.tokenized_ref,
-            samples=request.samples,
-            undoing=undoing,
-            metrics=metrics,
-            source=source,
-            tokenizer=tokenizer,
-            training=request.training,
-            extra_metrics=request.metrics.text_metrics,
-            kinds=request.kinds,
-            differing=request.differing,
-            latencies=latencies,
-        )
+    settings = request.metrics.process.settings()
+    result = compare.compare(
+        systems,
+        reference,
+        baseline=request.baseline,
+        tokenized_reference=request.tokenized_ref,
+        samples=request.samples,
+        undoing=undoing,
+        metrics=neural.named_metrics(request.metrics.neural, **settings),
+        source=source,
+        tokenizer=tokenizer,
+        training=request.training,
+        extra_metrics=request.metrics.text_metrics,
+        kinds=request.kinds,
+        differing=request.differing,
+        latencies=latencies,
+    )
     written: Sequence[Path] = []
     try:
         print(compare_report.as_table(result), flush=True)  # first, because the disk may be full

@@ -82,20 +82,20 @@ def _run(args: argparse.Namespace) -> None:
     undoing = request.texts.undoing(request.generated) if request.generated else None
     references = score.plain_lines(reference)
     tokenizer = request.tokenizer.choose([undoing] if undoing else [], references, reference)
-    with neural.opened(request.metrics.neural, **request.metrics.process.settings()) as metrics:
-        measures: dict[str, Any] = {
-            "source": source,
-            "tokenizer": tokenizer,
-            "extra_metrics": request.metrics.text_metrics,
-            "compounds": request.split_compounds,
-            "neural": metrics,
-        }
-        if request.hyp is None:
-            paths = (request.generated or (), reference, request.tokenized_ref)
-            scores = score.score_generated(*paths, undoing, **measures)
-        else:
-            tokens = (request.tokenized_ref, request.tokenized_hyp)
-            scores = score.score_files(reference, request.hyp, *tokens, **measures)
+    settings = request.metrics.process.settings()
+    measures: dict[str, Any] = {
+        "source": source,
+        "tokenizer": tokenizer,
+        "extra_metrics": request.metrics.text_metrics,
+        "compounds": request.split_compounds,
+        "neural": neural.named_metrics(request.metrics.neural, **settings),
+    }
+    if request.hyp is None:
+        paths = (request.generated or (), reference, request.tokenized_ref)
+        scores = score.score_generated(*paths, undoing, **measures)
+    else:
+        tokens = (request.tokenized_ref, request.tokenized_hyp)
+        scores = score.score_files(reference, request.hyp, *tokens, **measures)
     report: dict[str, Any] = {"scores": [entry.as_dict() for entry in scores]}
     if request.metrics.neural:
         report["segments"] = {entry.name: entry.segments for entry in scores if entry.segments}

@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
-from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_ext.decoding.stream import Translation
-from fairseq_ext.evaluation import neural, tables
+from fairseq_ext.evaluation import tables
+from fairseq_ext.evaluation.neural import KIND, NeuralMetric
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
 from fairseq_ext.evaluation.score import build_bleu, format_score, generated_sources, read_sources
 from fairseq_ext.text.bleu_tokenizers import USUAL
@@ -50,39 +50,13 @@ class SacrebleuUtility:
         is_bleu = name == "bleu"
         metric = build_bleu(tokenizer, effective_order=True) if is_bleu else CHRF()
         metric.sentence_score("a", ["a"])  # puts the number of references into the signature
-        self.signature = f"{'BLEU' if is_bleu else 'chrF2'}|{metric.get_signature()}"
+        self.name = "BLEU" if is_bleu else "chrF2"
+        self.signature = str(metric.get_signature())
         self.score = metric.sentence_score
 
     def matrix(self, candidates: Sequence[str], source: str | None = None) -> Array:
         """Score each of ``H`` candidates (row) with each as the reference (column): ``[H, H]``."""
         return np.array([[self.score(h, [y]).score for y in candidates] for h in candidates])
-
-
-class NeuralUtility:
-    """A neural metric as utility. The metric runs in a process, which ends with this object."""
-
-    reads_source = True
-
-    def __init__(self, name: str, **process: Any) -> None:
-        self.metric = neural.NeuralMetric(name, **process)
-        finalize(self, self.metric.close)
-
-    @property
-    def signature(self) -> str:
-        """The metric's signature, which begins with its name."""
-        return f"COMET|{self.metric.signature}"
-
-    def matrix(self, candidates: Sequence[str], source: str) -> Array:
-        """Score each of ``H`` candidates (row) with each as the reference (column): ``[H, H]``.
-
-        Raise ConfigError if the metric does not read references.
-        """
-        if not self.metric.sees_references:
-            raise ConfigError(
-                f"`--utility {self.metric.specification}` uses no reference, but MBR compares "
-                "candidates with each other; choose a metric that compares two texts."
-            )
-        return np.array(self.metric.matrix(candidates, source))
 
 
 class MbrsUtility:
@@ -114,7 +88,7 @@ class MbrsUtility:
         self._load = partial(kind, configuration)
         self.reads_source = name not in SOURCELESS
         self.sign = 1.0 if kind.HIGHER_IS_BETTER else -1.0
-        self.signature = f"{OUTSIDE}{name}|{configuration}"
+        self.name, self.signature = f"{OUTSIDE}{name}", str(configuration)
 
     @cached_property
     def metric(self) -> Any:
@@ -128,15 +102,15 @@ class MbrsUtility:
         return self.sign * scores.double().cpu().numpy()
 
 
-Utility = SacrebleuUtility | NeuralUtility | MbrsUtility
+Utility = SacrebleuUtility | NeuralMetric | MbrsUtility
 """A utility u; larger values are better. ``reads_source`` says whether u needs the source text.
-``signature`` is the name to report. ``matrix`` computes u(candidate i, candidate j) for all pairs
-of ``H`` candidates: ``[H, H]``."""
+``name`` and ``signature`` are reported. ``matrix`` computes u(candidate i, candidate j) for all
+pairs of ``H`` candidates: ``[H, H]``."""
 
 
 def is_neural(name: str) -> bool:
     """Return whether a utility, such as ``comet:MODEL``, is a neural metric."""
-    return name.partition(":")[0] == neural.KIND
+    return name.partition(":")[0] == KIND
 
 
 def build_utility(
@@ -157,7 +131,7 @@ def build_utility(
     if options:
         raise ConfigError(f"`--mbrs-option` goes with `--utility mbrs:METRIC`, not with `{name}`.")
     if is_neural(name):
-        return NeuralUtility(name, **process)
+        return NeuralMetric(name, **process)
     if name not in ("chrf", "bleu"):
         raise wrong_value("--utility", "chrf, bleu, comet:MODEL or mbrs:METRIC", name)
     return SacrebleuUtility(name, tokenizer)
@@ -262,7 +236,7 @@ def decide(candidates: Candidates, utility: Utility, indices: Sequence[int]) -> 
     counts = Counter(candidates.texts[index] for index in indices)
     texts = list(counts)
     weights = np.array([*counts.values()]) / len(indices)
-    expected = utility.matrix(texts, candidates.source) @ weights  # type: ignore[arg-type]
+    expected = np.array(utility.matrix(texts, candidates.source)) @ weights  # type: ignore[arg-type]
     best = int(np.argmax(expected))
     return Decision(
         index=candidates.index,
@@ -277,7 +251,7 @@ def decide(candidates: Candidates, utility: Utility, indices: Sequence[int]) -> 
 def as_dict(decisions: Sequence[Decision], utility: Utility, **settings: Any) -> dict[str, Any]:
     """Return the chosen hypotheses, their utilities and the ``settings`` as a dict for JSON."""
     return {
-        "utility": utility.signature,
+        "utility": f"{utility.name}|{utility.signature}",
         **settings,
         "expected_utility": _mean(decisions, "expected_utility"),
         "mean_utility": _mean(decisions, "mean_utility"),
@@ -287,13 +261,13 @@ def as_dict(decisions: Sequence[Decision], utility: Utility, **settings: Any) ->
 
 def as_table(decisions: Sequence[Decision], utility: Utility) -> str:
     """Summarize decisions as a table of counts, mean utilities and the utility's signature."""
-    name = utility.signature
+    name = utility.name
     rows = (
         ("sentences", f"{len(decisions)}"),
         ("distinct candidates", f"{_mean(decisions, 'distinct'):.1f} per sentence"),
         ("utility of a random candidate", format_score(name, _mean(decisions, "mean_utility"))),
         ("utility of the chosen one", format_score(name, _mean(decisions, "expected_utility"))),
-        ("utility", name),
+        ("utility", f"{name}|{utility.signature}"),
     )
     return tables.aligned(rows)
 

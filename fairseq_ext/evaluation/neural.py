@@ -14,10 +14,11 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from weakref import finalize
 
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem, wrong_value
 
@@ -34,6 +35,9 @@ WORKER = Path(__file__).parent / "workers" / "comet_worker.py"
 class NeuralMetric:
     """A neural metric, such as COMET, computed by a process that starts at the first request.
 
+    The process ends with this object. A metric is also a utility for minimum Bayes risk decoding
+    (:data:`fairseq_ext.decoding.mbr.Utility`).
+
     Args:
         specification: ``comet:MODEL``, where MODEL is a folder, a checkpoint or a name on the Hub.
         python: a Python that has the metric's library. If it is None, the environment
@@ -43,6 +47,9 @@ class NeuralMetric:
     Raises:
         ConfigError: ``specification`` is malformed, or ``batch_size`` is below 1.
     """
+
+    name = "COMET"
+    reads_source = True
 
     def __init__(
         self, specification: str, python: str | None = None, batch_size: int = BATCH
@@ -68,11 +75,6 @@ class NeuralMetric:
             f"|sha256:{about['sha256'][:12]}|version:{about['library']}-{about['version']}"
         )
 
-    @property
-    def sees_references(self) -> bool:
-        """Whether the model compares translations with references."""
-        return bool(self._started()["reference"])
-
     def segments(
         self, sources: Sequence[str], translations: Sequence[str], references: Sequence[str]
     ) -> list[float]:
@@ -82,32 +84,25 @@ class NeuralMetric:
         return self._checked(scores, len(segments))
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
-        """Score each of H candidates (row) with each of them as reference (column): ``[H][H]``."""
+        """Score each of H candidates (row) with each of them as reference (column): ``[H][H]``.
+
+        Raise ConfigError if the model does not read references.
+        """
+        if not self._started()["reference"]:
+            raise ConfigError(
+                f"`--utility {self.specification}` uses no reference, but MBR compares candidates "
+                "with each other; choose a metric that compares two texts."
+            )
         rows = self._ask({"candidates": list(candidates), "source": source})["matrix"]
         return [self._checked(row, len(candidates)) for row in rows]
-
-    def close(self) -> None:
-        """End the metric's process; a later request starts a new one."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.terminate()
-            with suppress(BrokenPipeError), process:  # the worker may have stopped reading
-                pass
-
-    def __enter__(self) -> NeuralMetric:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _started(self) -> dict[str, Any]:
         """Start the worker unless it runs; return its first answer, which describes its model."""
         if self._process is None:
-            progress = str(int(sys.stderr.isatty()))
             command = [self.python, "-W", "ignore", os.fspath(WORKER), self.model]
             try:
                 self._process = subprocess.Popen(
-                    [*command, str(self.batch_size), progress],
+                    [*command, str(self.batch_size)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     encoding="utf-8",
@@ -119,6 +114,7 @@ class NeuralMetric:
                     f"comet_env/bin/python, by {PYTHON} or, where the command has it, "
                     "`--metric-python`."
                 ) from error
+            finalize(self, _end, self._process)
             self._about = self._answer()
         return self._about
 
@@ -166,22 +162,22 @@ class NeuralMetric:
         return scores
 
 
-@contextmanager
-def opened(
-    specifications: Sequence[str], python: str | None = None, batch_size: int = BATCH
-) -> Iterator[dict[str, NeuralMetric]]:
-    """Yield a dict of neural metrics; end their processes after the ``with`` block.
+def _end(process: subprocess.Popen) -> None:
+    process.terminate()
+    with suppress(BrokenPipeError), process:  # the worker may have stopped reading
+        pass
 
-    The keys are the metrics' names in tables: ``COMET`` or, if there are several metrics, ``COMET
-    MODEL``. A metric that is given twice counts once. The arguments are as for
-    :class:`NeuralMetric`.
+
+def named_metrics(specifications: Sequence[str], **options: Any) -> dict[str, NeuralMetric]:
+    """Return neural metrics by their names in tables.
+
+    The names are ``COMET`` or, if there are several metrics, ``COMET MODEL``. A metric that is
+    given twice counts once. The arguments are as for :class:`NeuralMetric`.
     """
-    with ExitStack() as stack:
-        metrics = {}
-        for specification in dict.fromkeys(specifications):
-            metric = stack.enter_context(NeuralMetric(specification, python, batch_size))
-            metrics["COMET" if len(specifications) == 1 else f"COMET {metric.model}"] = metric
-        yield metrics
+    metrics = [NeuralMetric(name, **options) for name in dict.fromkeys(specifications)]
+    if len(specifications) == 1:
+        return {metrics[0].name: metrics[0]}
+    return {f"{metric.name} {metric.model}": metric for metric in metrics}
 
 
 def _environment(python: str) -> dict[str, str]:

@@ -119,30 +119,28 @@ def signature(model: str, references: int = 1, name: str | None = None) -> str:
 
 @pytest.mark.parametrize("name", ["whole", "./whole", "whole/checkpoints/model.ckpt"])
 def test_a_local_model_is_a_folder_or_a_checkpoint(name: str, python: str, folder: Path) -> None:
-    with NeuralMetric(f"comet:{name}", python) as metric:
-        assert metric.signature == signature("whole")
-        assert metric.sees_references
-        texts = (SOURCES, TRANSLATIONS, REFERENCES)
-        assert metric.segments(*texts) == naive(*texts)
-        odd = ["a\u2028b\x85c\n", "", '"\\\U0001f600']  # each character once, whatever it is
-        assert metric.segments(odd, odd, odd) == naive(odd, odd, odd)
+    metric = NeuralMetric(f"comet:{name}", python)
+    assert metric.signature == signature("whole")
+    texts = (SOURCES, TRANSLATIONS, REFERENCES)
+    assert metric.segments(*texts) == naive(*texts)
+    odd = ["a\u2028b\x85c\n", "", '"\\\U0001f600']  # each character once, whatever it is
+    assert metric.segments(odd, odd, odd) == naive(odd, odd, odd)
 
 
 def test_a_name_on_the_hub(python: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOWNLOADED", os.fspath(folder / "estimates/checkpoints/model.ckpt"))
     monkeypatch.setenv(PYTHON, python)
-    with NeuralMetric("comet:Some/model") as metric:
-        assert metric.signature == signature("estimates", 0, "Some/model")
-        assert not metric.sees_references
+    metric = NeuralMetric("comet:Some/model")
+    assert metric.signature == signature("estimates", 0, "Some/model")
 
 
 def test_another_python_is_not_told_of_this_ones_paths(bare, python, folder, monkeypatch):
     """And an environment's Python is not followed to the one that it links to."""
     monkeypatch.setenv("PYTHONPATH", os.fspath(folder))
     (folder / "comet.py").write_text("raise SystemExit('imported')")
-    with NeuralMetric("comet:whole", python) as metric:
-        assert metric.python == python
-        assert metric.signature
+    metric = NeuralMetric("comet:whole", python)
+    assert metric.python == python
+    assert metric.signature
     assert neural._environment(sys.executable)["PYTHONPATH"]
     assert "PYTHONPATH" not in neural._environment(bare)
 
@@ -203,11 +201,8 @@ def test_errors_are_one_line_and_nothing_is_written(options, message, python, fo
 
 def test_a_missing_library_is_said_with_its_cure(bare: str, folder: Path) -> None:
     texts = (SOURCES, TRANSLATIONS, REFERENCES)
-    with (
-        pytest.raises(neural.EnvironmentProblem, match="No module named 'comet'") as raised,
-        NeuralMetric("comet:whole", bare) as metric,
-    ):
-        metric.segments(*texts)
+    with pytest.raises(neural.EnvironmentProblem, match="No module named 'comet'") as raised:
+        NeuralMetric("comet:whole", bare).segments(*texts)
     cure = "`python -m venv comet_env && comet_env/bin/pip install unbabel-comet 'setuptools<81'`"
     assert cure in str(raised.value)
     assert f"{PYTHON}=comet_env/bin/python or, where the command has it" in str(raised.value)
@@ -425,9 +420,9 @@ def test_scores_are_those_of_comet_itself(kind: str, tmp_path: Path) -> None:
     report = json.loads((tmp_path / "scores").read_text())
     assert report["segments"]["COMET"] == pytest.approx(theirs[: len(segments)], abs=1e-6)
     assert report["scores"][-1]["value"] == pytest.approx(statistics.fmean(theirs[: len(segments)]))
-    with NeuralMetric(f"comet:{tmp_path / 'tiny'}", batch_size=3) as metric:
-        rows = metric.matrix(candidates, sources[1])
-        assert "model:tiny|sha256:" in metric.signature
-        assert metric.signature.rpartition("-")[2] != "9.8"
+    metric = NeuralMetric(f"comet:{tmp_path / 'tiny'}", batch_size=3)
+    rows = metric.matrix(candidates, sources[1])
+    assert "model:tiny|sha256:" in metric.signature
+    assert metric.signature.rpartition("-")[2] != "9.8"
     scores = [score for row in rows for score in row]
     assert scores == pytest.approx(theirs[len(segments) :], abs=1e-6)

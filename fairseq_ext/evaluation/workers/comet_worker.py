@@ -1,9 +1,9 @@
 """Compute COMET in a Python that has its library: requests and answers are lines of JSON.
 
-    python comet_worker.py MODEL BATCH_SIZE PROGRESS
+    python comet_worker.py MODEL BATCH_SIZE
 
-MODEL is a checkpoint, its folder, or a name on the Hugging Face Hub. PROGRESS is 1 for progress
-bars, 0 for none. The first line of output describes the model. Then, until the input ends::
+MODEL is a checkpoint, its folder, or a name on the Hugging Face Hub. The first line of output
+describes the model. Then, until the input ends::
 
     {"segments": [[source, translation, reference], …]}   ->   {"scores": [one per segment]}
     {"candidates": [H texts], "source": text}              ->   {"matrix": H rows of H scores}
@@ -54,9 +54,9 @@ def sha256(path: Path) -> str:
 
 
 class Comet:
-    """A COMET model, which scores ``batch_size`` segments at once and may show its progress."""
+    """A COMET model, which scores ``batch_size`` segments at once."""
 
-    def __init__(self, model: str, batch_size: int, progress: bool) -> None:
+    def __init__(self, model: str, batch_size: int) -> None:
         import comet
         import torch
 
@@ -66,7 +66,7 @@ class Comet:
         self.model = comet.load_from_checkpoint(os.fspath(path))
         self.model.eval()
         self.gpus = int(torch.cuda.is_available())
-        self.batch_size, self.progress = batch_size, progress
+        self.batch_size = batch_size
 
     def about(self) -> dict[str, Any]:
         """Return the worker's first answer: library, version and model."""
@@ -83,7 +83,10 @@ class Comet:
         """Return the score of each segment, a triple of source, translation and reference."""
         samples = [dict(zip(("src", "mt", "ref"), segment)) for segment in segments]  # noqa: B905  3.8
         prediction = self.model.predict(
-            samples, batch_size=self.batch_size, gpus=self.gpus, progress_bar=self.progress
+            samples,
+            batch_size=self.batch_size,
+            gpus=self.gpus,
+            progress_bar=sys.stderr.isatty(),
         )
         return [float(score) for score in prediction.scores]
 
@@ -118,15 +121,15 @@ class Comet:
 
 
 def serve(requests: IO[str], answers: IO[str], arguments: Sequence[str]) -> int:
-    """Answer requests, as ``arguments`` (MODEL, BATCH_SIZE, PROGRESS) say; return the status."""
+    """Answer requests, as ``arguments`` (MODEL, BATCH_SIZE) say; return the status."""
 
     def answer(content: dict[str, Any]) -> None:
         answers.write(json.dumps(content) + "\n")
         answers.flush()
 
-    model, batch_size, progress = arguments
+    model, batch_size = arguments
     try:
-        loaded = Comet(model, int(batch_size), progress == "1")
+        loaded = Comet(model, int(batch_size))
         answer(loaded.about())
         for line in requests:
             request = json.loads(line)
