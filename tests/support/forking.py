@@ -237,7 +237,8 @@ def preload() -> None:
 
     from tests.support import hydra_parser
 
-    hydra_parser.remember(of_defaults=True)
+    hydra_parser.remember()
+    hydra_parser.parse_defaults()
     # This imports most of our modules; none of them changes anything before `register()`.
     import fairseq_ext.plugin.patches  # noqa: F401
 
@@ -265,7 +266,7 @@ def register() -> dict[str, dict]:
         if configure.called:
             logs[f"fairseq-{name}"] = configure.call_args.kwargs
     fairseq_ext.register()
-    hydra_parser.compose_defaults()
+    hydra_parser.parse_defaults()  # of the plugin's options, too
     gc.freeze()
     return logs
 
