@@ -329,7 +329,7 @@ def translate_all(request: Request, translate: TranslateLines) -> Iterator[Trans
 
 
 def write(
-    translations: Iterable[Translation], nbest: int, out: IO[str], details: IO[str] | None
+    translations: Iterable[Translation], nbest: int, out: IO[str], details: IO[str] | None = None
 ) -> int:
     """Write translations to ``out``, and as JSON to ``details`` if there is such a file.
 
@@ -406,8 +406,8 @@ def translate_parts(request: Request) -> None:
     from fairseq_ext.decoding import parts
     from fairseq_ext.decoding.loading import files_of
     from fairseq_ext.text.reading import cut
+    from fairseq_ext.utils.shared_folder import SharedFolder
 
-    details = request.json is not None
     text = "0/1" if request.parts.shard is None else request.parts.shard
     shard = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
     if shard is None or int(shard[1]) >= int(shard[2]):
@@ -420,41 +420,43 @@ def translate_parts(request: Request) -> None:
     versions = FileVersions([*inputs, *files, *chain(*map(files_of, request.path))])
     all_parts, texts = cut(inputs, size)
     nbest = request.search.nbest or 1
-    path = request.parts.parts or Path()
-    folder = parts.Folder(path, all_parts, details=details)
+    folder = request.parts.parts or Path()
+    shared = SharedFolder(folder, parts.HEAD)
     job = {"inputs": texts, "part_lines": size, **_job(request, files)}
     versions.require_unchanged()
-    shard_parts = [part for part in all_parts if part.number % divisor == remainder]
-    if not folder.shared.is_of(job):
+    by_name = {parts.file_name(part): part for part in all_parts}
+    names = [name for name, part in by_name.items() if part.number % divisor == remainder]
+    if not shared.is_of(job):
         count_lines(request)  # check all text before the first part
-    to_do = folder.missing(shard_parts)
-    if not to_do:
-        folder.remove_locks(shard_parts)
+    if not shared.missing(names):
+        shared.remove_locks(names)
     elif request.parts.ray is not None:
-        _run_on_ray(request, path)
+        _run_on_ray(request, folder)
     else:
         _, translate_lines = load(request)
-        folder.shared.begin(job)
-        lines = sum(part.lines for part in folder.missing(shard_parts))
+        shared.begin(job)
+        lines = sum(by_name[name].lines for name in shared.missing(names))
         bar = tqdm(desc="translate", total=lines, unit=" lines", disable=None)
 
-        def write_part(part: Part, *files: Any) -> None:
-            versions.require_unchanged()
+        def translate_part(part: Part, *files: IO[str]) -> None:
             place = {"first": part.first, "before": part.before}
             write(translate_lines(part.read(), part.path, **place), nbest, *files)
             versions.require_unchanged()  # before the part counts as done
             bar.update(part.lines)
 
-        folder.work(shard_parts, write_part)
+        def write_part(name: str) -> None:
+            parts.write(folder, by_name[name], translate_part, details=request.json is not None)
+
+        shared.work(names, write_part)
     versions.require_unchanged()
-    missing, total = len(folder.missing(all_parts)), len(all_parts)
+    missing, total = len(shared.missing(by_name)), len(all_parts)
     cure = "" if missing or request.output or request.json else "; `-o FILE` joins them"
-    print(f"{folder.path}: {total - missing:,} of {total:,} parts are done{cure}", file=sys.stderr)
+    print(f"{folder}: {total - missing:,} of {total:,} parts are done{cure}", file=sys.stderr)
     if not missing:
         if request.json is not None:
-            folder.join(request.json, details=True)
+            parts.join(folder, all_parts, request.json, parts.DETAILS)
         if request.output is not None:
-            folder.join(request.output)
+            parts.join(folder, all_parts, request.output)
 
 
 def _files(request: Request) -> list[Path]:

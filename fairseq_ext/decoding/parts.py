@@ -11,97 +11,56 @@ absent (:mod:`fairseq_ext.utils.shared_folder`)::
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO
 
 from fairseq_ext.text.reading import Part
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import atomic_write, head, sha256
-from fairseq_ext.utils.shared_folder import SharedFolder
 
 HEAD = {"format": "fairseq-ext parts", "version": 1}
-WritePart = Callable[[Part, IO[str], "IO[str] | None"], None]
+TEXT, DETAILS, CHECKSUMS = ".txt", ".jsonl", ".sha256"  # endings of the files of a part
 
 
-@dataclass(frozen=True)
-class Folder:
-    """A folder in which several workers translate the parts of a text."""
+def file_name(part: Part, ending: str = TEXT) -> str:
+    """Return the name of the file with a part's translations, details or checksums."""
+    return f"part-{part.number:06d}{ending}"
 
-    path: Path
-    parts: Sequence[Part]
-    details: bool = False  # whether each part has a file of details beside its text
 
-    def text_path(self, part: Part) -> Path:
-        """Return the path of the file with a part's translations."""
-        return self.path / f"part-{part.number:06d}.txt"
+def write(folder: Path, part: Part, do: Callable[..., object], *, details: bool) -> None:
+    """Write the files of a part; the file of its translations appears last.
 
-    def details_path(self, part: Part) -> Path:
-        """Return the path of the file with a part's scores and tokens, a JSON object per line."""
-        return self.text_path(part).with_suffix(".jsonl")
+    ``do`` is called with the part and the open file for its translations. With ``details``, a third
+    argument is the open file for its details, a JSON object per line.
+    """
+    endings = (TEXT, DETAILS) if details else (TEXT,)
+    paths = [folder / file_name(part, ending) for ending in endings]
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(atomic_write(path)) for path in paths]
+        do(part, *files)
+        sums = stack.enter_context(atomic_write(folder / file_name(part, CHECKSUMS)))
+        for file, path in zip(files, paths, strict=True):
+            file.flush()
+            sums.write(f"{sha256(file.name)}  {path.name}\n")
 
-    @property
-    def shared(self) -> SharedFolder:
-        """The folder's :class:`SharedFolder`, through which workers share out the parts."""
-        return SharedFolder(self.path, HEAD)
 
-    def missing(self, parts: Sequence[Part]) -> list[Part]:
-        """Return the ``parts`` that no worker has translated yet."""
-        parts_by_name = {self.text_path(part).name: part for part in parts}
-        return [parts_by_name[name] for name in self.shared.missing([*parts_by_name])]
+def join(folder: Path, parts: Iterable[Part], output: Path, ending: str = TEXT) -> None:
+    """Write the translations, or details, of all parts in order into the file ``output``.
 
-    def work(self, parts: Sequence[Part], write: WritePart) -> None:
-        """Translate ``parts`` together with other workers; return when all are translated.
-
-        For each part of this worker, ``write(part, translations, details)`` is called with open
-        files. ``details`` is None if no details are requested.
-        """
-        parts_by_name = {self.text_path(part).name: part for part in parts}
-        self.shared.work([*parts_by_name], lambda name: self._write(parts_by_name[name], write))
-
-    def remove_locks(self, parts: Sequence[Part]) -> None:
-        """Remove the locks of workers that were killed after they had translated their parts."""
-        self.shared.remove_locks([self.text_path(part).name for part in parts])
-
-    def _write(self, part: Part, write: WritePart) -> None:
-        with contextlib.ExitStack() as stack:
-            out = stack.enter_context(atomic_write(self.text_path(part)))  # this file appears last
-            details = None
-            if self.details:
-                details = stack.enter_context(atomic_write(self.details_path(part)))
-            write(part, out, details)
-            sums = stack.enter_context(atomic_write(self.text_path(part).with_suffix(".sha256")))
-            for file, path in ((out, self.text_path(part)), (details, self.details_path(part))):
-                if file is not None:
-                    file.flush()
-                    sums.write(f"{sha256(file.name)}  {path.name}\n")
-
-    def join(self, output: Path, *, details: bool = False) -> None:
-        """Write all parts, or their ``details``, in order into the file ``output``.
-
-        Raise DataError if the file of a part has changed since its worker wrote it.
-        """
-        name = "details" if details else "text"
-        with (
-            locks.held(self.path / f".{name}.lock", wait=True),  # workers finish at the same time
-            atomic_write(output, "wb") as file,
-        ):
-            file.writelines(self._content(details))
-
-    def _content(self, details: bool) -> Iterator[bytes]:
-        """Yield the translations or details of each part.
-
-        Raise DataError if a checksum is wrong.
-        """
-        for part in self.parts:
-            path = self.details_path(part) if details else self.text_path(part)
+    Raise DataError if the file of a part has changed since its worker wrote it.
+    """
+    with (
+        locks.held(folder / f".join{ending}.lock", wait=True),  # workers finish at the same time
+        atomic_write(output, "wb") as file,
+    ):
+        for part in parts:
+            path = folder / file_name(part, ending)
             content = path.read_bytes()
-            checksums = head(self.text_path(part).with_suffix(".sha256"), 1000).split(b"\n")
+            checksums = head(folder / file_name(part, CHECKSUMS), 1000).split(b"\n")
             if f"{hashlib.sha256(content).hexdigest()}  {path.name}".encode() not in checksums:
                 raise DataError(
                     f"{path} is not what its worker wrote; delete it and run the same command "
                     "again."
                 )
-            yield content
+            file.write(content)

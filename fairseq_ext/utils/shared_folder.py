@@ -5,10 +5,9 @@ the next missing file by a kernel lock (:mod:`fairseq_ext.utils.locks`). A kille
 lock, so another worker makes the file.
 """
 
-import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,7 +61,7 @@ class SharedFolder:
             if not self.is_of(job):
                 write_json(self.path / MANIFEST, {**self.head, **job})
 
-    def missing(self, names: Sequence[str]) -> list[str]:
+    def missing(self, names: Iterable[str]) -> list[str]:
         """Return the names of files that nobody has made yet."""
         file_names = {path.name for path in self.path.iterdir()} if self.path.is_dir() else set()
         return [name for name in names if name not in file_names]
@@ -84,7 +83,7 @@ class SharedFolder:
 
     def work(
         self,
-        names: Sequence[str],
+        names: Collection[str],
         do: Callable[[str], object],
         *,
         spread: Callable[[Callable[[str], bool], Iterable[str]], Iterable[bool]] = map,
@@ -106,11 +105,9 @@ class SharedFolder:
         self.remove_locks(names)
 
     def remove_locks(self, names: Iterable[str]) -> None:
-        """Remove the locks of workers that were killed after they had made their files."""
+        """Remove the locks of workers that were killed after they had made the files ``names``."""
         for name in names:
-            if (lock := self._lock(name)).exists():
-                with contextlib.suppress(filelock.Timeout), locks.held(lock, wait=False):
-                    pass  # removes the lock file
+            self._lock(name).unlink(missing_ok=True)
 
     def _lock(self, name: str) -> Path:
         return self.path / f".{Path(name).stem}.lock"
