@@ -3,10 +3,9 @@
 A program is the model as a list of operations (:mod:`fairseq_ext.engine.program`). This module does
 not need torch. The file is a JSON object with these entries:
 
-- ``format`` and ``version``;
 - ``begins``, whether each source begins with ``<s>``;
 - ``cut``, the length in tokens to which longer sources are cut; 0 if they are never cut;
-- ``affixes``, from version 2 on: the token ids that are put around sentences;
+- ``affixes``, the token ids that are put around sentences; none if the entry is left out;
 - ``program``, from :func:`~fairseq_ext.engine.program.encode_program`;
 - ``weights``, a list with an entry for each array of the program. The entry has the ``recipe`` by
   which the array is computed from the model's weights (:mod:`fairseq_ext.engine.recipes`). Its
@@ -24,7 +23,6 @@ An entry of ``weights`` for a binary or ternary weight ``[N, K]`` has other entr
 """
 
 import json
-import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,11 +30,10 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.checkpoints import bundle, dictionaries, layout
+from fairseq_ext.checkpoints import bundle, dictionaries
 from fairseq_ext.engine import shortlist
 from fairseq_ext.engine.engine_model import NO_AFFIXES, EngineModel
 from fairseq_ext.engine.program import (
-    Code,
     Matrix,
     Program,
     Reading,
@@ -52,17 +49,9 @@ from fairseq_ext.engine.weights import PIECE, Pool, pack
 from fairseq_ext.utils.errors import CheckpointError, DataError, EnvironmentProblem, FairseqExtError
 from fairseq_ext.utils.json_files import read_json
 
-FORMAT, VERSION = "fairseq-ext program", 1
-# Versions of files with ``affixes`` or ``ternary`` weights, which older releases would overlook.
-WITH_AFFIXES, WITH_TERNARY = 2, 3
-VERSIONS = (VERSION, WITH_AFFIXES, WITH_TERNARY)
-
 # A model's arrays are at most as large as all its weights in fp32, plus a table of positions. From
 # one bit to fp32 a weight grows 32 times.
 GROWTH, SPARE = 32, 1 << 27
-
-LAYER = re.compile(r"(encoder|decoder)\.layers\.(\d{1,6})\.")
-WITH_HEADS = {Code.ATTEND, Code.ATTEND_PAST, Code.ATTEND_SOURCE}
 
 
 def encode(
@@ -102,13 +91,9 @@ def encode(
         entry = {"signs": matrix.name, "reading": matrix.reading, "inputs": matrix.inputs}
         entries.append({**entry, "levels": levels, **ternary})
     content = {
-        **{"format": FORMAT, "version": VERSION, "begins": begins, "cut": cut},
+        **{"begins": begins, "cut": cut, "affixes": affixes},
         **{"program": encode_program(program), "weights": entries},
     }
-    if affixes != NO_AFFIXES:
-        content |= {"version": WITH_AFFIXES, "affixes": affixes}
-    if any("ternary" in entry for entry in entries):
-        content["version"] = WITH_TERNARY
     return json.dumps(content, separators=(",", ":")) + "\n", constants
 
 
@@ -143,11 +128,8 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
     if path.stat().st_size > bundle.LARGEST:
         raise DataError("it is larger than any program")
     content = read_json(path)
-    if content["format"] != FORMAT or content["version"] not in VERSIONS:
-        raise DataError("this version cannot be read; update fairseq-ext")
     program = decode_program(content["program"])
     tensors = Tensors(manifest.folder / bundle.WEIGHTS)
-    require_agreement(manifest, content, program)
     pool = Pool(tensors.size + PIECE)
     matrices = _matrices(content["weights"], tensors, numbers)
     weights = [pack(matrix, numbers, pool) for matrix in matrices]
@@ -207,40 +189,3 @@ def _matrices(
         if ternary is not (signs.plus is not None):
             raise DataError("an array is neither binary nor ternary")
         yield replace(signs, reading=Reading(method, *map(float, sizes)))
-
-
-def require_agreement(manifest: bundle.Bundle, content: dict[str, Any], program: Program) -> None:
-    """Raise :class:`DataError` if a bundle's configuration and program contradict each other.
-
-    Otherwise fairseq, which reads ``config.json``, and the engine, which reads ``program.json``,
-    would translate differently. ``content`` is what ``program.json`` holds, and ``program`` its
-    decoded entry ``program``.
-    """
-    begins, cut, weights = content["begins"], content["cut"], content["weights"]
-    cfg = layout.section(bundle.configuration(manifest), "cfg")
-    model, task = layout.section(cfg, "model"), layout.section(cfg, "task")
-    _agree(model.get("arch") or model.get("_name"), manifest.architecture)
-    _agree(task.get("source_lang"), manifest.src)
-    _agree(task.get("target_lang"), manifest.tgt)
-    if task.get("_name") == "translation_ext":
-        _agree(bool(task.get("source_bos")), begins)
-        longest = task.get("max_source_positions")
-        if task.get("truncate_source") and type(longest) is int:
-            _agree(longest - bool(begins), cut)
-    for side, operations in (("encoder", program.encoder), ("decoder", program.decoder)):
-        layers = model.get(f"{side}_layers")
-        names = {int(n) for name, n in LAYER.findall(str(weights)) if name == side}
-        if names and type(layers) is int:
-            _agree(layers, len(names))
-        heads = model.get(f"{side}_attention_heads")
-        for operation in operations:
-            if operation.code in WITH_HEADS and operation.ints and type(heads) is int:
-                _agree(heads, operation.ints[0])
-
-
-def _agree(described: Any, used: Any) -> None:
-    if described != used:
-        raise DataError(
-            f"{bundle.CONFIG} says {described!s:.40}, but {used!s:.40} is used: the files belong "
-            "to different models"
-        )

@@ -336,13 +336,14 @@ def test_weights_that_change_after_opening_change_no_translation(copy: Path):
 
 
 def test_weights_that_are_cut_off_while_they_are_read(copy: Path, monkeypatch: pytest.MonkeyPatch):
-    weights, check = copy / "model.safetensors", program_file.require_agreement
+    weights, read = copy / "model.safetensors", program_file.Tensors
 
-    def cut_off_and_check(*arguments: Any) -> None:
+    def read_and_cut_off(path: Path) -> Any:
+        tensors = read(path)
         os.truncate(weights, weights.stat().st_size // 2)
-        check(*arguments)
+        return tensors
 
-    monkeypatch.setattr(program_file, "require_agreement", cut_off_and_check)
+    monkeypatch.setattr(program_file, "Tensors", read_and_cut_off)
     with pytest.raises(CheckpointError, match="it ends within the weight"):
         fairseq_ext.load(copy)
 
