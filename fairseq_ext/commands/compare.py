@@ -117,13 +117,12 @@ def _run(args: argparse.Namespace) -> None:
         raise ConfigError(f"`{option}` has no effect on text:FILE, which is text; leave it out.")
     reference = request.reference.path()
     source = request.metrics.source_path(request.reference, request.latency != 0)
-    undoing = {
+    undoing = compare.default_undoing(systems)
+    undoing |= {
         system.name: request.texts.undoing(system.generated)
         for system in systems
         if not (system.plain or (system.table and request.texts.is_default))
     }
-    if request.texts.is_default:  # a table of translations says how its tokens become text
-        undoing |= compare.undoing_of_tables(systems)
     references = score.plain_lines(reference)
     latencies = _latencies(request.latency, systems, source)
     tokenizer = request.tokenizer.choose(undoing.values(), references, reference)

@@ -23,7 +23,7 @@ from fairseq_ext.decoding.stream import Translation
 from fairseq_ext.evaluation import tables
 from fairseq_ext.evaluation.neural import KIND, NeuralMetric
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
-from fairseq_ext.evaluation.score import build_bleu, format_score, generated_sources, read_sources
+from fairseq_ext.evaluation.score import build_bleu, format_score, read_sources
 from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
@@ -178,10 +178,9 @@ def read_candidates(
     files = [read_generated(path) for path in paths]
     _check_together(paths, files)
     sources: Sequence[str | None] = [None] * len(files[0])
-    if reads_source and source is not None:
-        sources = read_sources(source, len(files[0]))
-    elif reads_source:
-        sources = generated_sources(files[0], undoing, paths[0])
+    if reads_source:
+        lines = [sentence.source for sentence in files[0]]
+        sources = read_sources(source, len(lines), (lines, undoing, paths[0]))
     candidate_sets = []
     for text, *parts in zip(sources, *files, strict=True):
         texts = [hypothesis.text for part in parts for hypothesis in part.hypotheses]

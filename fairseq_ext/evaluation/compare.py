@@ -21,7 +21,7 @@ from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated
 from fairseq_ext.evaluation.score import (
     build_metrics,
     check_counts,
-    generated_sources,
+    check_translations,
     plain_lines,
     read_sources,
     tokenized_bleu,
@@ -30,7 +30,7 @@ from fairseq_ext.evaluation.significance import SENTENCES, TRAININGS, Estimate
 from fairseq_ext.evaluation.tables import TOKENS, Translations, read_table
 from fairseq_ext.evaluation.training_log import read_training
 from fairseq_ext.text.bleu_tokenizers import USUAL
-from fairseq_ext.text.generated import Postprocessor, check_reference, require_text
+from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 
@@ -247,11 +247,7 @@ def compare(
         raise wrong_value("--samples", f"at least {significance.FEWEST}", samples)
     seed = significance.chosen_seed()  # checked early, before any long work
     references = plain_lines(reference)
-    undoing = (
-        {name: Postprocessor.by_language(None) for name in names}
-        | undoing_of_tables(systems)
-        | dict(undoing or {})
-    )
+    undoing = default_undoing(systems) | dict(undoing or {})
     if differing is not None and (differing not in names or differing == baseline):
         raise wrong_value("--differing", f"a system other than `{baseline}`", differing)
     outputs = {
@@ -261,12 +257,18 @@ def compare(
     texts = {name: runs for name, (runs, _, _) in outputs.items()}
     translations = {name: stored for name, (_, stored, _) in outputs.items()}
     tokens = {name: stored.runs for name, stored in translations.items() if stored.has_tokens}
-    sources = next((lines for *_, lines in outputs.values() if lines), None)
+    generated = [
+        (source_lines, undoing[system.name], system.generated[0])
+        for system in systems
+        if (source_lines := outputs[system.name][2])
+    ]
+    sources = next(filter(None, map(_shown_sources, generated)), None)
     facts = {system.name: _facts(system) for system in systems}  # read early, before any long work
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
     segments = {}
     if metrics:
-        plain_sources = _plain_sources(systems, len(references), undoing, source)
+        output = generated[0] if generated else None
+        plain_sources = read_sources(source, len(references), output)
         for label, metric in metrics.items():
             segments[label] = {
                 name: [metric.segments(plain_sources, run, references) for run in runs]
@@ -326,24 +328,27 @@ def compare(
     )
 
 
-def undoing_of_tables(systems: Sequence[System]) -> dict[str, Postprocessor]:
-    """Return a converter of tokens to text for each system whose table names their language."""
-    languages = {system.name: system.table.language for system in systems if system.table}
-    return {name: Postprocessor.by_language(code) for name, code in languages.items() if code}
+def default_undoing(systems: Sequence[System]) -> dict[str, Postprocessor]:
+    """Return a converter of tokens to text for each system.
+
+    It joins subwords, and detokenizes tokens from a table that names their language.
+    """
+    languages = {system.name: system.table and system.table.language for system in systems}
+    return {name: Postprocessor.by_language(language) for name, language in languages.items()}
 
 
 def _read(
     system: System, undo: Postprocessor, references: Sequence[str], reference: str | Path
-) -> tuple[list[list[str]], Translations, list[str] | None]:
+) -> tuple[list[list[str]], Translations, list[str | None]]:
     """Read a system's translations, and check them against the references.
 
     Return three values: the text of each run; the translations to store in a table, as tokens if
-    the system has tokens; and the source lines (None if the files lack them). ``undo`` turns tokens
-    into text. Messages name
+    the system has tokens; and the S lines in fairseq-generate's output for the first run (None
+    where one is missing; [] for other files). ``undo`` turns tokens into text. Messages name
     ``reference``, the file of ``references``. Raise DataError if line counts differ, or subword
     pieces remain.
     """
-    names, tokens, sources = list(map(str, system.generated)), None, None
+    names, tokens, sources = list(map(str, system.generated)), None, list[str | None]()
     if system.plain:
         texts = [plain_lines(path) for path in system.generated]
     elif system.table:
@@ -354,32 +359,23 @@ def _read(
     else:
         outputs = [read_generated(path, len(references)) for path in system.generated]
         tokens = [undo.words(best_hypotheses(output)) for output in outputs]
-        source_lines = [sentence.source for sentence in outputs[0] if sentence.source is not None]
-        if len(source_lines) == len(outputs[0]):
-            # Sources are turned into text, like translations, if their language is known.
-            has_language = undo.pipeline.src or not undo.pipeline.tokenize
-            sources = (undo.sources if has_language else undo.words)(source_lines)
+        sources = [sentence.source for sentence in outputs[0]]
     if tokens is not None:
         texts = [undo.text(lines) for lines in tokens]
     for name, lines in zip(names, texts, strict=True):
-        check_counts(lines, references, name, reference)
-        require_text(lines, name, references)
-        check_reference(references, reference, lines, name)
+        check_translations(lines, name, references, reference)
     language = undo.pipeline.tgt if tokens is not None and undo.pipeline.tokenize else None
     return texts, Translations(tokens is not None, language, tokens or texts), sources
 
 
-def _plain_sources(
-    systems: Sequence[System],
-    sentences: int,
-    undoing: Mapping[str, Postprocessor],
-    source: str | Path | None,
-) -> list[str]:
-    for system in systems:
-        if source is None and not (system.plain or system.table):
-            path = system.generated[0]
-            return generated_sources(read_generated(path, sentences), undoing[system.name], path)
-    return read_sources(source, sentences)
+def _shown_sources(output: tuple[Sequence[str | None], Postprocessor, Path]) -> list[str] | None:
+    """Return an output's sources, as text if their language is known; None if some are missing."""
+    sources, undo, _ = output
+    lines = [source for source in sources if source is not None]
+    if len(lines) < len(sources):
+        return None
+    has_language = undo.pipeline.src or not undo.pipeline.tokenize
+    return (undo.sources if has_language else undo.words)(lines)
 
 
 def generation_speed(generated: str | Path) -> float | None:

@@ -182,13 +182,14 @@ def score_files(
         DataError: a file is unreadable, two files differ in their number of lines, the hypotheses
             have subword pieces, or a neural metric has no source.
     """
-    texts, references = _paired(hypothesis, reference)
-    require_text(texts, hypothesis, references)
-    check_reference(references, reference, texts, hypothesis)
+    texts, references = plain_lines(hypothesis), plain_lines(reference)
+    check_translations(texts, hypothesis, references, reference)
     sources = read_sources(source, len(references)) if measures.get("neural") else []
     tokens, token_references = None, None
     if tokenized_reference and tokenized_hypothesis:
-        tokens, token_references = _paired(tokenized_hypothesis, tokenized_reference)
+        tokens = plain_lines(tokenized_hypothesis)
+        token_references = plain_lines(tokenized_reference)
+        check_counts(tokens, token_references, tokenized_hypothesis, tokenized_reference)
     return score_lines(texts, references, tokens, token_references, sources, **measures)
 
 
@@ -224,13 +225,12 @@ def score_generated(
     undoing = undoing or Postprocessor.by_language(None)
     tokens = undoing.words(outputs.best_hypotheses(sentences))
     texts = undoing.text(tokens)
-    require_text(texts, "the translations")
-    check_reference(references, reference, texts, "the translation")
-    sources: Sequence[str] = ()
-    if measures.get("neural") and source is not None:
-        sources = read_sources(source, len(references))
-    elif measures.get("neural"):
-        sources = generated_sources(sentences, undoing, outputs.names_of(generated))
+    check_translations(texts, "the translation", references, reference)
+    sources: Sequence[str] = []
+    if measures.get("neural"):
+        generated_sources = [sentence.source for sentence in sentences]
+        output = (generated_sources, undoing, outputs.names_of(generated))
+        sources = read_sources(source, len(references), output)
     targets = [sentence.target for sentence in sentences if sentence.target is not None]
     token_references: list[str] | None = undoing.words(targets)
     if tokenized_reference is not None:
@@ -341,12 +341,22 @@ def plain_lines(path: str | Path) -> list[str]:
     return outputs.read_lines(path)
 
 
-def read_sources(path: str | Path | None, expected: int) -> list[str]:
+def read_sources(
+    path: str | Path | None,
+    expected: int,
+    output: tuple[Sequence[str | None], Postprocessor, str | Path] | None = None,
+) -> list[str]:
     """Read the source text for a neural metric.
 
-    Raise DataError if ``path`` is None, if the text has subword pieces, or if it does not have the
-    ``expected`` number of lines.
+    The text is in the file ``path`` or, if this is None, in an ``output`` of fairseq-generate: its
+    S lines (None where one is missing), the converter of its tokens to text, and its name.
+
+    Raise DataError if there is no source text, it has subword pieces or ``<unk>``, it does not have
+    the ``expected`` number of lines, or the converter should detokenize, but does not know the
+    source language.
     """
+    if path is None and output is not None:
+        return _generated_sources(*output)
     if path is None:
         raise DataError(f"A neural metric uses the source too. {SOURCE_CURE}")
     lines = plain_lines(path)
@@ -359,27 +369,21 @@ def read_sources(path: str | Path | None, expected: int) -> list[str]:
     return lines
 
 
-def generated_sources(
-    sentences: Sequence[outputs.Sentence], undoing: Postprocessor, path: str | Path
+def _generated_sources(
+    sources: Sequence[str | None], undoing: Postprocessor, path: str | Path
 ) -> list[str]:
-    """Turn the sources (S lines) of an output of ``fairseq-generate`` into text.
-
-    ``undoing`` is the converter of tokens to text. ``path`` names the output in messages. Raise
-    DataError if a source is missing or has ``<unk>``, the text still has subword pieces, or
-    ``undoing`` should detokenize, but does not know the source language.
-    """
     lines = []
-    for sentence in sentences:
-        if sentence.source is None:
-            fault = f"lacks the source of sentence {sentence.index} (`S-{sentence.index}`)"
+    for index, line in enumerate(sources):
+        if line is None:
+            fault = f"lacks the source of sentence {index} (`S-{index}`)"
             raise DataError(f"`{path}` {fault}. {SOURCE_CURE}")
         # Searched within words, too, because --remove-bpe joins <unk> with its neighbours.
-        if UNKNOWN in sentence.source:
+        if UNKNOWN in line:
             raise DataError(
-                f"`{path}`: the source of sentence {sentence.index} has words that the dictionary "
-                f"lacks (`{UNKNOWN}`). {SOURCE_CURE}"
+                f"`{path}`: the source of sentence {index} has words that the dictionary lacks "
+                f"(`{UNKNOWN}`). {SOURCE_CURE}"
             )
-        lines.append(sentence.source)
+        lines.append(line)
     if undoing.pipeline.tokenize and not undoing.pipeline.src:
         raise DataError(f"`{path}`: the language of its source tokens is not known. {SOURCE_CURE}")
     texts = undoing.sources(lines)
@@ -387,10 +391,16 @@ def generated_sources(
     return texts
 
 
-def _paired(hypothesis: str | Path, reference: str | Path) -> tuple[list[str], list[str]]:
-    hypotheses, references = plain_lines(hypothesis), plain_lines(reference)
-    check_counts(hypotheses, references, hypothesis, reference)
-    return hypotheses, references
+def check_translations(
+    texts: Sequence[str], name: str | Path, references: Sequence[str], reference: str | Path
+) -> None:
+    """Raise DataError if lines are missing, or a file has subwords; warn if only one has tokens.
+
+    ``texts`` are the lines of the file ``name``, and ``references`` those of ``reference``.
+    """
+    check_counts(texts, references, name, reference)
+    require_text(texts, name, references)
+    check_reference(references, reference, texts, name)
 
 
 def check_counts(
