@@ -71,9 +71,6 @@ def _run(args: argparse.Namespace) -> None:
     require_at_least(request, max_words=1)
     from tqdm import tqdm
 
-    from fairseq_ext.utils import memory
-
-    memory.give_back()
     from fairseq_ext.demo import systems as demo_systems
     from fairseq_ext.utils import address
 

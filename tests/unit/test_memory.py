@@ -36,26 +36,3 @@ def test_a_users_own_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert not memory.keep()
-    memory.give_back()
-
-
-GIVEN_BACK = """
-import resource, threading, numpy
-from fairseq_ext.utils import memory
-memory.give_back()
-def resident():
-    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
-def work():
-    blocks = [numpy.ones(2**19, numpy.uint8) for _ in range(200)]  # 100 MiB in blocks of 512 KiB
-before = resident()
-for _ in range(4):
-    one = threading.Thread(target=work)
-    one.start()
-    one.join()
-print(resident() - before)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
-def test_what_threads_have_freed_is_given_back() -> None:
-    assert int(run(sys.executable, "-c", GIVEN_BACK).stdout) < 20 * 2**20
