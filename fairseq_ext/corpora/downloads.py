@@ -13,10 +13,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from fairseq_ext.utils import locks
-from fairseq_ext.utils.archives import safe_extract
+from fairseq_ext.utils import files, locks
+from fairseq_ext.utils.archives import extract
 from fairseq_ext.utils.errors import DataError
-from fairseq_ext.utils.files import sha256
 from fairseq_ext.utils.json_files import read_json, write_json
 
 TIMEOUT = 60  # seconds without a byte
@@ -80,7 +79,7 @@ def discard(path: Path) -> str:
 
 
 def _verify(path: Path, record: Path) -> None:
-    checksums, checksum = _known(record), sha256(path)
+    checksums, checksum = _known(record), files.sha256(path)
     if path.name not in checksums:
         write_json(record, {**checksums, path.name: checksum})
     elif checksum != checksums[path.name]:
@@ -203,6 +202,7 @@ def unpack(archive: Path, folder: Path, max_bytes: int = MAX_BYTES) -> None:
     """
     shutil.rmtree(folder, ignore_errors=True)  # files that a killed run left
     try:
-        safe_extract(archive, folder, max_bytes)
+        with files.atomic_folder(folder) as stage:
+            extract(archive, stage, max_bytes)
     except ValueError as error:
         raise DataError(f"{error} {discard(archive)}") from None

@@ -1,4 +1,4 @@
-"""Unpack untrusted archives completely and only inside a folder, or not at all."""
+"""Unpack untrusted archives, only inside a folder."""
 
 import bz2
 import errno
@@ -37,40 +37,27 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 MOST_TIMES, SPARE = 100, 64 << 20
 
 
-def safe_extract(archive: str | Path, folder: str | Path, max_bytes: int = 20 << 30) -> list[Path]:
-    """Unpack a tar or zip archive into ``folder``, completely or not at all.
+def extract(archive: str | Path, folder: Path, max_bytes: int) -> None:
+    """Unpack a tar or zip archive into an empty ``folder``; after an error, some files are there.
 
-    A tar file may be compressed by gzip, bzip2, xz or zstd. ``folder`` is made if missing, and
-    nothing in it is overwritten. Return the top-level files and folders, sorted.
+    A tar file may be compressed by gzip, bzip2, xz or zstd.
 
     Raises:
-        DataError: the archive is damaged or unpacks to more than ``max_bytes``; a member is
-            absolute, leaves the folder, is a link or a device, or would overwrite a file.
-        EnvironmentProblem: the disk is full, or the library that reads zstd is not installed.
+        DataError: the archive is damaged or unpacks to more than ``max_bytes``; or a member is
+            absolute, leaves the folder, is a link or a device, or cannot be written as a file.
+        EnvironmentProblem: the library that reads zstd is not installed.
+        OSError: the folder cannot be written to.
     """
-    archive, folder = files.require_file(archive, "archive"), Path(folder)
-    try:
-        with (
-            archive_errors(archive),
-            archive.open("rb") as file,
-            files.staged_folder(folder) as stage,
-        ):
-            unpack = _unzip if zipfile.is_zipfile(file) else _untar
-            try:
-                unpack(file, stage, max_bytes)
-            except OSError as error:
-                if error.errno not in _OF_NAMES:
-                    raise
-                fault = f"its members cannot be written as files ({error.strerror})"
-                raise ValueError(fault) from None
-            names = sorted(path.name for path in stage.iterdir())
-            if conflicts := [name for name in names if (folder / name).exists()]:
-                raise DataError(
-                    f"{folder / conflicts[0]} is there already; remove it or unpack elsewhere."
-                )
-    except OSError as error:
-        raise EnvironmentProblem(files.explain(error)) from error
-    return [folder / name for name in names]
+    archive = files.require_file(archive, "archive")
+    with archive_errors(archive), archive.open("rb") as file:
+        unpack = _unzip if zipfile.is_zipfile(file) else _untar
+        try:
+            unpack(file, folder, max_bytes)
+        except OSError as error:
+            if error.errno not in _OF_NAMES:
+                raise
+            fault = f"its members cannot be written as files ({error.strerror})"
+            raise ValueError(fault) from None
 
 
 def unpacked_in_cache(path: Path, kind: str, find: Callable[[Path], Path]) -> Path:
@@ -97,7 +84,7 @@ def _unpacked(path: Path, former: files.Version, kind: str, find: Callable[[Path
             shutil.rmtree(folder, ignore_errors=True)  # damaged since then: unpack again
     try:
         with files.atomic_folder(folder) as stage:
-            safe_extract(path, stage, MOST_TIMES * path.stat().st_size + SPARE)
+            extract(path, stage, MOST_TIMES * path.stat().st_size + SPARE)
             if files.version(path) != former:
                 raise DataError(f"{path} was written to while it was read; run the command again.")
             try:
@@ -107,6 +94,8 @@ def _unpacked(path: Path, former: files.Version, kind: str, find: Callable[[Path
                 raise DataError(f"{path} cannot be used: {reason}") from None
     except DataError as error:
         raise CheckpointError(str(error)) from None
+    except OSError as error:
+        raise EnvironmentProblem(files.explain(error)) from error
     except EnvironmentProblem:
         if not folder.is_dir():
             raise

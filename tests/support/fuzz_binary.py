@@ -25,7 +25,7 @@ from fairseq_ext.data_folder import indexed as data_folder
 from fairseq_ext.model import program_file, write
 from fairseq_ext.model.describe import describe as describe_bundle
 from fairseq_ext.text.reading import table_rows
-from fairseq_ext.utils.archives import safe_extract
+from fairseq_ext.utils.archives import extract
 from tests.support import damages, fuzz_engine, models
 from tests.support.bundles import save_run
 from tests.support.fuzz_readers import pairs_of
@@ -180,7 +180,7 @@ def read_flipped(folder: Path) -> None:
 
 
 def unpack(folder: Path, name: str) -> None:
-    safe_extract(folder / name, folder / "out", LIMIT)
+    extract(folder / name, folder / "out", LIMIT)
 
 
 def read_zipped_pairs(folder: Path) -> None:
