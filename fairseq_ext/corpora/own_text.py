@@ -39,7 +39,7 @@ def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> 
     names = [f"{split}.{side}" for split in SPLITS for side in (src, tgt)]
     files.keep_inputs([folder / name for name in names], [out / name for name in names])
     tokens = Pipeline(src, tgt, tokenize=True)
-    with files.staged_folder(out, last=pipeline.FILE) as stage:
+    with files.staged_folder(out) as stage:
         for name in names:
             encode = tokens.words(name.rpartition(".")[2]) if tokenize else str
             encode_file(folder / name, stage / name, encode, refuse_empty=True)
@@ -129,7 +129,7 @@ def _staged(text: Path, out: Path, sides: tuple[str, str]) -> Iterator[tuple[Pat
         elif files.require_file(path, "text file").stat().st_size:
             check_text(path, empty_lines=True, max_tokens=None)
     files.keep_inputs(texts, [out / path.name for path in texts])
-    with files.staged_folder(out, last=pipeline.FILE) as stage:
+    with files.staged_folder(out) as stage:
         yield stage, texts
 
 

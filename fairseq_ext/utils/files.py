@@ -17,6 +17,7 @@ from typing import IO, Any, TypeGuard
 from fairseq_ext.utils.errors import DataError, EnvironmentProblem
 
 LONGEST_NAME = 255  # bytes, in all common file systems
+LAST = ("dict.", "text.json")  # how the names of files begin that show that a folder is complete
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
 Version = tuple[int, ...]
@@ -172,12 +173,12 @@ def atomic_write(
 
 
 @contextmanager
-def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
+def staged_folder(folder: str | Path) -> Iterator[Path]:
     """Yield an empty folder whose files move to ``folder`` once the block has succeeded.
 
     The moved files replace files of equal name; other files of ``folder`` stay. After an error in
-    the block, ``folder`` is as before; if it is new, it is removed. Files whose names start with
-    ``last`` are moved last: when they are there, ``folder`` is complete.
+    the block, ``folder`` is as before; if it is new, it is removed. The files in :data:`LAST` are
+    moved last: when they are there, ``folder`` is complete.
     """
     folder = Path(folder)
     with _hidden_folder(folder, ".partial-", folder) as stage:
@@ -186,7 +187,7 @@ def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
         try:
             with suppress(OSError):  # the file system may have no locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX)  # so that two runs never mix their files
-            for path in sorted(stage.iterdir(), key=lambda p: (p.name.startswith(last), p.name)):
+            for path in sorted(stage.iterdir(), key=lambda p: (p.name.startswith(LAST), p.name)):
                 path.replace(folder / path.name)
         finally:
             os.close(descriptor)

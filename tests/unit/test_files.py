@@ -134,7 +134,7 @@ class TestStagedFolder:
         order = []
         replace = Path.replace
         monkeypatch.setattr(Path, "replace", lambda s, t: (order.append(t.name), replace(s, t)))
-        with files.staged_folder(folder, last="dict.") as stage:
+        with files.staged_folder(folder) as stage:
             for name in ("dict.en", "b", "z"):
                 (stage / name).write_text(name)
             assert not (folder / "b").exists()
