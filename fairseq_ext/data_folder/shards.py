@@ -17,7 +17,8 @@ from fairseq_ext.corpora import streams
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.checks import check_parallel
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
-from fairseq_ext.utils.files import atomic_write, require_file, sha256, writers
+from fairseq_ext.utils.files import require_file, sha256, writers
+from fairseq_ext.utils.json_files import write_json
 from fairseq_ext.utils.shared_folder import SharedFolder
 
 HEAD = {"format": "fairseq-ext shards", "version": 1}
@@ -78,10 +79,7 @@ class Shards:
         return self.out / f".text-{number:03d}"
 
     def deal(self, name: str) -> None:
-        """Write each shard's training pairs as text, dealt out to the shards in turn.
-
-        Then write the file ``name`` into ``out``, which says that this stage is done.
-        """
+        """Write each shard's training pairs as text, dealt out to the shards in turn."""
         paths = []
         for number in range(self.count):
             folder = self._dealt(number)
@@ -92,21 +90,17 @@ class Shards:
         with writers(paths) as files:
             pairs = streams.line_pairs(*self._files("train"))
             streams.deal(pairs, [*zip(files[::2], files[1::2], strict=True)])
-        self._end(name)
+        write_json(self.out / name, {})
 
     def dictionary(self, name: str) -> None:
-        """Make the common dictionary of all shards from the tokens of all training pairs.
-
-        Then write the file ``name`` into ``out``, which says that this stage is done.
-        """
+        """Make the common dictionary of all shards from the tokens of all training pairs."""
         self._binarize(self.out / ".dictionary", "--trainpref", self.text / "train", "--dict-only")
-        self._end(name)
+        write_json(self.out / name, {})
 
     def shard(self, name: str) -> None:
         """Binarize the shard with the number in ``name``, such as ``shard-002.json``.
 
-        The first shard also gets the validation and test sets. Then write the file ``name`` into
-        ``out``, which says that this shard is done.
+        The first shard also gets the validation and test sets.
         """
         number = int(Path(name).stem.rpartition("-")[2])
         sides = [("--srcdict", self.src), ("--tgtdict", self.tgt)]
@@ -120,7 +114,7 @@ class Shards:
             if all(path.is_file() for path in self._files(split)):
                 words += [f"--{split}pref", self.text / split]
         self._binarize(self.folders()[number], *words)
-        self._end(name)
+        write_json(self.out / name, {})
         shutil.rmtree(self._dealt(number), ignore_errors=True)
 
     def _binarize(self, folder: Path, *words: object) -> None:
@@ -136,10 +130,6 @@ class Shards:
         if done.returncode:
             message = done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}"
             raise DataError(f"fairseq-preprocess: {message.partition('error: ')[2] or message}")
-
-    def _end(self, name: str) -> None:
-        with atomic_write(self.out / name) as file:
-            file.write("{}\n")
 
 
 def write(shards: Shards) -> None:
