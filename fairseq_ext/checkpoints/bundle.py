@@ -63,7 +63,6 @@ CONSTANT = "program."
 LATENT = {"bmt": 2.0, "xnor": 1.0}
 """For each binarizer, the ratio of a latent weight to the level to which it is binarized."""
 TERNARY = "ternary"  # has no such ratio: its latent weights depend on the number of zeros
-LARGEST = 1 << 24  # most bytes of a JSON file
 LEVEL = 10  # compression level of zstd
 WIDEST_BEAM = 100
 """Widest default beam that a bundle may set: memory and time grow with the beam, and the user of
@@ -174,7 +173,7 @@ def read(path: str | Path) -> Bundle:
     if it cannot be read.
     """
     folder = home(path)
-    content = _json(folder / MANIFEST)
+    content = _object(read_json(folder / MANIFEST), folder / MANIFEST)
     if content.get("format") != FORMAT or content.get("version") != VERSION:
         raise CheckpointError(
             f"{folder / MANIFEST} has the format {content.get('format')!r:.40}, version "
@@ -264,7 +263,7 @@ def archive(folder: Path, path: Path) -> None:
 def configuration(manifest: Bundle) -> dict[str, Any]:
     """Read a bundle's ``config.json``; raise CheckpointError or DataError if it is damaged."""
     path = manifest.folder / CONFIG
-    content = _json(path)
+    content = _object(read_json(path), path)
     binary = content.get("binary", {})
     inputs = _object(_object(binary, path).get("inputs", {}), path)
     _require(all(type(size) is int for size in inputs.values()), path)
@@ -341,11 +340,6 @@ def latent_weights(weight: Signs, binary: dict[str, Any]) -> np.ndarray:
     zeros = np.maximum(signs.size // nonzero.size - nonzero, 1)
     rest = ((total - size.astype(np.float64) * nonzero) / zeros).astype(np.float32)
     return np.where(signs, signs * size, rest)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    _require(files.require_file(path).stat().st_size <= LARGEST, path)
-    return _object(read_json(path), path)
 
 
 def _object(value: Any, path: Path) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from fairseq_ext.utils.json_files import read_json, write_json
 MANIFEST = "data-manifest.json"
 FORMAT = "fairseq-ext data"
 VERSION = 1
-MOST_MANIFEST_BYTES = 1 << 24  # some 100,000 files
 LOG = "preprocess.log"  # not listed: later calls append to it
 CURE = (
     "Copy the folder again or run fairseq-preprocess again; if another program wrote the file "
@@ -66,9 +65,7 @@ def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
     path = folder / MANIFEST
     if not path.exists():
         return {}
-    require_file(path, "manifest")
-    content = read_json(path) if path.stat().st_size <= MOST_MANIFEST_BYTES else None
-    match content:
+    match read_json(path):
         case {"format": kind, "version": version, "files": dict(listed)}:
             entries_fit = all(_is_entry(name, entry) for name, entry in listed.items())
             if (kind, version) == (FORMAT, VERSION) and entries_fit:
@@ -133,19 +130,17 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
     header = read_header(index)
     listed = read_manifest(index.parent)
     for path in (index, data):
-        require_as_listed(path, listed, contents=contents and header is None)
+        require_as_listed(path, listed, contents=contents)
     if not contents or header is None:
         return
     sentences, token_type = header
     expected = bytes_of_data(index, sentences, token_type)
-    require_as_listed(index, listed)
     size = data.stat().st_size
     if size != expected:
         raise DataError(
             f"{data} is damaged: {size:,} bytes, but its index {index.name} expects "
             f"{expected:,}. {AGAIN}"
         )
-    require_as_listed(data, listed)
     largest = int(np.memmap(data, token_type, "r").max()) if size else 0
     if vocabulary and largest >= vocabulary:
         raise DataError(

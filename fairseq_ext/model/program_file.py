@@ -124,10 +124,7 @@ def read(path: str | Path, numbers: str | None = None) -> EngineModel:
 
 
 def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
-    path = manifest.folder / bundle.PROGRAM
-    if path.stat().st_size > bundle.LARGEST:
-        raise DataError("it is larger than any program")
-    content = read_json(path)
+    content = read_json(manifest.folder / bundle.PROGRAM)
     program = decode_program(content["program"])
     tensors = Tensors(manifest.folder / bundle.WEIGHTS)
     pool = Pool(tensors.size + PIECE)

@@ -21,7 +21,6 @@ from fairseq_ext.utils.json_files import read_json, write_json
 
 FILE = "text.json"
 FORMAT = 1
-LARGEST = 1 << 20  # most bytes of a text.json
 
 
 @dataclass(frozen=True)
@@ -183,8 +182,6 @@ def load(folder: str | Path) -> Pipeline | None:
     path = Path(folder, FILE)
     if not path.exists():
         return None
-    if files.require_file(path).stat().st_size > LARGEST:
-        raise _wrong(path, "it is too large")
     content = read_json(path)
     if not isinstance(content, dict):
         raise _wrong(path, "it is not a JSON object")

@@ -13,12 +13,19 @@ from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import atomic_write, require_file
 
 DIGITS = 18  # most digits of a whole number, so that it fits into int64
+LARGEST = 1 << 24  # most bytes of a file; its content may take forty times as much memory
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file in UTF-8, like :func:`parse_json`; errors name the file and the line."""
+    """Read a JSON file in UTF-8, like :func:`parse_json`; errors name the file and the line.
+
+    A file of more than :data:`LARGEST` bytes is refused.
+    """
+    path = require_file(path)
+    if path.stat().st_size > LARGEST:
+        raise DataError(f"`{path}` has more than {LARGEST:,} bytes; give the original file.")
     try:
-        text = require_file(path).read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise DataError(f"`{path}`, line {line}: not UTF-8; give the original file.") from None

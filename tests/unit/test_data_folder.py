@@ -171,7 +171,6 @@ TORN = '{"format": "fairseq-ext da'
         *map(with_entry, ("../dict.src.txt", "/etc/passwd", "..", "", "a\0")),
         *(with_entry("a", size) for size in (-1, 1.5)),
         *(with_entry("a", 1, digest) for digest in ("0" * 63, 5, "0" * 64 + "\n")),
-        " " * (indexed.MOST_MANIFEST_BYTES + 1),
     ],
 )
 def test_a_manifest_that_is_none_is_refused(data: Path, content: str) -> None:

@@ -69,6 +69,9 @@ def test_json_files(tmp_path: Path) -> None:
         read_json(tmp_path / "a")
     with pytest.raises(DataError, match="does not exist"):
         read_json(tmp_path / "b")
+    (tmp_path / "a").write_bytes(b" " * (1 << 24) + b"1")
+    with pytest.raises(DataError, match="a` has more than 16,777,216 bytes; give the original"):
+        read_json(tmp_path / "a")
 
 
 def test_a_damaged_sentence_number_costs_no_memory(tmp_path: Path) -> None:
