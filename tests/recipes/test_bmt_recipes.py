@@ -61,8 +61,6 @@ def test_distillation_from_an_own_or_a_given_teacher(tmp_path: Path) -> None:
     for words, path in ((student, f"teacher/{LAST}"), (other, str(teacher_path))):
         criterion = words.settings().criterion
         assert (criterion._name, criterion.teacher) == ("distillation", path)
-    refusal = bash(WMT, "--teacher", teacher_path, ok=False, SMOKE="0", KD="1").stderr
-    assert "`--teacher` does not go with `--kd`" in refusal
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,7 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
         (["--stages", "9,x"], "`--stages` must be up to three numbers of updates"),
         (["--stages", "9000,4000"], "`--warmup` must be less than the 4000 updates of a stage"),
         (["--teacher", "absent.pt"], "absent.pt does not exist"),
+        (["--teacher", __file__, "--kd"], "`--teacher` does not go with `--kd`"),
         (["--", "--max-update=9"], "`--max-update` must not follow `--`"),
     ],
     "bmt/ablations.sh": [
@@ -193,6 +194,10 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
         (["my", "es", "en", "--eval", "x"], "`--eval` must be NAME=PREFIX"),
         (["my", "es", "en", "--eval", "test=x"], "the name `test` is taken"),
         (["my", "es", "en", "--subwords", "letters"], "`--subwords` must be bpe"),
+    ],
+    "compare.sh": [
+        (["my", "de", "en", "muse", arch], f"ARCH `{arch}` must be NAME=ARCHITECTURE")
+        for arch in ("", "=muse", "a/b=muse")
     ],
     "compare_all.sh": [
         (["lstm"], "`lstm` must be one of transformer gru linformer muse muse-simple bmt binary"),
@@ -243,7 +248,13 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
         (["--ratio", "0"], "`--ratio` must be at least 1"),
     ],
     "finetune.sh": [(["--model", "m"], "`--model`, `--data`, `--src` and `--tgt` are needed")],
-    "tatoeba.sh": [([], "`--archive` must be the file spa-eng.zip")],
+    "tatoeba.sh": [
+        ([], "`--archive` must be the file spa-eng.zip"),
+        (["--archive", __file__, "fconv"], "`fconv` must be a model that --help lists"),
+        (["gru", "muse"], "one model at a time"),
+        (["--tgt", "fr"], "`--src` and `--tgt` must be es and en"),
+        (["--warmup", "15000"], "`--warmup` must be less than the 15000 updates"),
+    ],
     "studies.sh": [
         (["bmt", "my", "es"], "needs STUDY, DATA_DIR, SRC and TGT"),
         (["layers", "my", "es", "en"], "`layers` must be bmt, linformer-slots"),
@@ -257,10 +268,11 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
     ("recipe", "options", "message"),
     [(recipe, *row) for recipe, rows in WRONG_OPTIONS.items() for row in rows],
 )
-def test_wrong_options_are_named(recipe: str, options: list[str], message: str) -> None:
-    done = bash(RECIPES / recipe, *options, ok=False, SMOKE="0")
+def test_wrong_options_are_named(recipe: str, options: list[str], message: str, tmp_path) -> None:
+    done = bash(RECIPES / recipe, "--out", tmp_path / "run", *options, ok=False, SMOKE="0")
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
