@@ -63,6 +63,7 @@ def test_generate(copy_data: Path, copy_model: Path, tmp_path: Path, options: tu
     ("options", "reason"),
     [
         (("--diversity-rate", 0.5), "the engine has no diverse search"),
+        (("--diverse-beam-groups", 2), "the engine has no diverse search"),
         (("--fp16",), "the "),
         (("--retain-dropout",), "the "),
     ],

@@ -6,8 +6,6 @@ Other quick parts: test_files.py (kills), test_bad_input.py (full disks), test_d
 
 import json
 import re
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -17,7 +15,6 @@ import pytest
 from tests.hostile.commands import BUNDLES_ALONE, COMMANDS
 from tests.soak import kills
 from tests.soak.report import RESULTS, table
-from tests.support import killed
 from tests.support.harness import REPO, forked, run
 
 DOCUMENT = REPO / "docs" / "reliability.md"
@@ -36,26 +33,6 @@ def test_a_killed_training_ends_with_the_same_bits(tmp_path, monkeypatch):
     (row,) = report["checks"]
     assert row["moments"] == {"time": 1, "operation": 1, "byte": 1}
     assert any(row["updates_done_when_killed"])
-
-
-def test_a_process_dies_when_it_has_written_so_many_bytes(tmp_path):
-    script, output = tmp_path / "script.py", tmp_path / "output"
-    script.write_text(f"open({str(output)!r}, 'wb').write(b'abcdef')")
-    command = [sys.executable, killed.__file__, f"at_byte(3, {str(tmp_path)!r})", script]
-    done = subprocess.run(command, start_new_session=True)
-    assert (done.returncode, output.read_bytes()) == (-signal.SIGKILL, b"abc")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["soak.sh", "kill"], "`kill` is no part; there are kills disk memory"),
-        (["gpu.sh", "--steps", "swim"], "`swim` is not a step"),
-    ],
-)
-def test_an_unknown_part_is_refused(words: list[str], message: str) -> None:
-    script, *options = words
-    assert message in run("bash", REPO / "tests" / script, *options, ok=False).stderr
 
 
 def test_the_document_says_what_was_measured():
