@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.model import find_model
-from tests.support.harness import REPO, run
+from tests.support.harness import REPO, command, run
 from tests.support.serving import serving
 
 HIDE = """
@@ -87,9 +87,16 @@ def test_serving(hidden: dict[str, str], tmp_path: Path):
 
 
 def test_the_demo(hidden: dict[str, str], tmp_path: Path):
-    models = ("tatoeba-es-en", "bmt=tatoeba-es-en-bmt-1")
-    with serving(tmp_path, *models, command="demo", **hidden) as demo:
+    """Of models by their names, as in the README, and of one in an archive."""
+    command("bundle", "tatoeba-en-es", "-o", tmp_path / "mine.zip")
+    models = ("MUSE=tatoeba-es-en", "bmt=tatoeba-es-en-bmt-1", "mine=mine.zip")
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with serving(tmp_path, *models, command="demo", **cache, **hidden) as demo:
         assert "M parameters" in demo.ask("/").body.decode("utf-8")
+        pair = ("¿Dónde está la biblioteca?", "Where is the library?")
+        for system, (sentence, expected) in (("MUSE", pair), ("mine", pair[::-1])):
+            answer = demo.ask("/translate", {"sentence": sentence, "systems": [system]})
+            assert [shown["text"] for shown in answer.body if shown] == [expected]
         demo.end()
 
 

@@ -14,7 +14,6 @@ from fairseq_ext.model import find_model
 from fairseq_ext.utils.errors import ConfigError
 from tests.support.bundles import edit
 from tests.support.harness import REPO, refused, run
-from tests.support.serving import Server, serving
 
 PAIRS = REPO / "tests" / "support" / "tatoeba_es_en.tsv"
 EVERYDAY = REPO / "tests" / "support" / "everyday.tsv"
@@ -99,22 +98,3 @@ def test_the_readmes_example(tmp_path: Path):
     assert run("fairseq-ext", "translate", "--model", weights, words[3]).stdout.startswith("Where")
     done = run("fairseq-ext", "serve", "tatoeba-es", cwd=tmp_path, ok=False)
     refused(done, "tatoeba-es does not exist; the plugin's own models are ")
-
-
-def ask_page(demo: Server, sentence: str, system: str) -> str:
-    """The text of a system's translation, asked for as the demo page's own script does."""
-    answer = demo.ask("/translate", {"sentence": sentence, "systems": [system]})
-    (text,) = (shown["text"] for shown in answer.body if shown)
-    return text
-
-
-def test_the_demo_takes_bundles_and_needs_no_more(tmp_path: Path):
-    """One by its name, as in the README, and one in an archive."""
-    run("fairseq-ext", "bundle", "tatoeba-en-es", "-o", "mine.zip", cwd=tmp_path)
-    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    models = ("MUSE=tatoeba-es-en", "mine=mine.zip")
-    with serving(tmp_path, *models, command="demo", **cache) as demo:
-        english = ask_page(demo, "¿Dónde está la biblioteca?", "MUSE")
-        spanish = ask_page(demo, "Where is the library?", "mine")
-    assert english == "Where is the library?"
-    assert spanish == "¿Dónde está la biblioteca?"
