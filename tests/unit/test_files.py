@@ -13,7 +13,7 @@ import zipfile
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, NoReturn
+from typing import NoReturn
 
 import pytest
 import torch
@@ -30,9 +30,8 @@ from tests.support.troubled_server import member as special
 from tests.support.troubled_server import tgz
 
 
-def write_then_fail(file: IO[str]) -> NoReturn:
-    file.write("new")
-    file.flush()
+def write_then_fail(path: Path) -> NoReturn:
+    path.write_text("new")
     raise KeyError
 
 
@@ -170,7 +169,7 @@ class TestStagedFolder:
         (tmp_path / "a").write_text("old")
         for folder in (tmp_path, tmp_path / "new" / "out"):
             with pytest.raises(KeyError), files.staged_folder(folder) as stage:
-                write_then_fail((stage / "a").open("w"))
+                write_then_fail(stage / "a")
             assert names(tmp_path) == ["a"]
             assert (tmp_path / "a").read_text() == "old"
 
@@ -186,19 +185,6 @@ class TestStagedFolder:
 
 
 class TestLoadCheckpoint:
-    def test_every_flipped_byte_of_the_weights_is_found(self, tmp_path: Path):
-        path = tmp_path / "good.pt"
-        torch.save({"model": {"w": torch.arange(5000.0)}}, path)
-        good = path.read_bytes()
-        start = good.index(torch.arange(5000.0).numpy().tobytes()[:64])
-        for position in (start, start + 9_999, start + 19_999):
-            bad = bytearray(good)
-            bad[position] ^= 1
-            path.write_bytes(bad)
-            torch.load(path, weights_only=True)  # notices nothing: why the check is needed
-            with pytest.raises(CheckpointError, match=r"good\.pt is damaged: the checksum"):
-                storage.load(path)
-
     @pytest.mark.parametrize("before_torch_1_6", [False, True])
     @pytest.mark.parametrize("size", [1, 40, 64, 200, 10_000, -100, -22, -1])
     def test_truncated(self, tmp_path: Path, before_torch_1_6: bool, size: int):

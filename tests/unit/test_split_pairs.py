@@ -161,21 +161,6 @@ def test_parts_and_ranges_do_not_change_a_byte(
         assert report["words"][name] == [len(words) for words in words]
 
 
-def test_a_sentence_keeps_its_split_whatever_its_company(tmp_path):
-    pairs = corpus()
-    shuffled = random.Random(1).sample(pairs, len(pairs))
-    how = {"valid": 20, "key": "target"}
-    first, _ = split(pairs, tmp_path / "1", test=30, **how)
-    second, _ = split(shuffled, tmp_path / "2", test=30, **how)
-    assert {name: sorted(s) for name, s in first.items()} == {
-        name: sorted(s) for name, s in second.items()
-    }
-    other, _ = split(pairs, tmp_path / "3", test=30, salt="2", **how)
-    assert other["test"] != first["test"]
-    larger, _ = split(pairs, tmp_path / "4", test=60, **how)
-    assert set(first["test"]) < set(larger["test"])
-
-
 def near_duplicates_of(rng: random.Random) -> Pairs:
     """Return pairs in families, in which each sentence is a word away from the next."""
     names = ["Tom", "Mary", "John", "Ana"]

@@ -300,9 +300,3 @@ def test_files_that_are_no_encoding_are_refused(tmp_path, files, name, text, mes
     with pytest.raises(ValueError, match=message) as caught:
         ByteBPE(tmp_path / FILES[0], tmp_path / FILES[1])
     assert str(tmp_path / name) in str(caught.value)
-
-
-def test_training_again_gives_the_same_files(tmp_path: Path, files: Path) -> None:
-    assert train([files / "text"], 400, tmp_path / "again") == 400
-    for name in FILES:
-        assert (tmp_path / "again" / name).read_bytes() == (files / name).read_bytes()
