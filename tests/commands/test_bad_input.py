@@ -71,7 +71,10 @@ class TestCheckText:
             (gzip.compress(b"1\n2\n"), "a.txt is compressed; unpack it, and give its text"),
             (b"a\nb\xc3", "line 2: not UTF-8, byte 0xc3 at offset 1"),
             (b"a\n\xed\xa0\x80\n", "line 2: not UTF-8, byte 0xed at offset 0"),
-            (b"a\nb\nc\0d\n", "a.txt, line 3: NUL bytes"),
+            (b"a\nb\nc\0d\n", "a.txt, line 3: NUL bytes; if it is UTF-16, convert it"),
+            ("これは文\n".encode("shift_jis"), "SHIFT_JIS, convert it: iconv -f shift_jis "),
+            ("これは文\n".encode("iso-2022-jp"), "escape sequences; if NAME is its encoding"),
+            ("这是一只狗\n".encode("gb18030"), "or gb18030), convert it: iconv -f NAME "),
             (b"a\nb\rc\nd\n", "a.txt, line 2: carriage return inside the line"),
             (b"a\r\r\nb\n", "a.txt, line 1: carriage return inside the line"),
             (b"a\rb\rc\r", "line 1: carriage return at each line's end, without a line feed"),
@@ -372,10 +375,10 @@ def test_generate_leaves_earlier_results_alone(copy_data: Path, copy_model: Path
 
 
 def test_generate_with_a_changed_dictionary(data: Path, copy_model: Path):
-    with (data / "dict.tgt.txt").open("a") as dictionary:
-        dictionary.writelines(f"new{number} 1\n" for number in range(8))
+    words = (data / "dict.tgt.txt").read_text().splitlines()
+    write_lines(data / "dict.tgt.txt", words[::-1])
     done = fairseq("generate", data, "--path", copy_model, ok=False)
-    refused(done, "dict.tgt.txt", "data-manifest.json")
+    refused(done, "dict.tgt.txt is damaged: its checksum", "data-manifest.json")
 
 
 def test_eval_lm_with_another_dictionary(tmp_path: Path):

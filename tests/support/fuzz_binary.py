@@ -5,7 +5,9 @@ Inputs are damaged files, and files with wrong content but valid checksums and m
 
 import bz2
 import gzip
+import hashlib
 import io
+import json
 import lzma
 import pickle
 import struct
@@ -159,13 +161,16 @@ def _bundle() -> Path:
 
 
 def damaged_bundle(draw: Random) -> dict[str, bytes]:
-    """A bundle, mostly with a file damaged after its checksum was recorded."""
+    """A bundle, mostly with a damaged file that has the right checksum."""
     files = {path.name: path.read_bytes() for path in _bundle().iterdir()}
     if draw.random() < 0.05:  # else no input would be accepted, and no reader run to its end
         return files
     name = draw.choice(["model.safetensors", "model.safetensors", "program.json", "config.json"])
     damage = draw.choice(damages.DAMAGES if name.endswith("s") else damages.DAMAGES[:1])
-    return {**files, name: damage(bytearray(files[name]), draw)}
+    files[name] = damage(bytearray(files[name]), draw)
+    manifest = json.loads(files["bundle.json"])
+    manifest["files"][name] = hashlib.sha256(files[name]).hexdigest()
+    return {**files, "bundle.json": json.dumps(manifest).encode()}
 
 
 def read_checkpoint(folder: Path) -> None:

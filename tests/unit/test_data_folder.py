@@ -132,15 +132,6 @@ def test_files_are_compared_with_the_manifest(data: Path, name: str) -> None:
     indexed.check(prefix, 14, contents=False)
 
 
-def test_a_replaced_dictionary_is_noticed(data: Path) -> None:
-    words = (data / "dict.src.txt").read_text().splitlines()
-    indexed.check_dictionary(data / "dict.src.txt")
-    (data / "dict.src.txt").write_text("".join(word + "\n" for word in reversed(words)))
-    with pytest.raises(DataError, match=r"dict\.src\.txt is damaged: its checksum"):
-        indexed.check_dictionary(data / "dict.src.txt")
-    indexed.check_dictionary(data / "dict.tgt.txt")
-
-
 @pytest.mark.system
 def test_other_layouts_are_compared_with_the_manifest(tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -414,26 +414,6 @@ def test_a_corpus_that_another_run_has_just_written_is_not_overwritten(tmp_path,
         split_pairs.run(options)
 
 
-SENTENCE = "これは文です。\n"
-NULS = "NUL bytes; if it is UTF-16, convert it: iconv -f utf-16le "
-
-
-@pytest.mark.parametrize(
-    ("encoding", "text", "named"),
-    [
-        ("utf-16", SENTENCE, "it seems to be UTF-16, convert it: iconv -f utf-16 "),
-        ("shift_jis", SENTENCE, "it seems to be SHIFT_JIS, convert it: iconv -f shift_jis "),
-        ("iso-2022-jp", SENTENCE, "escape sequences; if NAME is its encoding"),
-        ("gb18030", "这是一只狗\n", "such as cp1252 or gb18030), convert it: iconv -f NAME "),
-        ("utf-8", "abc\0def\n", NULS),
-    ],
-)
-def test_another_encoding_is_named_with_its_cure(tmp_path, encoding, text, named):
-    (tmp_path / "text").write_bytes(text.encode(encoding))
-    with pytest.raises(DataError, match=re.escape(named)):
-        list(lines(tmp_path / "text"))
-
-
 def test_command_splits_a_tab_separated_file(tmp_path):
     out = tmp_path / "out"
     options = ("--valid", 20, "--test", 30, "--columns", "2,1", "--lowercase", "--tokenize")
