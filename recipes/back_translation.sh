@@ -56,7 +56,7 @@ check_own() {
 
 # divide_corpus: makes parallel/ with the pairs, and mono.txt with the monolingual text.
 divide_corpus() {
-    local side which=(--skip "$pairs")
+    local side text=(--data final --src "$src" --tgt "$tgt" --language "$tgt" --skip "$pairs")
     run rm -rf parallel
     run cp -rL final parallel
     if [[ -n "$pairs" ]]; then
@@ -65,9 +65,8 @@ divide_corpus() {
         done
     fi
     # Other text is checked here, before a model is trained to translate it.
-    [[ -z "$mono" ]] || which=(--text "$mono")
-    run fairseq-ext corpus monolingual --data final --src "$src" --tgt "$tgt" \
-        --language "$tgt" "${which[@]}" --out mono.txt
+    [[ -z "$mono" ]] || text=(--text "$mono")
+    run fairseq-ext corpus monolingual "${text[@]}" --out mono.txt
 }
 
 main() {

@@ -286,30 +286,27 @@ class OwnTextOptions:
 
 
 @dataclass(frozen=True)
-class PreparedCorpus:
-    """Options that name a prepared corpus and its languages."""
-
-    data: Path = option(help="folder of the prepared corpus: tokens and text.json", metavar="DIR")
-    src: str = option(help="source language, the ending of its files")
-    tgt: str = option(help="target language, the ending of its files")
-
-
-@dataclass(frozen=True)
-class MonolingualOptions(PreparedCorpus):
+class MonolingualOptions:
     """Options to write one side of a corpus, or another text, as plain text."""
 
-    language: str = option(help="language of the side to write")
     out: Path = option(MISSING, "file to write", *OUTPUT)
-    text: Path | None = option(
-        None, "plain text to check and write instead of a side of the corpus"
+    data: Path | None = option(
+        None, "folder of the prepared corpus: tokens and text.json", metavar="DIR"
     )
+    src: str | None = option(None, "source language, the ending of its files")
+    tgt: str | None = option(None, "target language, the ending of its files")
+    language: str | None = option(None, "language of the side to write")
+    text: Path | None = option(None, "plain text to check and write, instead of the four above")
     skip: int = option(0, "leave the first N lines out", type=_natural)
 
 
 @dataclass(frozen=True)
-class MixOptions(PreparedCorpus):
+class MixOptions:
     """Options to add synthetic pairs to a corpus."""
 
+    data: Path = option(help="folder of the prepared corpus: tokens and text.json", metavar="DIR")
+    src: str = option(help="source language, the ending of its files")
+    tgt: str = option(help="target language, the ending of its files")
     source: Path = option(help="text file with the source lines of the synthetic pairs")
     target: Path = option(help="text file with the target lines of the synthetic pairs")
     out: Path = option(MISSING, "folder to write", *OUTPUT, metavar="DIR")

@@ -61,11 +61,16 @@ def run(options: MixOptions) -> str:
 
 def write_side(options: MonolingualOptions) -> str:
     """Write one side of a corpus, or other text, as plain text to translate; return a summary."""
-    if options.text is None:
-        decode = pipeline_of(options.data, options.src, options.tgt).decoder(options.language)
-        path = files.require_file(options.data / f"train.{options.language}", "text file")
-    else:
+    data, src, tgt, language = options.data, options.src, options.tgt, options.language
+    if options.text is None and data and src and tgt and language:
+        decode = pipeline_of(data, src, tgt).decoder(language)
+        path = files.require_file(data / f"train.{language}", "text file")
+    elif options.text is not None and not (data or src or tgt or language):
         decode, path = str, options.text
+    else:
+        raise ConfigError(
+            "give `--data`, `--src`, `--tgt` and `--language`, or only `--text` instead of them."
+        )
     files.keep_inputs([path], [options.out])
     checks.check_text(path, empty_lines=True, max_tokens=None)
     count = 0

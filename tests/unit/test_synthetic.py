@@ -55,15 +55,19 @@ def test_one_side_as_text(corpus: Path, tmp_path: Path) -> None:
     assert read_lines(out) == [f"number {n}, train!" for n in (11, 12, 13)]
 
 
-def test_other_text_is_checked(corpus: Path, tmp_path: Path) -> None:
+def test_other_text_is_checked_and_needs_no_corpus(corpus: Path, tmp_path: Path) -> None:
     text, out = tmp_path / "text", tmp_path / "mono.txt"
-    options = ("--language", "de", "--text", text, "--out", out)
+    options = ("corpus", "monolingual", "--text", text, "--out", out)
     text.write_bytes("Eins , zwei @-@ drei\r\n\nn\u00e4chste".encode())
-    script("monolingual", corpus, *options)
+    command(*options)
     assert read_lines(out) == ["Eins , zwei @-@ drei", "", "n\u00e4chste"]
     text.write_bytes(b"eins\nzwei \xff\n")
-    assert f"{text}, line 2" in refusal("monolingual", corpus, *options)
+    assert f"{text}, line 2" in error_line(*options)
     assert len(read_lines(out)) == 3
+    for words in (("--data", corpus), ("--language", "de")):
+        assert "or only `--text` instead of them" in error_line(*options, *words)
+    message = error_line("corpus", "monolingual", "--data", corpus, "--out", out)
+    assert "give `--data`, `--src`, `--tgt` and `--language`, or only `--text`" in message
 
 
 @pytest.mark.parametrize("workers", [1, 2])
