@@ -393,7 +393,7 @@ explain_stop() {
 smoke_text() {
     local split from=es to=en
     [[ "$1" != en ]] || from=en to=es
-    run fairseq-ext corpus tatoeba --src "$from" --tgt "$to" --sample "$3,$4,$5" --out "$6"
+    run fairseq-ext corpus tatoeba --sample "$3,$4,$5" --out "$6"
     for split in train valid test; do
         [[ "$from" == "$1" ]] || run mv "$6/$split.$from" "$6/$split.$1"
         [[ "$to" == "$2" ]] || run mv "$6/$split.$to" "$6/$split.$2"

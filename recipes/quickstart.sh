@@ -68,8 +68,7 @@ read_options() {
 
 # pairs/ has the shipped sentences as they are written; text/ has their tokens, or the user's text.
 make_text() {
-    [[ -n "$data" ]] ||
-        run fairseq-ext corpus tatoeba --src "$src" --tgt "$tgt" "${pairs[@]}" --out pairs
+    [[ -n "$data" ]] || run fairseq-ext corpus tatoeba "${pairs[@]}" --out pairs
     run fairseq-ext prepare --data "${data:-pairs}" --src "$src" --tgt "$tgt" \
         --out text ${tokenize:+"$tokenize"}
 }

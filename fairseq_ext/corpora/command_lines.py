@@ -98,8 +98,6 @@ class TatoebaOptions:
     """Options to write the corpus that comes with this package."""
 
     out: Path = option(MISSING, "folder to write into", *OUTPUT, metavar="DIR")
-    src: str = option("es", "source language, es or en (default: %(default)s)")
-    tgt: str = option("en", "target language, en or es (default: %(default)s)")
     valid: int | None = option(None, "validation pairs, at most 1000 (1000)", type=_natural)
     test: int | None = option(None, "test pairs, at most 1500 (1500)", type=_natural)
     sample: tuple[int, ...] | None = option(
@@ -367,7 +365,7 @@ OTHERS = {
         TatoebaOptions,
         "tatoeba.run",
         "Spanish-English sentences that come with this package",
-        "fairseq-ext corpus tatoeba --src es --tgt en -o text",
+        "fairseq-ext corpus tatoeba -o text",
     ),
     "pairs": CommandLine(
         PairOptions,

@@ -65,7 +65,6 @@ def test_a_sample_is_always_the_same_and_has_no_sentence_twice(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--tgt", "de"], "`--src` and `--tgt` must be es and en"),
         (["--sample", "30,4"], "`30,4` must be three numbers of pairs"),
         (["--sample", "200000,4,5"], "ask for fewer"),
         (["--sample", "9,4,5", "--test", "4"], "`--sample` gives all sizes; leave `--test` out"),
@@ -77,7 +76,7 @@ def test_clear_errors(tmp_path: Path, words: list[str], message: str) -> None:
 
 
 def test_the_command_holds_out_the_groups_of_the_shipped_models(tmp_path: Path) -> None:
-    command("corpus", "tatoeba", "--src", "en", "--tgt", "es", "--valid", 1000, "--out", tmp_path)
+    command("corpus", "tatoeba", "--valid", 1000, "--out", tmp_path)
     splits = written(tmp_path)
     assert [len(pairs) for pairs in splits.values()] == [116_464, 1000, 1500]
     groups = near_duplicates.group_pairs([pair for pairs in splits.values() for pair in pairs])
