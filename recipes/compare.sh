@@ -126,10 +126,18 @@ model=${flags[*]}"
 )
 
 compare_finished() {
-    local folder files systems=()
-    cd "$out"
-    for folder in models/*; do
-        [[ -e "$folder/.stages/evaluate" && "$folder" != *.old-* ]] || continue # see open_run
+    local model words folder folders=() files systems=()
+    if dry; then
+        for model in "${models[@]}"; do
+            read -ra words <<<"$model"
+            folders+=("models/${words[0]%%=*}")
+        done
+    else
+        cd "$out"
+        folders=(models/*)
+    fi
+    for folder in "${folders[@]}"; do
+        dry || [[ -e "$folder/.stages/evaluate" && "$folder" != *.old-* ]] || continue # see open_run
         [[ "$folder" != *@* ]] || continue # a further seed
         files="$(outputs "$folder" "$seeds"),checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log"
         systems+=(--system "${folder#models/}=$files")
@@ -164,9 +172,9 @@ main() {
     for model in "${models[@]}"; do
         for ((seed = 1; seed <= seeds; seed++)); do compare_one "$model" "$seed"; done
     done
-    if dry || joining; then exit; fi
-    [[ -z "$no_table" ]] || exit 0
+    if joining || [[ -n "$no_table" ]]; then exit 0; fi
     compare_finished
+    dry && exit
     printf '\nEverything is in %s: compare.md, its numbers and picture, and the models\n' "$out"
 }
 

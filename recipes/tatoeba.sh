@@ -156,7 +156,7 @@ compare_finished() {
     local name folder text systems=() texts=() logs=() relative=()
     for name in "${order[@]}"; do
         folder="models/$name"
-        [[ -e "$folder/.stages/translate" ]] || continue
+        if dry; then [[ "$name" == "$system" ]]; else [[ -e "$folder/.stages/translate" ]]; fi || continue
         [[ "$name" != transformer ]] || relative=(--relative-to transformer)
         text="$name=$folder/generated.txt"
         texts+=(--system "$text")
@@ -205,8 +205,8 @@ main() {
     stage train train_system
     stage translate translate_test
     stage bundle bundle_model
-    dry && exit
     compare_finished
+    dry && exit
     printf '\nThe model is %s\n' "$out/models/$system/tatoeba-$src-$tgt-$system"
 }
 
