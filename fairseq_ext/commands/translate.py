@@ -355,8 +355,10 @@ def _noting_several(translations: Iterable[Translation]) -> Iterator[Translation
     noted = False
     for translation in translations:
         if not noted and seem_several(translation.source):
+            from tqdm import tqdm  # only here, because the import takes time
+
             noted = True
-            print(
+            tqdm.write(  # above the progress bar, if there is one
                 f"note: line {translation.line} seems to have several sentences. A model that was "
                 "trained on single sentences may leave some out: see --split-sentences.",
                 file=sys.stderr,
