@@ -11,7 +11,7 @@ import logging
 import os
 import re
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fairseq_ext.checkpoints import bundle
@@ -27,7 +27,6 @@ from fairseq_ext.utils.errors import (
 SHIPPED = Path(__file__).resolve().parents[1] / "shipped"
 LIBRARY = "huggingface_hub"
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
-CONNECTION_TIMEOUT = 3.0  # seconds
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:@([\w./-]{1,200}))?")
 _COMMIT = re.compile("[0-9a-f]{40}")
 _OF_FILES = (".pt", ".pth", ".bin", ".safetensors", ".zip", ".zst", ".json", ".txt")
@@ -106,50 +105,43 @@ def _fetch(repo: str, revision: str | None) -> Path:
         )
     with _one_line(f"{repo}@{revision}" if revision else repo):
         folder = _download(repo, revision)
-        bundle.read(folder).check()
+        try:
+            bundle.read(folder).check()
+        except CheckpointError as error:
+            cure = f"To download it anew, delete the folder {folder.parents[1]}."
+            raise CheckpointError(f"{error} {cure}") from None
     if not _COMMIT.fullmatch(revision or ""):
         commit = folder.name
         logger.warning("%s is at commit %s; `%s@%s` always loads it.", repo, commit, repo, commit)
     return folder
 
 
-def _is_reachable() -> bool:
-    """Return False if the Hub cannot answer; huggingface_hub would try for half a minute.
-
-    The Hub cannot answer if ``HF_HUB_OFFLINE`` is set, or if the Hub's host has no address or
-    refuses connections. With a proxy, or a slow host, return True.
-    """
-    import socket
-    from urllib.parse import urlsplit
-    from urllib.request import getproxies
-
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    if getproxies().keys() - {"no"}:  # "no" lists hosts to reach without a proxy
-        return True
-    hub = urlsplit(constants.ENDPOINT)
-    port = hub.port or (80 if hub.scheme == "http" else 443)
-    try:
-        socket.create_connection((hub.hostname or "", port), timeout=CONNECTION_TIMEOUT).close()
-    except TimeoutError:
-        return True
-    except OSError:
-        return False
-    return True
-
-
 def _download(repo: str, revision: str | None) -> Path:
-    """Download a bundle's files, all from the same commit; return their folder in the cache."""
-    from huggingface_hub import hf_hub_download
+    """Download a bundle's files, all from the same commit; return their folder in the cache.
 
-    only_cached = {"local_files_only": not _is_reachable()}
-    path = hf_hub_download(repo, bundle.MANIFEST, revision=revision, **only_cached)
-    folder = Path(path).parent  # its name is the commit
-    for file in bundle.read(folder).files:
-        hf_hub_download(repo, file, revision=folder.name, **only_cached)
-    return folder
+    A commit that is in the cache is not looked up on the Hub.
+    """
+    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_download, hf_hub_url
+
+    def folder_of(only_cached: bool) -> Path:
+        cache = {"local_files_only": only_cached}
+        path = hf_hub_download(repo, bundle.MANIFEST, revision=revision, **cache)
+        folder = Path(path).parent  # its name is the commit
+        for file in bundle.read(folder).files:
+            hf_hub_download(repo, file, revision=folder.name, **cache)
+        return folder
+
+    if _COMMIT.fullmatch(revision or ""):
+        with suppress(errors.LocalEntryNotFoundError):
+            return folder_of(only_cached=True)
+    is_reachable = True
+    try:  # one attempt; `hf_hub_download` would try for half a minute
+        get_hf_file_metadata(hf_hub_url(repo, bundle.MANIFEST, revision=revision))
+    except errors.HfHubHTTPError:
+        pass  # the next call reports it
+    except Exception:  # of the network library, or because of HF_HUB_OFFLINE
+        is_reachable = False
+    return folder_of(only_cached=not is_reachable)
 
 
 def push(path: Path, repo: str, *, private: bool = False, message: str | None = None) -> str:

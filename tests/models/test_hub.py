@@ -235,7 +235,7 @@ def test_a_download_that_is_cut_short(bundled: Path, server: Hub, monkeypatch, n
 
 def test_what_is_damaged_or_not_there(bundled: Path, server: Hub, monkeypatch: pytest.MonkeyPatch):
     server.commit("some-org/x", {**contents(bundled), "dict.de.txt": b"w1 1\n"})
-    with pytest.raises(CheckpointError, match=r"dict\.de\.txt is damaged: its checksum is wrong"):
+    with pytest.raises(CheckpointError, match=r"dict\.de\.txt is damaged.*delete the folder "):
         fairseq_ext.load("some-org/x")
     server.commit(REPO, {"README.md": b""})
     server.commit(REPO, {"bundle.json": (bundled / "bundle.json").read_bytes()}, "partial")
