@@ -91,7 +91,6 @@ def average_checkpoints(
     """
     if not paths:
         raise ConfigError("There are no checkpoints to average; name at least one.")
-    sum_types = torch.float64, torch.complex128
     sums: dict[str, Tensor] = {}
     ties: set[tuple[str, str]] = set()
     words: dict[str, str] | None = None
@@ -107,9 +106,9 @@ def average_checkpoints(
                 facts, words = _facts(checkpoint), recorded(checkpoint, path)
                 ties = set(layout.ties(model).items())
                 sums = {
-                    name: torch.zeros(weight.shape, dtype=sum_types[weight.is_complex()])
+                    name: torch.zeros(weight.shape, dtype=torch.float64)
                     for name, weight in model.items()
-                    if _is_averaged(weight)
+                    if weight.is_floating_point()
                 }
             else:
                 _require_alike(facts, _facts(checkpoint), paths[0], path)
@@ -137,16 +136,12 @@ def average_checkpoints(
     return {**result, "extra_state": extra}
 
 
-def _is_averaged(weight: Tensor) -> bool:
-    return weight.is_floating_point() or weight.is_complex()
-
-
 def _facts(checkpoint: Mapping[str, Any]) -> dict[str, str]:
     """Return properties that averaged checkpoints must share: ``{"the architecture": "gru" …}``."""
     facts = {"the architecture": layout.architecture(checkpoint)}
     for name, weight in checkpoint["model"].items():
         shape = "×".join(map(str, weight.shape)) or "a single number"
-        facts[f"`{name}`"] = shape if _is_averaged(weight) else f"{shape} of whole numbers"
+        facts[f"`{name}`"] = shape if weight.is_floating_point() else f"{shape} of whole numbers"
         if name == layout.BINARY_STAGE:
             facts["the stage of the binarized training"] = str(int(weight))
     return facts
