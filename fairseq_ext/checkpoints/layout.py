@@ -24,6 +24,8 @@ EARLY_STOPPING = "early_stopping"
 AVERAGED = "averaged"
 """In ``extra_state``: the names of the checkpoints that were averaged into this one."""
 BINARY_STAGE = "binary_stage.current"  # in `model`: the stage of a binarized model (stages.py)
+CHANGES = "published.json"
+"""A file beside a published model's checkpoints: what to change in them (published.py)."""
 
 _OF_THE_OPTIMIZER = ("last_optimizer_state", "optimizer")
 

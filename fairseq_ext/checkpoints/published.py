@@ -3,9 +3,9 @@
 A published archive or folder has ``model.pt`` or ``model1.pt`` … (an ensemble), dictionaries and
 the files of the subwords, but does not say how text becomes tokens. So :func:`prepare` makes
 another folder, in the user's cache, that looks like a ``--save-dir``. It has links to the
-checkpoints, copies of the dictionaries, a ``text.json``, and a file :data:`MARK` with options that
-replace those in the checkpoints. Nothing in the published folder is run, and nothing is written
-into it.
+checkpoints, copies of the dictionaries, a ``text.json``, and a file ``published.json`` with options
+that replace those in the checkpoints. Nothing in the published folder is run, and nothing is
+written into it.
 
 Multilingual models have one of three tasks of fairseq. :func:`prepare` replaces these tasks by
 ``translation_ext``, so that all other code needs to know only this task. Options of
@@ -24,14 +24,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import logging
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairseq_ext.checkpoints import bundle, dictionaries, layout
 from fairseq_ext.text import pipeline, subwords
@@ -42,11 +41,6 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError, EnvironmentPr
 from fairseq_ext.utils.json_files import write_json
 from fairseq_ext.utils.parsing import near_names
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-MARK = "published.json"
-"""Name of a file in each folder that :func:`prepare` makes: the changes to the checkpoint."""
 MIRROR = "FAIRSEQ_EXT_PUBLISHED"
 """Environment variable with a folder or address that replaces the server of published archives."""
 RUN = ("average.pt", "checkpoint_best.pt", "checkpoint_last.pt")
@@ -58,7 +52,6 @@ _DICTIONARY = re.compile(r"dict\.([\w-]+)\.txt")
 
 KINDS = ("transformer", "lightconv", "dynamicconv", "conv")
 """How the names of :func:`hub_models` begin."""
-OUTPUT = "decoder.output_projection.weight"
 EPOCHS, MBART = "translation_multi_simple_epoch", "translation_from_pretrained_bart"
 PAIRS = "multilingual_translation"
 STYLES = {"multilingual": "__{}__", "mbart": "[{}]"}
@@ -94,7 +87,7 @@ def hub_models() -> dict[str, dict[str, str]]:
 
 def is_prepared(path: str | Path) -> bool:
     """Return whether a checkpoint is in a folder that :func:`prepare` has made."""
-    return os.path.isfile(Path(path).parent / MARK)  # noqa: PTH113  # may be any text
+    return os.path.isfile(Path(path).parent / layout.CHANGES)  # noqa: PTH113  # may be any text
 
 
 def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
@@ -202,7 +195,7 @@ def _prepared(
     for link, member in zip(links, ensemble, strict=True):
         with suppress(FileExistsError):
             link.symlink_to(member.absolute())
-    # Imported here because storage imports this module, and because bundles do not need torch.
+    # Imported here because bundles do not need torch.
     from fairseq_ext.checkpoints import safe_load, storage
 
     settings = layout.options(storage.peek(links[0]), "task")
@@ -216,7 +209,7 @@ def _prepared(
             f"{', '.join(file.name for file in by_language.values())}."
         )
     text, origin = _text(folder, path, (src, tgt))
-    if not (home / MARK).exists():
+    if not (home / layout.CHANGES).exists():
         for code, file in ((src, source), (tgt, target)):
             present = set(dictionaries.symbols(file))
             added = [f"{symbol} 1" for symbol in symbols if symbol not in present]
@@ -226,7 +219,7 @@ def _prepared(
         if text.subwords != "none":
             subwords.load(text.subwords, text.files)  # refuses damaged subwords
         text.save(home)
-        write_json(home / MARK, changes)
+        write_json(home / layout.CHANGES, changes)
     models = f"an ensemble of {len(links)} models" if len(links) > 1 else "one model"
     logger.warning(
         "%s has the layout of fairseq's published models: %s, %s to %s. Its text steps, taken from "
@@ -282,38 +275,6 @@ def _subwords(folder: Path) -> tuple[str, list[Path]]:
     return "none", []
 
 
-def adapted(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """Copy a checkpoint; apply the changes, if any, that :func:`prepare` recorded in its folder."""
-    changed = dict(checkpoint)
-    if not is_prepared(path):
-        return changed
-    changes = json.loads((Path(path).parent / MARK).read_text(encoding="utf-8"))
-    if changes:
-        changed = layout.with_options(checkpoint, changes["task"], changes["model"])
-    prefix = changes.get("weights")
-    if prefix and "model" in changed:
-        changed["model"] = {
-            name.removeprefix(prefix): weight
-            for name, weight in changed["model"].items()
-            if name.startswith(prefix)
-        }
-    if layout.architecture(changed).startswith("lightconv") and "model" in changed:
-        changed["model"] = _renamed(changed["model"])
-    return changed
-
-
-def _renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give the weights of a LightConv model of 2019 the names that today's fairseq expects."""
-    renamed = {OUTPUT if name == "decoder.embed_out" else name: w for name, w in weights.items()}
-    if "decoder.embed_tokens.weight" in renamed:
-        renamed.setdefault(OUTPUT, renamed["decoder.embed_tokens.weight"])
-    for name, weight in weights.items():
-        if name.endswith(".conv.weight_linear.weight"):  # fairseq requires an unused bias
-            bias = name.replace("weight_linear.weight", "conv_bias")
-            renamed.setdefault(bias, weight.new_zeros(1, 1, weight.shape[1]))
-    return renamed
-
-
 # Models of many languages
 
 
@@ -333,7 +294,7 @@ def plan_pair(
 
     Returns:
         Source language; target language; symbols to add to the dictionaries; and a dict of the
-        changes that :func:`adapted` makes to the checkpoint. Its keys are ``task`` and ``model``
+        changes that ``storage`` makes to the checkpoint. Its keys are ``task`` and ``model``
         (dicts of new options), and ``weights`` (weights whose names do not begin with this prefix
         are dropped). The dict is empty if the model is not multilingual.
     """

@@ -6,25 +6,23 @@ them. The options stay in memory. A file that has changed is read again. Nothing
 fairseq.
 """
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from fairseq_ext.checkpoints import bundle, layout, published, safe_load
-from fairseq_ext.utils.files import atomic_write, head, version
+from fairseq_ext.checkpoints import bundle, layout, safe_load
+from fairseq_ext.utils.files import atomic_write, version
+
+OUTPUT = "decoder.output_projection.weight"
 
 # By version of a file: the checkpoint, if only `peek` has read it; and all of it but weights.
 _unclaimed: dict[tuple[Any, ...], dict[str, Any]] = {}
 _settings: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-
-
-def is_checkpoint(path: str | Path) -> bool:
-    """Return whether a path is a bundle, or a file that begins like torch's checkpoints."""
-    start = head(path, len(safe_load.LEGACY))
-    return bundle.is_bundle(path) or start.startswith((b"PK", safe_load.LEGACY))
 
 
 def save(checkpoint: Mapping[str, Any], path: str | Path) -> None:
@@ -39,7 +37,7 @@ def peek(path: str | Path) -> Mapping[str, Any]:
     if version not in _settings:
         _unclaimed[version] = state = _read(path)
         _settings[version] = layout.without_weights(state)
-    return published.adapted(_settings[version], path)
+    return _adapted(_settings[version], path)
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -52,7 +50,7 @@ def load(path: str | Path) -> dict[str, Any]:
     state = _unclaimed.pop(version, None) or _read(path)
     if version not in _settings:
         _settings[version] = layout.without_weights(state)
-    return published.adapted(state, path)
+    return _adapted(state, path)
 
 
 def _read(path: str | Path) -> dict[str, Any]:
@@ -75,3 +73,36 @@ def _version(path: str | Path) -> tuple[Any, ...]:
         with suppress(OSError, ValueError):  # the reader reports a missing file or invalid path
             versions.append((str(file), version(file)))
     return tuple(versions)
+
+
+def _adapted(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
+    """Copy a checkpoint; apply the changes, if any, that the file ``CHANGES`` beside it lists."""
+    changed = dict(checkpoint)
+    file = Path(path).parent / layout.CHANGES
+    if not file.is_file():
+        return changed
+    changes = json.loads(file.read_text(encoding="utf-8"))
+    if changes:
+        changed = layout.with_options(checkpoint, changes["task"], changes["model"])
+    prefix = changes.get("weights")
+    if prefix and "model" in changed:
+        changed["model"] = {
+            name.removeprefix(prefix): weight
+            for name, weight in changed["model"].items()
+            if name.startswith(prefix)
+        }
+    if layout.architecture(changed).startswith("lightconv") and "model" in changed:
+        changed["model"] = _renamed(changed["model"])
+    return changed
+
+
+def _renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give the weights of a LightConv model of 2019 the names that today's fairseq expects."""
+    renamed = {OUTPUT if name == "decoder.embed_out" else name: w for name, w in weights.items()}
+    if "decoder.embed_tokens.weight" in renamed:
+        renamed.setdefault(OUTPUT, renamed["decoder.embed_tokens.weight"])
+    for name, weight in weights.items():
+        if name.endswith(".conv.weight_linear.weight"):  # fairseq requires an unused bias
+            bias = name.replace("weight_linear.weight", "conv_bias")
+            renamed.setdefault(bias, weight.new_zeros(1, 1, weight.shape[1]))
+    return renamed

@@ -36,7 +36,7 @@ def load(
     if (src is None) != (tgt is None):
         raise ConfigError("`--src` and `--tgt` go together; give both, or neither.")
     languages = {"source_lang": src, "target_lang": tgt} if src else {}
-    for path in filter(storage.is_checkpoint, paths):  # fairseq's loading refuses all other files
+    for path in paths:
         task = layout.options(storage.peek(path), "task")
         kind = registry_checks.task_class(task, path)
         if not issubclass(kind, TranslationTask):

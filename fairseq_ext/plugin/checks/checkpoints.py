@@ -134,7 +134,7 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
 
     fairseq would load the old scheduler's state into the new scheduler.
     """
-    if not storage.is_checkpoint(filename):
+    if not Path(filename).is_file():
         return
     state = storage.peek(filename)
     if state.get("last_optimizer_state") is None:  # fairseq loads only its weights
