@@ -25,7 +25,7 @@ from fairseq_ext.utils.files import FileVersions, atomic_write, require_file, sh
 from fairseq_ext.utils.option_fields import add_options, flag, from_args, option, require_at_least
 
 if TYPE_CHECKING:
-    from fairseq_ext.decoding.search import Translates
+    from fairseq_ext.decoding.loading import Translates
     from fairseq_ext.decoding.stream import Translation
     from fairseq_ext.text.reading import Part
 

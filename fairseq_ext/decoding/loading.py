@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fairseq_ext.checkpoints import bundle, layout, published
-from fairseq_ext.decoding.search import Search, Translates
+from fairseq_ext.decoding.search import Search
 from fairseq_ext.engine import DEFAULT, NATIVE
 from fairseq_ext.engine.engine_model import SearchDefaults, ensemble
 from fairseq_ext.model import find_model, program_file
@@ -22,6 +22,12 @@ from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 from fairseq_ext.utils.files import FileVersions
 
+if TYPE_CHECKING:
+    from fairseq_ext.decoding.engine_translator import EngineTranslator
+    from fairseq_ext.decoding.translator import Translator
+
+Translates: TypeAlias = "Translator | EngineTranslator"
+"""A translator of lines of tokens, which several threads may call."""
 MakeSearch = Callable[[SearchDefaults], Search]
 Languages = tuple[str | None, str | None]  # source and target; None: the training's
 
@@ -177,17 +183,20 @@ def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path
 
 
 def data_of(path: Path) -> Path:
-    """Find the folder with the dictionaries that a checkpoint was trained with.
+    """Find the folder with the dictionaries of a bundle, or of a checkpoint's training.
 
-    Look in the checkpoint's own folder, then in the data folder that the checkpoint names. If its
-    name is a relative path, try it from the checkpoint's folder, from the folder above, from the
-    one above that, and from the working folder. Raise ConfigError if no folder has dictionaries.
+    For a checkpoint, look in its own folder, then in the data folder that the checkpoint names. If
+    this name is a relative path, try it from the checkpoint's folder, from the folder above, from
+    the one above that, and from the working folder. Raise ConfigError if no folder has
+    dictionaries.
     """
-    checkpoint = find_model.require(path)  # before the next line, which fails without torch
+    if bundle.is_bundle(path):
+        return bundle.home(path)
+    find_model.require(path)  # before the next line, which fails without torch
     from fairseq_ext.checkpoints import storage
 
-    folders = [bundle.home(path)]
-    task = layout.options(storage.peek(checkpoint), "task")
+    folders = [path.parent]
+    task = layout.options(storage.peek(path), "task")
     trained = str(task.get("data") or "").split(":")[0]
     if trained:
         near = path.absolute().parents[:3]
@@ -199,7 +208,7 @@ def data_of(path: Path) -> Path:
         except (OSError, ValueError):  # the checkpoint's text is not a valid path
             continue
     raise ConfigError(
-        "DATA must be the folder of fairseq-preprocess, but is missing, and the folder that "
-        f"{path} was trained with is not here. Give DATA (`bundle`: `--data`); only bundles work "
-        "without it."
+        "`--data` must be the folder of fairseq-preprocess (`translate`: DATA; `demo`: also "
+        f"`,data=DIR`), but is missing, and the folder that {path} was trained with is not here. "
+        "Only bundles work without it."
     )

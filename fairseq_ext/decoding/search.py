@@ -5,16 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
 
 from fairseq_ext.engine import DEFAULT, SPECIAL
 from fairseq_ext.generation.option_checks import STEEPEST, check_gnmt_lenpen, check_sampling
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 from fairseq_ext.utils.option_fields import flag
-
-if TYPE_CHECKING:
-    from fairseq_ext.decoding.engine_translator import EngineTranslator
-    from fairseq_ext.decoding.translator import Translator
 
 # Numeric options of a search, by field: type, minimum and maximum.
 RANGES: dict[str, tuple[type, float, float]] = {
@@ -123,10 +118,6 @@ class Counts:
     source: int = 0
     unknown: int = 0
     target: int = 0
-
-
-Translates: TypeAlias = "Translator | EngineTranslator"
-"""A translator of lines of tokens, which several threads may call."""
 
 
 def require_compatible(constraints: str | None, **options: object) -> None:

@@ -4,13 +4,16 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from fairseq_ext.decoding.search import BUFFER, Candidate, Search, Translates
+from fairseq_ext.decoding.search import BUFFER, Candidate, Search
 from fairseq_ext.text.placeholders import Keeper
 from fairseq_ext.text.sentences import UNSPLIT, SentenceSplitter, is_copied, texts_to_translate
 from fairseq_ext.text.subwords import Step
 from fairseq_ext.utils.errors import DataError, wrong_value
+
+if TYPE_CHECKING:
+    from fairseq_ext.decoding.loading import Translates
 
 _T = TypeVar("_T")
 
@@ -71,7 +74,7 @@ class Translation:
 
 def translations(
     lines: Iterable[str],
-    translator: Translates,
+    translator: "Translates",
     codec: TextCodec,
     *,
     search: Search | None = None,

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, overload
 
 from fairseq_ext.decoding import stream
-from fairseq_ext.decoding.loading import models_of, open_model
-from fairseq_ext.decoding.search import BUFFER, Search, Translates, require_compatible
+from fairseq_ext.decoding.loading import Translates, models_of, open_model
+from fairseq_ext.decoding.search import BUFFER, Search, require_compatible
 from fairseq_ext.decoding.stream import TextCodec, Translation
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ
 from fairseq_ext.engine.engine_model import SearchDefaults

@@ -12,9 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_ext.checkpoints import bundle
-from fairseq_ext.decoding.loading import data_of, model_of
-from fairseq_ext.decoding.search import Translates
+from fairseq_ext.decoding.loading import Translates, data_of, model_of
 from fairseq_ext.decoding.stream import TextCodec, translations
 from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Hypothesis, Sentence
@@ -74,16 +72,7 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[SystemFil
         if name in systems:
             raise ConfigError(f"A system must have a name of its own, but `{name}` is there twice.")
         path = model_of(Path(checkpoint))
-        folder = Path(values["data"]) if "data" in values else data
-        if folder is None and bundle.is_bundle(path):
-            folder = bundle.home(path)
-        try:
-            folder = folder or data_of(path)
-        except ConfigError:
-            raise ConfigError(
-                f"`--data` must be the folder of fairseq-preprocess, but is missing; `{argument}` "
-                "has no `,data=DIR` of its own, and the folder it was trained on is not here."
-            ) from None
+        folder = Path(values["data"]) if "data" in values else data or data_of(path)
         codes = Path(values["bpe-codes"]) if "bpe-codes" in values else None
         systems[name] = SystemFiles(name, path, folder, codes)
     return list(systems.values())

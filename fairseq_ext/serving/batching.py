@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple
 
-from fairseq_ext.decoding.search import Candidate, Translates
+from fairseq_ext.decoding.loading import Translates
+from fairseq_ext.decoding.search import Candidate
 from fairseq_ext.serving.metrics import Metrics
 from fairseq_ext.serving.requests import Refusal
 from fairseq_ext.utils.errors import DataError

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fairseq_ext.checkpoints import bundle
-from fairseq_ext.decoding.loading import open_model
-from fairseq_ext.decoding.search import Search, Translates
+from fairseq_ext.decoding.loading import Translates, open_model
+from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.engine.engine_model import SearchDefaults
 from fairseq_ext.serving.batching import Sentence
@@ -146,6 +146,5 @@ def load(settings: Settings) -> Pairs:
         text = model.text()
         codec = TextCodec(text.encoder(), text.decoder())
         splitter = sentence_splitter(text.src, text.tgt) if settings.split_sentences else UNSPLIT
-        model.versions.require_unchanged()
         served[str(path)] = Served(model.translator, codec, model.translator.search.nbest, splitter)
     return Pairs(served)

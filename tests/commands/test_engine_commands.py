@@ -225,7 +225,7 @@ def test_a_checkpoint_finds_the_data_of_its_training(copy_data, copy_model, tmp_
     translations = command(*words, stdin=LINES.encode())
     assert translations == command("translate", copy_data, *words[1:], stdin=LINES.encode()) != ""
     lonely = with_data(copy_model, tmp_path / "gone", tmp_path / "model.pt")
-    message = "DATA must be the folder of fairseq-preprocess, but is missing"
+    message = "must be the folder of fairseq-preprocess (`translate`: DATA;"
     assert message in error_line("translate", "--path", lonely)
 
 

@@ -285,7 +285,7 @@ def test_models_that_cannot_be_loaded(run: Path, tmp_path: Path):
         (compared.parents[1], {}, r", but its models/muse have a model; give one of them"),
         (run, {"src": "en", "tgt": "de"}, r"must be de and en for .*, but are en and de"),
         ("tatoeba-es-en", {"src": 3}, r"must be es and en for .*, but are 3 and en"),
-        (lonely, {}, "DATA must be the folder of fairseq-preprocess"),
+        (lonely, {}, "`--data` must be the folder of fairseq-preprocess"),
         (run / "bundle", {"data": run}, "has no effect on bundles, which have dictionaries"),
     ):
         with pytest.raises(ConfigError, match=message):
