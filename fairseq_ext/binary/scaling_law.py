@@ -24,11 +24,10 @@ A family is a kind of model, such as float or binary. A law is fitted for each f
 dataset.
 """
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
 from statistics import mode
@@ -41,7 +40,7 @@ from scipy.optimize import OptimizeResult, least_squares
 from tqdm import tqdm
 
 from fairseq_ext.evaluation.tables import aligned
-from fairseq_ext.text.reading import read_text
+from fairseq_ext.text.reading import table_rows
 from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.json_files import read_json
 
@@ -50,7 +49,6 @@ Interval = tuple[float, float]  # the ends of a 95 % confidence interval
 
 COLUMNS = ("name", "encoder_parameters", "decoder_parameters", "loss")
 NUMBERS = {*COLUMNS[1:], "train_loss"}
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _LEAST, _MOST = 1e-9, 1e18  # a loss or size outside would overflow the fit
 PARAMETERS = ("alpha", "p_e", "p_d", "L_inf")
 LEVEL = 0.95  # confidence of every interval
@@ -78,14 +76,8 @@ class Law:
 
     def __call__(self, encoder: Array | float, decoder: Array | float) -> Array:
         """Predict the loss from numbers of parameters of encoder and decoder, of equal shape."""
-        x, y = _logs(encoder, decoder, self.base)
-        return _predict(self.theta, x, y)
-
-    @property
-    def theta(self) -> Array:
-        """The constants of the law as the vector (log α, pe, pd, L∞)."""
-        with np.errstate(divide="ignore"):
-            return np.array([np.log(self.alpha), self.p_e, self.p_d, self.L_inf])
+        scaled = (self.base[0] / encoder) ** self.p_e * (self.base[1] / decoder) ** self.p_d
+        return np.asarray(self.alpha * scaled + self.L_inf)
 
 
 @dataclass(frozen=True)
@@ -154,9 +146,8 @@ def fit_law(
     family, dataset = models[0].family, models[0].dataset
     label = _label(family, dataset)
     label = f"`{label}`" if label else "the table"
-    encoder = [model.encoder_parameters for model in models]
-    decoder = [model.decoder_parameters for model in models]
-    x, y = _logs(encoder, decoder, base)
+    x = np.log([base[0] / model.encoder_parameters for model in models])
+    y = np.log([base[1] / model.decoder_parameters for model in models])
     target = np.array([model.loss for model in models])
     sizes = len(set(zip(x.tolist(), y.tolist(), strict=True)))
     if sizes < FEWEST_SIZES:
@@ -203,17 +194,6 @@ def _label(family: str, dataset: str) -> str:
     return ", ".join(part for part in (dataset, family) if part)
 
 
-def _logs(
-    encoder: Sequence[float] | Array | float,
-    decoder: Sequence[float] | Array | float,
-    base: tuple[float, float],
-) -> tuple[Array, Array]:
-    """Return ``x = log(N̄e / Ne)`` and ``y = log(N̄d / Nd)`` of each model, ``[n]`` each."""
-    sides = zip(base, (encoder, decoder), strict=True)
-    x, y = (np.log(baseline / np.asarray(counts, float)) for baseline, counts in sides)
-    return x, y
-
-
 def _predict(theta: Array, x: Array, y: Array) -> Array:
     return np.exp(theta[0] + theta[1] * x + theta[2] * y) + theta[3]
 
@@ -221,7 +201,7 @@ def _predict(theta: Array, x: Array, y: Array) -> Array:
 def _jacobian(theta: Array, x: Array, y: Array) -> Array:
     """Return the derivatives of the predicted losses with respect to θ, ``[n, 4]``.
 
-    ``theta`` is θ (:meth:`Law.theta`); ``x`` and ``y`` are the results of :func:`_logs`.
+    ``theta`` is θ; ``x`` and ``y`` are ``log(N̄e / Ne)`` and ``log(N̄d / Nd)``, ``[n]`` each.
     """
     reducible = np.exp(theta[0] + theta[1] * x + theta[2] * y)
     return np.stack([reducible, reducible * x, reducible * y, np.ones_like(x)], axis=1)
@@ -231,7 +211,7 @@ def _starts(x: Array, y: Array, losses: Array) -> list[Array]:
     """Return starting points θ of the search, one for each of several values of L∞.
 
     Linear regression gives the other constants: for a fixed L∞, ``log(L - L∞)`` is linear in x, y.
-    ``x`` and ``y`` are the results of :func:`_logs`; ``losses`` has the loss L of each model.
+    ``x`` and ``y`` are as in :func:`_jacobian`; ``losses`` has the loss L of each model.
     """
     columns = np.stack([np.ones_like(x), x, y], axis=1)
     starts = []
@@ -309,13 +289,9 @@ def read_table(path: str | Path) -> list[Model]:
         rows = read_json(path)
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise DataError(f"`{path}` must be a JSON list of objects, one for each model.")
-    elif suffix in _DELIMITERS:
-        text = read_text(path).removeprefix("\ufeff")  # spreadsheets write this mark
-        try:
-            lines = io.StringIO(text, newline="")
-            rows = list(csv.DictReader(lines, delimiter=_DELIMITERS[suffix], strict=True))
-        except csv.Error as error:
-            raise DataError(f"`{path}`: {error}; correct the table.") from None
+    elif suffix in (".csv", ".tsv"):
+        heading, *lines = [cells for _, cells in table_rows(path) if cells] or [[]]
+        rows = [dict(zip_longest(heading, cells)) for cells in lines]
     else:
         raise ConfigError(f"TABLE must end in .json, .csv or .tsv, but is `{path}` instead.")
     if not rows:
@@ -325,7 +301,7 @@ def read_table(path: str | Path) -> list[Model]:
 
 def _model(row: dict[str, Any], where: str) -> Model:
     """Read a model from a row of the table; ``where`` names file and row in messages."""
-    if None in row:  # where Python's `csv` puts cells behind the last column
+    if None in row:  # as the name of a cell behind the last column
         raise DataError(f"{where}: the row has more cells than the table has columns.")
     cells = {name: value for name, value in row.items() if value not in (None, "")}
     for name in COLUMNS:
