@@ -1,7 +1,6 @@
 """Write files completely or not at all (atomic writes, staged folders); notice their changes."""
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -14,6 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any, TypeGuard
 
+from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import DataError, EnvironmentProblem
 
 LONGEST_NAME = 255  # bytes, in all common file systems
@@ -183,14 +183,11 @@ def staged_folder(folder: str | Path) -> Iterator[Path]:
     folder = Path(folder)
     with _hidden_folder(folder, ".partial-", folder) as stage:
         yield stage
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            with suppress(OSError):  # the file system may have no locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX)  # so that two runs never mix their files
+        with locks.held(
+            folder / ".moving.lock", wait=True
+        ):  # so that two runs never mix their files
             for path in sorted(stage.iterdir(), key=lambda p: (p.name.startswith(LAST), p.name)):
                 path.replace(folder / path.name)
-        finally:
-            os.close(descriptor)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Files are whole or absent: atomic writes, staged folders, safe checkpoints and archives."""
 
 import errno
-import fcntl
 import gzip
 import io
 import os
@@ -22,7 +21,7 @@ from fairseq.logging.meters import AverageMeter
 from fairseq_ext import cli
 from fairseq_ext.checkpoints import storage
 from fairseq_ext.commands import options
-from fairseq_ext.utils import archives, files
+from fairseq_ext.utils import archives, files, locks
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from tests.hostile.pickles import Calls
 from tests.support.harness import leaves_no_trace, write_lines, write_sides
@@ -142,14 +141,13 @@ class TestStagedFolder:
 
     def test_two_runs_do_not_mix_their_files(self, tmp_path: Path):
         """Each waits until the other one has moved all of its own."""
-        descriptor = os.open(tmp_path, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         thread = threading.Thread(target=files.write_all, args=(tmp_path, {"a": ["x"]}))
-        thread.start()
-        thread.join(0.2)
-        assert not (tmp_path / "a").exists()
-        os.close(descriptor)
+        with locks.held(tmp_path / ".moving.lock", wait=True):
+            thread.start()
+            thread.join(0.2)
+            assert not (tmp_path / "a").exists()
         thread.join()
+        assert names(tmp_path) == ["a"]
         assert (tmp_path / "a").read_text() == "x\n"
 
     def test_a_signal_while_it_is_made_leaves_no_trace(self, tmp_path: Path, monkeypatch):
