@@ -410,7 +410,6 @@ COLUMN_NAME = re.compile(r"[\w-]+")
 WORDS_OF_NAME = re.compile(r"([\w-]+[ _(])*(" + "|".join(HEADER_WORDS[:-1]) + r")s?([ _][\w()-]+)*")
 OTHER_QUOTES = re.compile("'.*'|‘.*’|“.*”|„.*“|«.*»", re.DOTALL)  # quotes that are not CSV's
 MISREAD = re.compile("Ã[\x80-\xbf]|Â[\xa0-\xbf]|â€")  # UTF-8 é, ¿ or ’ read as Windows-1252
-UTF_7 = re.compile(r"\+[A-Za-z0-9+/]{3,}-")
 
 
 def summary(report: dict[str, Any], langs: tuple[str, str]) -> str:
@@ -528,15 +527,13 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
 
 def _encoding_fault(path: Path, sentences: Sequence[str]) -> str:
     """Return a message if sentences look as if they were read in a wrong encoding, else ""."""
-    for pattern, reason, start, end in (
-        (MISREAD, "UTF-8 that was read as Windows-1252", "utf-8", "cp1252"),
-        (UTF_7, "UTF-7", "utf-7", "utf-8"),
-    ):
-        strange = [match[0] for sentence in sentences if (match := pattern.search(sentence))]
-        if len(strange) > 1:
-            command = reading.through(path, f"iconv -f {start} -t {end}")
-            return f"seems to be {reason} (`{strange[0]}`); convert it: {command}"
-    return ""
+    strange = [match[0] for sentence in sentences if (match := MISREAD.search(sentence))]
+    if len(strange) < 2:
+        return ""
+    return (
+        f"seems to be UTF-8 that was read as Windows-1252 (`{strange[0]}`); convert it: "
+        f"{reading.through(path, 'iconv -f utf-8 -t cp1252')}"
+    )
 
 
 def _checked_texts(options: PairOptions) -> tuple[Text, ...]:

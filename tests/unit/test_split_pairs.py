@@ -341,7 +341,6 @@ FRENCH = ["Où est-elle ?", "Elle a été là.", "C’est l’été.", "Très bi
             "seems to be UTF-8 that was read as Windows-1252 (`Ã©`); convert it: "
             "iconv -f utf-8 -t cp1252 < a.csv > a.csv.new",
         ),
-        ([line.encode("utf-7").decode() for line in FRENCH], "seems to be UTF-7 (`+AOk-`)"),
         (["Source text", *FRENCH[1:]], "(`source text / target sentence`) looks like a header"),
         (["Text source.", *FRENCH[1:]], ""),
         (FRENCH, ""),
