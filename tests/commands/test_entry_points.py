@@ -195,20 +195,14 @@ def architectures(*routes: object, cwd: Path | None = None) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-def test_symbolic_link_and_spaces(tmp_path: Path):
-    copied = tmp_path / "my plug ins" / "user dir"
-    shutil.copytree(USER_DIR, copied, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "a link").symlink_to(copied)
-    for path in (tmp_path / "a link", copied):
-        assert architectures(path) == ARCHITECTURES
-
-
 def test_every_route_in_one_process(tmp_path: Path):
     """Whatever comes first, the rest are harmless, and there is one class per model."""
-    (tmp_path / "link").symlink_to(USER_DIR)
+    copied, link = tmp_path / "my plug ins" / "user dir", tmp_path / "a link"
+    shutil.copytree(USER_DIR, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    link.symlink_to(copied)
     package = run("fairseq-ext", "user-dir").stdout.strip()
-    routes = [USER_DIR, "user_dir", "import", tmp_path / "link", package, package, USER_DIR]
-    for order in (routes, ["import", package, USER_DIR, "import"]):
+    routes = [USER_DIR, "user_dir", "import", link, package, package, USER_DIR]
+    for order in (routes, ["import", package, USER_DIR, "import"], [link], [copied, link]):
         assert architectures(*order, cwd=harness.REPO) == ARCHITECTURES
 
 

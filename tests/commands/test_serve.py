@@ -277,7 +277,6 @@ def test_a_folder_of_dictionaries_is_for_the_checkpoints_alone(copy_data, copy_m
     ("words", "message"),
     [
         (("--workers", 0), "`--workers` must be at least 1, but is 0"),
-        (("--max-queue", 5), "`--max-queue` must be at least `--max-sentences`"),
         (("--api-key-file", "none"), "`none` does not exist or is not a file"),
         (("--beam", 0), "`--beam` must be at least 1"),
         (("--host", "192.0.2.1"), "`--host` and `--port` must be"),

@@ -14,7 +14,6 @@ from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizer
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
 
 from fairseq_ext.commands.translate import write
-from fairseq_ext.corpora.streams import Encode
 from fairseq_ext.decoding.search import Candidate, Search
 from fairseq_ext.decoding.stream import Translation
 from fairseq_ext.decoding.translator import Translator
@@ -180,16 +179,6 @@ def test_words_are_split_and_joined_as_by_fairseqs_encoders(words, escape, aggre
         tokens = pieces.encode(moses.encode(line))
         assert encode(line) == tokens
         assert decode(tokens) == moses.decode(pieces.decode(tokens))
-
-
-def test_text_is_prepared_as_the_training_corpus_was() -> None:
-    lines = ["»Don’t …« he\u00a0said: 3 – 4\u200b!", "R&D (well-known) “quoted”", "A\x07 b  c"]
-    pipeline = Pipeline(
-        *("en", "en"), normalize=True, lowercase=True, tokenize=True, escape=True, aggressive=True
-    )
-    prepare = Encode(pipeline, words=True)
-    corpus = [source for _, source, _ in prepare([(line, "x") for line in lines])]
-    assert [*map(pipeline.encoder(), lines)] == corpus
 
 
 def test_a_long_line_is_named_after_all_before_it_were_written(digits):
