@@ -250,17 +250,12 @@ def corpus(tmp_path: Path) -> Path:
         ("train.label", ["x", "sci fi", "y"], r"train\.label, line 2: the label `sci fi` must"),
         ("train.label", ["x", "y", "<unk>"], r"train\.label, line 3: .* not be `<unk>`"),
         ("train.text", ["a", "b\rb", "c"], r"train\.text, line 2: carriage return"),
+        ("valid.text", None, r"valid\.text"),
     ],
 )
 def test_a_corpus_that_cannot_work_is_refused(name, lines, message, corpus):
-    write_lines(corpus / name, lines)
+    (corpus / name).unlink() if lines is None else write_lines(corpus / name, lines)
     with pytest.raises(DataError, match=message):
-        classify_data.read_corpus(corpus)
-
-
-def test_a_missing_file_is_named(corpus: Path) -> None:
-    (corpus / "valid.text").unlink()
-    with pytest.raises(DataError, match=r"valid\.text"):
         classify_data.read_corpus(corpus)
 
 
