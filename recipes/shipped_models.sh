@@ -14,8 +14,8 @@ names=("${@:4}")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 about="Trained by recipes/shipped_models.sh. The training text is sentences that the members of \
 tatoeba.org wrote and translated (CC BY 2.0 FR), from the collection of manythings.org/anki. A phrase \
-book, names and clock times were added to this text. The scores are for 1,500 pairs of the same collection, \
-which were held out of the training text together with all their near-duplicates."
+book, names and clock times were added to this text. For scores, 1,500 pairs of the same collection were held \
+out of the training text, together with all their near-duplicates."
 mkdir -p "$out/models"
 
 if [[ ! -e "$out/text/counts.json" ]]; then # written last

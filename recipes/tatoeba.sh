@@ -144,8 +144,8 @@ bundle_model() {
     dry || pairs="$(wc -l <"text/train.$src")"
     about="Trained by \`recipes/tatoeba.sh --src $src --tgt $tgt $system\`, seed 1, on $pairs pairs of
 sentences that the members of tatoeba.org wrote and translated (CC BY 2.0 FR), as
-manythings.org/anki has them. The sentences are short: six words on average. The scores are for
-$held_out pairs of the same collection, of which neither side is in the training text."
+manythings.org/anki has them. The sentences are short: six words on average. For scores,
+$held_out pairs of the same collection were held out, of which neither side is in the training text."
     [[ -z "$parent" ]] || about+=" The training starts from \`$parent\`, trained for equally many updates."
     run fairseq-ext bundle "models/$system/checkpoint_last.pt" --data bin --numbers "$numbers" \
         --scores "models/$system/scores.json" --about "$about" --licence cc-by-2.0 \
