@@ -5,7 +5,6 @@ checkpoint. fairseq loads the models, makes batches and searches.
 """
 
 import copy
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -31,8 +30,6 @@ from fairseq_ext.model import trained
 from fairseq_ext.utils.locks import ForkSafeLock
 from fairseq_ext.utils.option_fields import flag
 
-FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist", "constraints")
-"""Options of the search that are fixed when a model is loaded."""
 EACH_SEARCH = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "sampling")
 """Options of a search, by their names in fairseq's configuration, that each call may change."""
 MOST_GENERATORS = 8  # most generators to keep; each set of search options needs its own
@@ -102,8 +99,6 @@ class Translator:
 
     def _generator(self, search: Search) -> Any:
         """Return a generator for a search: one from an earlier call, or a new one."""
-        fixed = {name: getattr(self.search, name) for name in FIXED}
-        search = dataclasses.replace(search, **fixed)
         generator = self._generators.get(search)
         if generator is None:
             generator = self._build_generator(search)
