@@ -12,6 +12,7 @@ from fairseq_ext.commands import decoding_options, options
 from fairseq_ext.decoding.search import DATA_HELP, Search
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.utils.errors import ConfigError, wrong_value
+from fairseq_ext.utils.files import is_special, require_new
 from fairseq_ext.utils.option_fields import add_options
 
 OUTPUT = "bundle to write: a folder, or an archive if named OUT.zip or OUT.tar.zst"
@@ -218,6 +219,8 @@ def _export(args: argparse.Namespace) -> None:
         from fairseq_ext.model import find_model
 
         path = find_model.existing_bundle(args.model, "exported")
+        if not is_special(args.output):
+            require_new(args.output)
         checkpoint = storage.load(path)
         storage.save(checkpoint, args.output)
         numbers = bundle.read(path).numbers

@@ -52,8 +52,7 @@ def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
     Return the name of the model's architecture in fairseq. Raise ConfigError if the other tool
     cannot compute the model, or ``output`` is not empty. After an error, ``output`` stays empty.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"{output} is there already; choose another folder.")
+    files.require_new(output)
     (model,), cfg, task = trained.load(data, [path])
     model.eval().requires_grad_(False)
     architecture = layout.architecture({"cfg": cfg})

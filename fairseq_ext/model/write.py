@@ -147,8 +147,7 @@ def card_of(source: bundle.Bundle) -> Card:
 def _output_folder(output: Path) -> Iterator[Path]:
     """Yield a folder to fill; at the end of the ``with`` block, move or pack it to ``output``."""
     kind = bundle.suffix(output)
-    if output.exists() and (kind or not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"{output} is there already; choose another name for the bundle.")
+    files.require_new(output)
     if kind == ".tar.zst":
         extras.need("zstandard")
     with (files.scratch_folder if kind else files.atomic_folder)(output) as folder:

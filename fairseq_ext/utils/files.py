@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, TypeGuard
 
 from fairseq_ext.utils import locks
-from fairseq_ext.utils.errors import DataError, EnvironmentProblem
+from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 
 LONGEST_NAME = 255  # bytes, in all common file systems
 LAST = ("dict.", "text.json")  # how the names of files begin that show that a folder is complete
@@ -104,6 +104,12 @@ def keep_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> 
     for path in inputs:
         if os.path.realpath(path) in written:
             raise DataError(f"{path} would be overwritten by the output; choose another output.")
+
+
+def require_new(path: Path) -> None:
+    """Raise ConfigError if ``path`` is there already, except for an empty folder."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"{path} is there already; choose another name.")
 
 
 def twice(paths: Iterable[str | Path]) -> Path | None:

@@ -145,7 +145,11 @@ def test_a_comparison_takes_it(copy_model: Path, copy_bundle: Path, archive: Pat
 def test_one_line_where_it_cannot_be(copy_model: Path, copy_bundle: Path, tmp_path: Path):
     bundling = ("bundle", copy_model, "-o")
     line = error_line(*bundling, copy_bundle)
-    assert line.endswith("is there already; choose another name for the bundle.")
+    assert line.endswith("is there already; choose another name.")
+    other = write_lines(tmp_path / "other.pt", ["not to be lost"])
+    assert line.replace(str(copy_bundle), str(other)) == error_line(
+        "export", copy_bundle, "-o", other
+    )
     for name in ("a.tar.gz", "a.TGZ", "a.7z", "a.rar"):
         message = f"{tmp_path / name}`: an archive's name must end in .zip or .tar.zst."
         assert message in error_line(*bundling, tmp_path / name)
