@@ -84,18 +84,15 @@ def plot_scaling(fits: Sequence[Fit], base: tuple[float, float], output: str | P
 
     data = []
     for fit in fits:
-        arm_models = arms(fit.models, base)
         points = {
-            arm: [[m.name, m.parameters, m.loss] for m in arm_models[arm]] for arm in arm_models
+            arm: [[model.name, model.parameters, model.loss] for model in members]
+            for arm, members in arms(fit.models, base).items()
         }
-        data.append(
-            {
-                **{"dataset": fit.dataset, "family": fit.family, "law": asdict(fit.law)},
-                **{"r_squared": fit.r_squared, "models": points},
-                "curves": {arm: curve(fit, arm, base) for arm in arm_models if arm in _LINES},
-            }
-        )
-    return _plot(fits, draw, output, data, 7.5)
+        group: dict[str, Any] = {"dataset": fit.dataset, "family": fit.family}
+        group |= {"law": asdict(fit.law), "r_squared": fit.r_squared, "models": points}
+        group["curves"] = {arm: curve(fit, arm, base) for arm in points if arm in _LINES}
+        data.append(group)
+    return _plot(fits, draw, output, data)
 
 
 def plot_training(fits: Sequence[Fit], output: str | Path) -> list[Path]:
@@ -123,7 +120,7 @@ def plot_training(fits: Sequence[Fit], output: str | Path) -> list[Path]:
         {"dataset": fit.dataset, "family": fit.family, "train_and_test": losses(fit)}
         for fit in trained
     ]
-    return _plot(trained, draw, output, data, 8.5) if trained else []
+    return _plot(trained, draw, output, data) if trained else []
 
 
 def _plot(
@@ -131,11 +128,10 @@ def _plot(
     draw: Callable[[Axes, Fit, str], None],
     output: str | Path,
     data: list[dict[str, Any]],
-    font_size: float,
 ) -> list[Path]:
     """Draw fits in a panel for each dataset, in a colour for each family; save figure and data.
 
-    Return the paths of both. ``font_size`` is that of the legends.
+    Return the paths of both.
     """
     datasets = list(dict.fromkeys(fit.dataset for fit in fits))
     colours = dict(zip(dict.fromkeys(fit.family for fit in fits), cycle(PALETTE), strict=False))
@@ -150,5 +146,5 @@ def _plot(
                 draw(axes, fit, colours[fit.family])
             axes.set(title=dataset, ylabel="loss (per token)")
             axes.grid(True, which="both")
-            show_names(axes.legend(fontsize=font_size))
+            show_names(axes.legend(fontsize=7.5))
         return save_picture(figure, output, {"groups": data})

@@ -135,8 +135,8 @@ def _answer_of(system: System, text: str) -> Answer:
         remark += f", {unknown} of {sum(lengths)} source tokens unknown"
     attention = None
     if len(sources) == 1 and finder is None:
-        sentence = Sentence(1, sources[0])
-        sentence.hypotheses.append(Hypothesis(best.tokens, best.score, soft=best.attention))
+        hypothesis = Hypothesis(best.tokens, best.score, soft=best.attention)
+        sentence = Sentence(1, sources[0], hypotheses=[hypothesis])
         with contextlib.suppress(DataError):  # no attention, or the task has cut the source
             attention = plots.alignment(sentence, merge_bpe=True)
             attention = dataclasses.replace(attention, title=f"Attention of {system.name}")

@@ -74,7 +74,7 @@ def read_generated(
     sentences: dict[int, Sentence] = {}
     for path in paths:
         kinds = []
-        for number, line in enumerate(read_lines(path), start=1):
+        for number, line in lines(Path(path)):
             match = _LINE.fullmatch(line)
             if match:
                 kinds.append(match[1])
@@ -89,7 +89,7 @@ def read_generated(
 
 
 def names_of(generated: str | Path | Sequence[str | Path]) -> str:
-    """Join paths by "`, `"; a message puts a backtick before and after the result."""
+    """Join paths by "`, `", for a message that puts a backtick before and after the result."""
     paths = [generated] if isinstance(generated, str | Path) else generated
     return "`, `".join(map(str, paths))
 

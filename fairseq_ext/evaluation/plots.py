@@ -90,9 +90,10 @@ def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def legend_label(text: str) -> str:
-    """Return a label for :func:`show_names`; matplotlib alone leaves out labels that begin with _.
+    """Return a label that a legend shows even if it begins with ``_``.
 
-    The label begins with a space instead, which :func:`show_names` removes.
+    matplotlib leaves such labels out. So the label gets a space in front, which :func:`show_names`
+    removes.
     """
     return f" {text}"
 
