@@ -216,8 +216,7 @@ def _prepared(
             lines = file.read_text(encoding="utf-8").removesuffix("\n")
             with files.atomic_write(home / f"dict.{code}.txt") as copy:
                 copy.write("\n".join([lines, *added]) + "\n")
-        if text.subwords != "none":
-            subwords.load(text.subwords, text.files)  # refuses damaged subwords
+        subwords.load(text.subwords, text.files)  # refuses damaged subwords
         text.save(home)
         write_json(home / layout.CHANGES, changes)
     models = f"an ensemble of {len(links)} models" if len(links) > 1 else "one model"

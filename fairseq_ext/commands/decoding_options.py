@@ -198,5 +198,6 @@ def chosen_codec(
         )
     if options.keep_tokens and not steps.tokenize:
         raise ConfigError("`--keep-tokens` goes with `--tokenize`, which is missing.")
-    codec = TextCodec(steps.encoder(), steps.joiner() if options.keep_tokens else steps.decoder())
+    decode = steps.pieces.decode if options.keep_tokens else steps.decoder()
+    codec = TextCodec(steps.encoder(), decode)
     return codec.with_constraints(steps.encoder(tgt)) if constraints else codec

@@ -54,7 +54,7 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> str:
         tokens[1] |= {before[1][number] for number in listed.frequent}
     if is_joint:
         common |= tokens[0] | tokens[1]
-    text_of = text.joiner()
+    text_of = text.pieces.decode
     after = [
         [
             symbol

@@ -7,11 +7,12 @@ and the folders in it.
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fairseq_ext.text import pipeline, subwords
+from fairseq_ext.text.cleaning import unescape_controls
 from fairseq_ext.text.pipeline import FILE, Pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import DataError, printable
@@ -26,11 +27,7 @@ class Postprocessor:
 
     def __init__(self, text_pipeline: Pipeline) -> None:
         self.pipeline = text_pipeline
-        self._join: Callable[[str], str] = str
-        self._mark = ""
-        if text_pipeline.subwords != "none":
-            _, self._join, self._mark = text_pipeline.pieces
-        self._of_words = replace(text_pipeline, subwords="none", files=())
+        _, self._join, self._mark = text_pipeline.pieces
 
     @classmethod
     def by_language(cls, language: str | None) -> "Postprocessor":
@@ -41,20 +38,19 @@ class Postprocessor:
         """Join the subwords of each line, unless fairseq's ``--remove-bpe`` has joined them.
 
         If the pipeline's pieces have SentencePiece's ``▁``, and no line has it, the lines are words
-        already, and are returned unchanged.
+        already.
         """
         lines = list(lines)
-        if self._mark and not any(self._mark in line for line in lines):
-            return lines
-        return [self._join(line) for line in lines]
+        are_words = self._mark and not any(self._mark in line for line in lines)
+        return list(map(unescape_controls if are_words else self._join, lines))
 
     def text(self, words: Iterable[str]) -> list[str]:
         """Turn lines of target words into plain text."""
-        return list(map(self._of_words.decoder(), words))
+        return list(map(self.pipeline.detokenizer(), words))
 
     def sources(self, lines: Iterable[str]) -> list[str]:
         """Turn lines of source tokens into plain text."""
-        return list(map(self._of_words.decoder(self.pipeline.src), self.words(lines)))
+        return list(map(self.pipeline.detokenizer(self.pipeline.src), self.words(lines)))
 
 
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:

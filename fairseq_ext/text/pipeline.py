@@ -41,7 +41,7 @@ class Pipeline:
         lowercase: lower-case the text after tokenization.
         lowercase_first: lower-case before Moses' rules instead of after them. The rules for full
             stops depend on capitals, so some tokens differ.
-        subwords: a kind of :data:`fairseq_ext.text.subwords.KINDS`, or ``none``.
+        subwords: a kind of :data:`fairseq_ext.text.subwords.KINDS`.
         files: the files of the subwords.
     """
 
@@ -99,33 +99,26 @@ class Pipeline:
 
         Raise DataError for unusable files of subwords, EnvironmentProblem for a missing library.
         """
-        words = self.words(language)
-        if self.subwords == "none":
-            return lambda line: cleaning.escape_controls(words(line))
-        pieces = self.pieces.encode
-        return lambda line: pieces(words(line))
+        words, split = self.words(language), self.pieces.encode
+        return lambda line: split(words(line))
 
     @cached_property
     def pieces(self) -> Subwords:
         """The functions that split and join subwords, loaded from ``files`` at the first use."""
         return subwords.load(self.subwords, self.files)
 
-    def joiner(self) -> Step:
-        """Return a function that joins the subwords of a line into words."""
-        if self.subwords == "none":
-            return cleaning.unescape_controls
-        return self.pieces.decode
-
     def decoder(self, language: str | None = None) -> Step:
         """Return a function from a line of tokens to text in ``language`` (default: ``tgt``)."""
-        language = language or self.tgt
-        join = self.joiner()
+        join, detokenize = self.pieces.decode, self.detokenizer(language)
+        return lambda line: detokenize(join(line))
+
+    def detokenizer(self, language: str | None = None) -> Step:
+        """Return a function from a line of words to text in ``language`` (default: ``tgt``)."""
         if not self.tokenize:
-            return join
+            return str
         from fairseq_ext.text import moses
 
-        detokenize = moses.detokenizer(language)
-        return lambda line: detokenize(join(line))
+        return moses.detokenizer(language or self.tgt)
 
     def towards(self, src: str, tgt: str) -> "Pipeline | None":
         """Return this pipeline, or its reverse, for ``src`` → ``tgt``; None for other languages."""
@@ -196,7 +189,7 @@ def load(folder: str | Path) -> Pipeline | None:
         if name in content and not isinstance(content[name], kind):
             raise _wrong(path, f"`{name}` is {content[name]!r:.40}")
     kind = content.get("subwords", "none")
-    if kind not in ("none", *subwords.KINDS):
+    if kind not in subwords.KINDS:
         raise _wrong(path, f"`subwords` is {kind!r:.40}")
     content["files"] = tuple(_verified(path, entry) for entry in content.get("files", []))
     named, needed = len(content["files"]), subwords.number_of_files(kind)

@@ -191,6 +191,7 @@ def _unreadable(path: Path, form: str, error: BaseException) -> DataError:
 
 
 KINDS: dict[str, Callable[..., Subwords]] = {
+    "none": lambda: Subwords(str, str),
     # text already in subword-nmt's pieces, which are joined but not made
     "joined": lambda: Subwords(str, remove_bpe),
     "subword-nmt": lambda codes: _of_merges(*check_merges(codes)),
@@ -204,7 +205,7 @@ KINDS: dict[str, Callable[..., Subwords]] = {
 
 def number_of_files(kind: str) -> int:
     """Return how many files a kind of subwords needs, such as 1 for merges; 0 for ``none``."""
-    return len(inspect.signature(KINDS[kind]).parameters) if kind in KINDS else 0
+    return len(inspect.signature(KINDS[kind]).parameters)
 
 
 def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:

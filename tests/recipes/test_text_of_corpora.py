@@ -154,7 +154,7 @@ def test_own_files(kind: str, tokenize: bool, sentences, tmp_path: Path) -> None
     split_into_subwords(tmp_path / "text", tmp_path / "bpe", "en", "de", kind=kind, size=size)
     raw = [pair[0] for pair in sentences["test"]]
     pieces = check(tmp_path / "bpe", ("en", "de"), raw)
-    decode = pipeline.load(tmp_path / "bpe").joiner()
+    decode = pipeline.load(tmp_path / "bpe").pieces.decode
     words = pipeline.load(tmp_path / "text").words()
     for line, text in zip(pieces, raw, strict=True):
         if "<unk>" not in line:  # a character that is not in the training text
