@@ -17,7 +17,6 @@ SEGMENT = r"<seg\b([^<>]*)(?:(?<=/)>|>?(.*?)(</seg>|\Z))"  # attributes, text, e
 DOCUMENT_OR_SEGMENT = re.compile(f"{DOCUMENT}|{SEGMENT}", re.IGNORECASE | re.DOTALL)
 SEGMENT_TAG = re.compile(r"<seg\b", re.IGNORECASE)
 NUMBER = re.compile(r"\bid\s*=\s*[\"']?([^\"'\s<>]+)", re.IGNORECASE)
-LARGEST_PAGE = 1 << 24  # most bytes of a page
 BLOCKS = {"p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "td", "th", "dt", "dd", "title"}
 VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
 
@@ -174,12 +173,7 @@ def pages(folder: Path) -> list[Path]:
 
 
 def _paragraphs(page: Path) -> dict[str, str | None]:
-    if page.stat().st_size > LARGEST_PAGE:
-        raise DataError(f"`{page}` has over {LARGEST_PAGE:,} bytes; leave this page out.")
     parser = Paragraphs()
-    try:
-        parser.feed(page.read_text(encoding="utf-8-sig"))
-    except UnicodeDecodeError:
-        raise DataError(f"`{page}` is not UTF-8; convert it, for example with iconv.") from None
+    parser.feed(reading.read_text(page))
     parser.close()
     return parser.texts
