@@ -62,7 +62,8 @@ def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
     with files.atomic_folder(output) as folder:
         write = write_ctranslate2 if tool == "ctranslate2" else write_huggingface
         write(StockTransformer(model, task), folder)
-        if text := pipeline.find((bundle.home(path), data)):
+        languages = task.cfg.source_lang, task.cfg.target_lang
+        if text := pipeline.find_towards((bundle.home(path), data), *languages):
             text.save(folder)
     return architecture
 

@@ -219,17 +219,12 @@ def _wrong(path: Path, reason: str) -> DataError:
     return DataError(f"{path} cannot be used: {reason}. Restore it, or prepare the corpus again.")
 
 
-def find(folders: Iterable[str | Path]) -> Pipeline | None:
-    """Load the pipeline in the first folder that has a ``text.json``; None if no folder has one."""
-    return next((pipeline for folder in folders if (pipeline := load(folder)) is not None), None)
-
-
 def find_towards(folders: Iterable[str | Path], src: str, tgt: str) -> Pipeline | None:
-    """Load the pipeline that :func:`find` loads, but for the direction ``src`` → ``tgt``.
+    """Load the pipeline in the first folder that has a ``text.json``, for ``src`` → ``tgt``.
 
     Return None if no folder has a ``text.json``, or the pipeline is for other languages.
     """
-    saved = find(folders)
+    saved = next(filter(None, map(load, folders)), None)
     return saved and saved.towards(src, tgt)
 
 

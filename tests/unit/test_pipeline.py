@@ -283,7 +283,7 @@ def test_a_pipeline_is_saved_and_copied_but_replaces_no_other(tmp_path: Path):
     assert pipeline.same(first, second)
     assert second.files == (tmp_path / "b" / "codes",)
     assert pipeline.load(tmp_path) is None
-    assert pipeline.find([tmp_path, folder]) == first
+    assert pipeline.find_towards([tmp_path, folder], "en", "de") == first
     Pipeline("en", "de").save(tmp_path)
     with pytest.raises(DataError, match=r"made by other steps \(en → de: text as it is\)"):
         pipeline.copy(folder, tmp_path)
