@@ -420,11 +420,11 @@ def translate_parts(request: Request) -> None:
     files = _files(request)
     # For a bundle, only bundle.json is listed, because it has the checksums of the other files.
     versions = FileVersions([*inputs, *files, *chain(*map(files_of, request.path))])
-    all_parts, texts = cut(inputs, size)
+    all_parts = cut(inputs, size)
     nbest = request.search.nbest or 1
     folder = request.parts.parts or Path()
     shared = SharedFolder(folder, parts.HEAD)
-    job = {"inputs": texts, "part_lines": size, **_job(request, files)}
+    job = {"part_lines": size, **_job(request, inputs, files)}
     versions.require_unchanged()
     by_name = {parts.file_name(part): part for part in all_parts}
     names = [name for name, part in by_name.items() if part.number % divisor == remainder]
@@ -475,7 +475,7 @@ def _files(request: Request) -> list[Path]:
     return files + [require_file(path) for path in optional if path is not None]
 
 
-def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
+def _job(request: Request, inputs: Sequence[Path], files: Sequence[Path]) -> dict[str, Any]:
     """Describe what the translations depend on, for a manifest: files by checksum, and options.
 
     Options that may differ between workers are left out: devices, memory, paths and --skip-long.
@@ -483,6 +483,7 @@ def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     values = dataclasses.asdict(request.search) | dataclasses.asdict(request.text)
     values |= {name: getattr(request, name) or None for name in OF_JOB}
     return {
+        "inputs": [{"name": path.name, "sha256": sha256(path)} for path in inputs],
         "files": [{"name": path.name, "sha256": sha256(path)} for path in files],
         "options": {
             flag(name): value

@@ -144,7 +144,7 @@ def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[Pair
         for place, path in enumerate(text.files):
             packed = is_packed(text, path)
             plain_path = folder / unpacked_name(number, place) if packed else path
-            sides.append(reading.cut([plain_path], part_lines)[0])
+            sides.append(reading.cut([plain_path], part_lines))
         lines = [sum(part.lines for part in parts) for parts in sides]
         if len({*lines}) > 1:
             raise DataError(

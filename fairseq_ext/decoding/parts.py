@@ -19,7 +19,7 @@ from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import atomic_write, head, sha256
 
-HEAD = {"format": "fairseq-ext parts", "version": 1}
+HEAD = {"format": "fairseq-ext parts", "version": 2}
 TEXT, DETAILS, CHECKSUMS = ".txt", ".jsonl", ".sha256"  # endings of the files of a part
 
 

@@ -1,7 +1,6 @@
 """Read text and CSV files: plain, compressed or in a zip archive; whole or in parts."""
 
 import csv
-import hashlib
 import itertools
 import re
 import shlex
@@ -10,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.utils.archives import archive_errors, decompressed
@@ -266,27 +265,19 @@ class Part:
             yield from itertools.islice(file, self.lines)
 
 
-def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[str, Any]]]:
-    """Cut each file into parts of at most ``part_lines`` lines.
-
-    Return the parts of all files, and a record of each file for a manifest: ``name``, ``bytes``,
-    number of ``lines``, and ``sha256``.
-    """
+def cut(paths: Sequence[Path], part_lines: int) -> list[Part]:
+    """Cut each file into parts of at most ``part_lines`` lines; return the parts of all files."""
     parts: list[Part] = []
-    texts: list[dict[str, Any]] = []
     before = 0
     for path in paths:
-        digest, offset, lines, offsets = hashlib.sha256(), 0, 0, list[int]()
+        offset, lines, offsets = 0, 0, list[int]()
         with path.open("rb") as file:
             for line in bounded(file, path):
                 if lines % part_lines == 0:
                     offsets.append(offset)
-                digest.update(line)
                 offset, lines = offset + len(line), lines + 1
         for first, start in zip(range(0, lines, part_lines), offsets, strict=True):
             count = min(part_lines, lines - first)
             parts.append(Part(len(parts), path, start, first + 1, before, count))
         before += lines
-        checksum = digest.hexdigest()
-        texts.append({"name": path.name, "bytes": offset, "lines": lines, "sha256": checksum})
-    return parts, texts
+    return parts

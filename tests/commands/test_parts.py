@@ -94,7 +94,7 @@ def test_parts_have_every_line_once(texts, size, tmp_path_factory):
     for path, lines in zip(paths, texts, strict=True):
         path.write_bytes(b"\n".join(lines))
     all_lines = [line for path in paths for line in io.BytesIO(path.read_bytes())]
-    parts, described = cut(paths, size)
+    parts = cut(paths, size)
     assert [line for part in parts for line in part.read()] == all_lines
     assert [part.number for part in parts] == [*range(len(parts))]
     assert all(1 <= part.lines == len([*part.read()]) <= size for part in parts)
@@ -102,8 +102,7 @@ def test_parts_have_every_line_once(texts, size, tmp_path_factory):
     for part in parts:
         assert part.before + part.first - 1 == counted
         counted += part.lines
-    assert sum(entry["lines"] for entry in described) == len(all_lines)
-    assert [entry["bytes"] for entry in described] == [path.stat().st_size for path in paths]
+    assert counted == len(all_lines)
 
 
 @pytest.fixture
