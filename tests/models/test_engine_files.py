@@ -402,6 +402,13 @@ HOSTILE: dict[str, Callable[[dict], object]] = {
     "nothing": weights(lambda w: w.update(recipe=None)),
     "unknown operation": weights(lambda w: w.update(recipe=["__import__", "os"])),
     "method as operation": weights(lambda w: w.update(recipe=["tofile", "x"])),
+    "no operands": weights(lambda w: w.update(recipe=["rows"])),
+    "columns outside": weights(
+        lambda w: w.update(recipe=["columns", "encoder.layers.0.fc1.weight", 99, 100])
+    ),
+    "no such part": weights(
+        lambda w: w.update(recipe=["part", "encoder.layers.0.fc1.weight", 999])
+    ),
     "deep recipe": weights(lambda w: w.update(recipe=deep(300, "rows", w["recipe"]))),
     "recipe without end": weights(lambda w: w.update(recipe=grown(w["recipe"]))),
     "table without end": weights(

@@ -86,6 +86,10 @@ def sharpened(
     """Build a model whose random weights are large enough for its words to vary."""
     model, task = models.build(ALL[name], size=SIZE, target_size=target_size, seed=seed)
     models.sharpen(model, 6 if name.startswith("lstm") else 1.5)  # fairseq's weights are < 0.1
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:  # biases of 0 and factors of 1 would hide a mistake
+                parameter.add_(torch.empty_like(parameter).uniform_(-0.1, 0.1))
     return model, task
 
 

@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 import torch
 from fairseq.modules import SinusoidalPositionalEmbedding
-from safetensors.numpy import save_file
 
 from fairseq_ext.engine import recipes
-from fairseq_ext.engine.tensors import Tensors
-from fairseq_ext.utils.errors import DataError
 from tests.support.harness import run
 
 HEAVY = {"torch", "fairseq", "scipy", "matplotlib", "pandas", "sacrebleu", "hydra", "omegaconf"}
@@ -41,19 +38,3 @@ def test_positions_are_fairseqs(width: int):
     expected = layer.get_embedding(1000, width, 1).numpy()
     positions = recipes.sinusoids(frequencies, 1000, width, 1)
     np.testing.assert_allclose(positions, expected, atol=1e-6)
-
-
-def test_recipes_are_computed_or_refused(tmp_path: Path):
-    weights = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "v": np.ones(3, np.float32)}
-    save_file(weights, tmp_path / "weights")
-    evaluator = recipes.Evaluator(Tensors(tmp_path / "weights"), 10_000)
-    turned = evaluator.array(["beside", ["columns", "a", 1, 3], ["columns", "a", 0, 1]])
-    np.testing.assert_array_equal(turned, [[1, 2, 0], [4, 5, 3]])
-    np.testing.assert_array_equal(evaluator.array(["total", "v", ["flat", "v"]]), [2, 2, 2])
-    for wrong in (
-        *(["rows"], ["eval", "a"], 5, None, ["columns", "a", 3, 9], ["columns", "v", 0, 1]),
-        *(["part", "a", 2], ["sinusoids", "v", 5, 99, 1], [["rows"], "a"]),
-        ["sinusoids", "v", 1 << 30, 7, 1],
-    ):
-        with pytest.raises((DataError, IndexError)):
-            evaluator.array(wrong)
