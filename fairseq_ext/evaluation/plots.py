@@ -345,14 +345,15 @@ def with_ending(output: str | Path, ending: str) -> Path:
     ``ending`` becomes ``.svg``. Raise ConfigError for other kinds of pictures, such as ``.pdf``.
     """
     path = Path(output)
-    if path.suffix.lower() in OTHER_KINDS:
+    suffix = path.suffix.lower()
+    if suffix in OTHER_KINDS:
         raise ConfigError(
             f"`--output {path}`: pictures are written as PNG or SVG; give a name that ends "
             f"in .png, such as {path.with_suffix('.png')}."
         )
-    if path.suffix == ".svg":
+    if suffix == ".svg":
         ending = ending.replace(".png", ".svg")
-    name = path.stem if path.suffix in ENDINGS else path.name
+    name = path.stem if suffix in ENDINGS else path.name
     return path.parent / f"{name}{ending}"
 
 

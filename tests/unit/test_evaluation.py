@@ -424,7 +424,7 @@ def test_curves_are_drawn(tmp_path):
         "lstm $x_1": training_log.Curves(train, {}),
     }
     names = {"a": "a.png", "a.png": "a.png", "a.json": "a.png", "a.svg": "a.svg"}
-    names |= {"beam1.5": "beam1.5.png", "beam1.5.png": "beam1.5.png"}
+    names |= {"a.SVG": "a.svg", "beam1.5": "beam1.5.png", "beam1.5.png": "beam1.5.png"}
     pictures: dict[str, list[bytes]] = {}
     for name, picture in names.items():
         written = plots.plot_curves(runs, tmp_path / name)
