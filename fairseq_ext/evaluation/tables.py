@@ -15,6 +15,7 @@ import gzip
 import html
 import io
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,11 +38,18 @@ LATEX = str.maketrans(
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Format rows as text in aligned columns for the terminal, without trailing spaces."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        pairs = zip(row, widths, strict=True)
+        lines.append("  ".join(cell + " " * (width - _width(cell)) for cell, width in pairs))
+    return "\n".join(map(str.rstrip, lines))
+
+
+def _width(text: str) -> int:
+    """Return how many columns of a terminal a text takes: two for each letter of East Asia."""
+    marks = sum(unicodedata.category(letter) == "Mn" for letter in text)
+    return len(text) - marks + sum(unicodedata.east_asian_width(letter) in "FW" for letter in text)
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

@@ -27,7 +27,7 @@ from fairseq_ext.decoding import latency
 from fairseq_ext.evaluation import compare, compare_report, outputs, significance, training_log
 from fairseq_ext.evaluation.score import build_metrics
 from fairseq_ext.evaluation.significance import Variances, bootstrap, bootstrap_p
-from fairseq_ext.evaluation.tables import latex, read_table
+from fairseq_ext.evaluation.tables import aligned, latex, read_table
 from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -723,6 +723,11 @@ def test_the_command_writes_means_and_tables(tmp_path: Path, monkeypatch: pytest
     assert all((tmp_path / f"out.{ending}").is_file() for ending in ("md", "png", "json"))
     assert (tmp_path / "out-differences.png").read_bytes().startswith(b"\x89PNG")
     assert "## Differences to two\\_runs" in (tmp_path / "out.md").read_text()
+
+
+def test_columns_stay_aligned_beside_letters_of_two_columns_or_none():
+    lines = aligned([["日本", "1"], ["abcd", "2"], ["e\u0301", "3"]]).split("\n")
+    assert lines == ["日本  1", "abcd  2", "e\u0301     3"]
 
 
 def test_latex_shows_every_character():
