@@ -20,8 +20,7 @@ def available_threads() -> int:
     setting = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if setting.isdecimal() and int(setting):
         return int(setting)
-    # macOS cannot restrict a process to some processors.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 class EngineTranslator:

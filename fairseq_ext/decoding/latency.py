@@ -10,8 +10,7 @@ import numpy as np
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.decoding.text_model import load
 from fairseq_ext.evaluation.compare import Latency
-from fairseq_ext.model import program_file
-from fairseq_ext.model.describe import multiply_adds
+from fairseq_ext.model.describe import describe
 from fairseq_ext.utils.errors import DataError
 
 POWERCAP = Path("/sys/class/powercap")
@@ -61,8 +60,7 @@ def measure(path: str | Path, texts: Sequence[str], beam: int) -> Latency:
     processor, joules = time.process_time() - began, energy_since(before)
     median, slow = np.percentile(seconds, [50, 99]) * 1000
     counts = None
-    if bundle.has_program(path):
-        program = program_file.read(path)
-        counts = multiply_adds(program.program, program.weights)["target token"]
+    if bundle.is_bundle(path):
+        counts = describe(path).get("multiply_adds", {}).get("target token")
     energy = joules and joules / len(texts)
     return Latency(len(texts), median, slow, processor / len(texts) * 1000, counts, energy)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fairseq_ext.checkpoints import bundle, layout, published
+from fairseq_ext.decoding.engine_translator import EngineTranslator
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.engine import DEFAULT, NATIVE
 from fairseq_ext.engine.engine_model import SearchDefaults, ensemble
@@ -23,7 +24,6 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError
 from fairseq_ext.utils.files import FileVersions
 
 if TYPE_CHECKING:
-    from fairseq_ext.decoding.engine_translator import EngineTranslator
     from fairseq_ext.decoding.translator import Translator
 
 Translates: TypeAlias = "Translator | EngineTranslator"
@@ -78,8 +78,6 @@ def open_model(
                 f"the folder {data} has no effect on bundles, which have dictionaries; leave it "
                 "out."
             )
-        from fairseq_ext.decoding.engine_translator import EngineTranslator
-
         numbers = None if search.engine == DEFAULT else NATIVE[search.engine]
         model = ensemble([program_file.read(path, numbers) for path in paths])
         trained = (model.src, model.tgt)

@@ -180,6 +180,7 @@ def _matrices(
             weight, levels = tensors.array(entry["signs"]), evaluator.array(entry["levels"])
             if weight.ndim != 2 or levels.shape != (len(weight),) or weight.shape[1] != inputs:
                 raise DataError("the signs have a wrong size")
+            # A ternary weight rounds to 0 up to half of the level; a binary weight has no zeros.
             limit = 0.5 * levels[:, None] if ternary else 0
             values = (weight > limit).astype(np.int8) - (weight < -limit)
             signs = Signs.packed(values, levels, ternary)

@@ -140,7 +140,7 @@ def load(settings: Settings) -> Pairs:
     served = {}
     have_dictionaries = [bundle.has_program(path) for path in settings.models]
     for path, is_complete in zip(settings.models, have_dictionaries, strict=True):
-        # Refused only if no model needs it; the dictionaries of checkpoints may be there.
+        # `--data` is for the checkpoints among the models; if there are none, it is refused.
         data = None if is_complete and not all(have_dictionaries) else settings.data
         model = open_model([path], data, (None, None), all_hypotheses)
         text = model.text()
