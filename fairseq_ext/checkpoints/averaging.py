@@ -6,7 +6,7 @@ The mean of the last checkpoints usually translates better than each of them (Va
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,7 @@ def select(folder: str | Path, kind: str, count: int) -> list[Path]:
     return paths[:count][::-1] if lowest else paths[-count:]
 
 
-def average_checkpoints(
-    paths: Sequence[str | Path], load: Callable[[str | Path], dict[str, Any]] = storage.load
-) -> dict[str, Any]:
+def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Any]:
     """Average the weights of checkpoints of one model, and return the result as a checkpoint.
 
     Every floating-point weight becomes the mean over all checkpoints, summed in float64 and rounded
@@ -79,9 +77,7 @@ def average_checkpoints(
     state of the optimizer and the weights of ``--store-ema`` are left out. Everything else, such as
     an integer buffer, is taken from the last checkpoint.
 
-    Args:
-        paths: checkpoints of one model, oldest first.
-        load: function that reads a checkpoint.
+    ``paths`` are checkpoints of one model, oldest first.
 
     Raises:
         CheckpointError: the checkpoints differ in architecture, in names or shapes of weights, in
@@ -99,7 +95,7 @@ def average_checkpoints(
         logger.warning(f"{repeated} is given twice, and counts twice in the mean")
     for number, path in enumerate(paths):
         with safe_load.about(path):
-            checkpoint = load(path)
+            checkpoint = storage.load(path)
             model = checkpoint["model"]
             seeds.add(layout.options(checkpoint, "common").get("seed", 0))
             if number == 0:

@@ -271,30 +271,34 @@ def test_average_is_the_exact_mean(tmp_path):
     assert result["extra_state"] == {"epoch": 7, "averaged": [path.name for path in paths]}
 
 
-def test_a_file_twice_and_other_seeds_are_remarked(caplog: pytest.LogCaptureFixture):
+def test_a_file_twice_and_other_seeds_are_remarked(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
     def load(path: str | Path) -> dict:
         state = checkpoint(1)
         return {**state, "cfg": {**state["cfg"], "common": {"seed": int(Path(path).stem)}}}
 
-    averaging.average_checkpoints(["1.pt", "1/../1.pt"], load)
+    monkeypatch.setattr(storage, "load", load)
+    averaging.average_checkpoints(["1.pt", "1/../1.pt"])
     assert caplog.messages == ["1/../1.pt is given twice, and counts twice in the mean"]
     caplog.clear()
-    averaging.average_checkpoints(["3.pt", "1.pt"], load)
+    averaging.average_checkpoints(["3.pt", "1.pt"])
     (message,) = caplog.messages
     assert message.startswith("the checkpoints come from trainings with the seeds 1, 3: unless")
 
 
-def test_tie_of_only_some_checkpoints_is_not_kept():
+def test_tie_of_only_some_checkpoints_is_not_kept(monkeypatch: pytest.MonkeyPatch):
     states = [checkpoint(1), checkpoint(2)]
     states[1]["model"]["decoder.embed.weight"] = torch.ones(5, 3)
     state_dicts = [dict(state["model"]) for state in states]
-    result = averaging.average_checkpoints(["a", "b"], lambda _: states.pop(0))["model"]
+    monkeypatch.setattr(storage, "load", lambda _: states.pop(0))
+    result = averaging.average_checkpoints(["a", "b"])["model"]
     for name in ("encoder.embed.weight", "decoder.embed.weight"):
         mean = (state_dicts[0][name].double() + state_dicts[1][name].double()) / 2
         assert torch.equal(result[name], mean.float())
 
 
-def test_memory_does_not_grow_with_the_number_of_checkpoints():
+def test_memory_does_not_grow_with_the_number_of_checkpoints(monkeypatch: pytest.MonkeyPatch):
     alive: weakref.WeakSet = weakref.WeakSet()
     counts = []
 
@@ -304,7 +308,8 @@ def test_memory_does_not_grow_with_the_number_of_checkpoints():
         counts.append(len(alive))
         return state
 
-    averaging.average_checkpoints([str(seed) for seed in range(8)], load)
+    monkeypatch.setattr(storage, "load", load)
+    averaging.average_checkpoints([str(seed) for seed in range(8)])
     assert len(counts) == 8
     assert max(counts) <= 2  # the one being read, and the one before
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from fairseq_ext.checkpoints import bundle, safe_load, storage
+from fairseq_ext.checkpoints import safe_load, storage
 from fairseq_ext.checkpoints.dictionaries import difference, symbols
 from fairseq_ext.data_folder import indexed
 from fairseq_ext.generation import option_checks
@@ -186,7 +186,7 @@ def _check_models(cfg: Any) -> None:
     for path in paths:
         name = get_maybe_sharded_checkpoint_filename(path, suffix, 0, 1)
         with safe_load.about(name):
-            saved = storage.peek(bundle.as_file(name)).get("cfg")
+            saved = storage.peek(name).get("cfg")
         if not isinstance(saved, Mapping) or isinstance(saved.get("model"), Namespace):
             return  # fairseq sets any option there
         options.update(name for name, _ in safe_load.entries(saved))
