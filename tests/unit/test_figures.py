@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import sacrebleu
 import torch
-from omegaconf import OmegaConf
 
 from fairseq_ext.evaluation import lengths, outputs, plots, training_log
 from fairseq_ext.muse.commands import plot_gates as gates
 from fairseq_ext.text.generated import Postprocessor
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils.errors import CheckpointError
+from tests.support.bundles import save_run
 from tests.support.generated import write_generated
 from tests.support.harness import ended, leaves_no_trace, run, write_lines
-from tests.support.models import MUSE, SMALL, build, configuration
+from tests.support.models import MUSE, SMALL, build
 from tests.unit.test_evaluation import check_picture, naive_bleu
 
 WORDS = [f"w{number}" for number in range(12)]
@@ -177,13 +177,6 @@ def test_lengths_errors(options, message, tmp_path):
     leaves_no_trace(tmp_path, message, *words, *options)
 
 
-def save_checkpoint(path: Path, flags: list[str], model: torch.nn.Module) -> Path:
-    """What fairseq writes, as far as it describes the model."""
-    cfg = OmegaConf.to_container(configuration(flags), resolve=True, enum_to_str=True)
-    torch.save({"args": None, "cfg": cfg, "model": model.state_dict()}, path)
-    return path
-
-
 @pytest.mark.parametrize(
     "flags",
     [
@@ -193,13 +186,14 @@ def save_checkpoint(path: Path, flags: list[str], model: torch.nn.Module) -> Pat
     ],
 )
 def test_gates_are_the_models(flags, tmp_path):
-    model, _ = build([*MUSE, *flags])
+    model, task = build([*MUSE, *flags])
     random_gates = torch.Generator().manual_seed(1)
     sides = {"encoder": model.encoder, "decoder": model.decoder}
     for layer in (*model.encoder.layers, *model.decoder.layers):
         if layer.attention.convolution.gate is not None:
             layer.attention.convolution.gate.data.normal_(generator=random_gates)
-    gate_values = gates.read_gates(save_checkpoint(tmp_path / "a.pt", [*MUSE, *flags], model))
+    folder = save_run(tmp_path / "run", [*MUSE, *flags], model, task)
+    gate_values = gates.read_gates(folder / "checkpoint_best.pt")
     for name, side in sides.items():
         for shares, layer in zip(gate_values[name], side.layers, strict=True):
             convolution = layer.attention.convolution
@@ -214,10 +208,10 @@ def test_equal_kernel_sizes_count_together():
 def test_gates_command(tmp_path):
     """As a process, on a checkpoint with what ``--eval-bleu`` leaves behind."""
     flags = [*MUSE, "--muse-kernels", "3,15/7"]
-    model, _ = build(flags)
+    model, task = build(flags)
     gate = torch.tensor([0.0, 1.0]).log_softmax(0)
     model.encoder.layers[0].attention.convolution.gate.data = gate
-    path = save_checkpoint(tmp_path / "a.pt", flags, model)
+    path = save_run(tmp_path / "run", flags, model, task) / "checkpoint_best.pt"
     state = torch.load(path, weights_only=True)
     counts = torch.arange(4).numpy()
     torch.save({**state, "extra_state": {"metrics": {"_bleu_counts": counts}}}, path)
@@ -250,6 +244,6 @@ def test_gates_command(tmp_path):
     ],
 )
 def test_checkpoints_without_gates_are_refused(flags, message, tmp_path):
-    path = save_checkpoint(tmp_path / "a.pt", flags, build(flags)[0])
+    folder = save_run(tmp_path / "run", flags, *build(flags))
     with pytest.raises(CheckpointError, match=message):
-        gates.read_gates(path)
+        gates.read_gates(folder / "checkpoint_best.pt")
