@@ -161,6 +161,13 @@ def as_file(path: str | Path) -> Path:
     return Path(path) if folder is None else folder / MANIFEST
 
 
+def files_of(path: str | Path) -> list[Path]:
+    """List the files of a bundle, or the single file of a checkpoint; [] if the file is missing."""
+    folder = _folder(path)
+    paths = [Path(path)] if folder is None else sorted(folder.iterdir())
+    return [file for file in paths if file.is_file()]  # reading a missing file reports it later
+
+
 def has_program(path: str | Path) -> bool:
     """Return whether a path is a bundle that the engine can run without torch."""
     return is_bundle(path) and PROGRAM in read(path).files
@@ -207,8 +214,7 @@ def read(path: str | Path) -> Bundle:
 @contextmanager
 def unchanged(path: str | Path) -> Iterator[Bundle]:
     """Yield the bundle at a path; raise DataError if its files change during the block."""
-    folder = home(path)
-    versions = FileVersions(file for file in folder.iterdir() if file.is_file())
+    versions = FileVersions(files_of(path))
     yield read(path)
     versions.require_unchanged()
 

@@ -8,7 +8,6 @@ fairseq.
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +64,7 @@ def _read(path: str | Path) -> dict[str, Any]:
 
 def _version(path: str | Path) -> tuple[Any, ...]:
     """Return a key for the content of a file or bundle; it changes when a file is written to."""
-    paths = [Path(path)]
-    if bundle.is_bundle(path):
-        paths = sorted(bundle.home(path).iterdir())
-    versions: list[Any] = []
-    for file in paths:
-        with suppress(OSError, ValueError):  # the reader reports a missing file or invalid path
-            versions.append((str(file), version(file)))
-    return tuple(versions)
+    return tuple((str(file), version(file)) for file in bundle.files_of(path))
 
 
 def _adapted(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:

@@ -42,13 +42,14 @@ def serve(settings: Settings) -> int:
     """Run the server until a signal ends it, and return the exit status."""
     settings.check()
     settings = replace(settings, keys=_keys(settings), split_sentences=_splits(settings))
-    from fairseq_ext.decoding.loading import files_of, models_of
+    from fairseq_ext.checkpoints import bundle
+    from fairseq_ext.decoding.loading import models_of
     from fairseq_ext.serving import server
     from fairseq_ext.utils import address
 
     # Names are looked up here, so that all workers load the same commit from the Hub.
     models = [file for path in settings.models for file in models_of(path)]
-    versions = FileVersions(chain(*map(files_of, models)))
+    versions = FileVersions(chain(*map(bundle.files_of, models)))
     settings = replace(settings, models=models, versions=versions)
     listener = address.listen(settings.host, settings.port)
     host, port = listener.getsockname()[:2]

@@ -405,8 +405,8 @@ def translate_parts(request: Request) -> None:
     """
     from tqdm import tqdm
 
+    from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding import parts
-    from fairseq_ext.decoding.loading import files_of
     from fairseq_ext.text.reading import cut
     from fairseq_ext.utils.shared_folder import SharedFolder
 
@@ -419,7 +419,7 @@ def translate_parts(request: Request) -> None:
     inputs = [require_file(path, "text file") for path in request.input or ()]
     files = _files(request)
     # For a bundle, only bundle.json is listed, because it has the checksums of the other files.
-    versions = FileVersions([*inputs, *files, *chain(*map(files_of, request.path))])
+    versions = FileVersions([*inputs, *files, *chain(*map(bundle.files_of, request.path))])
     all_parts = cut(inputs, size)
     nbest = request.search.nbest or 1
     folder = request.parts.parts or Path()

@@ -68,7 +68,7 @@ def open_model(
         DataError: a ``text.json`` of an ensemble cannot be used.
     """
     paths = [*map(find_model.require, paths)]
-    versions = FileVersions(chain(*map(files_of, paths)))
+    versions = FileVersions(chain(*map(bundle.files_of, paths)))
     search = make_search(_defaults(paths))
     homes = [*map(bundle.home, paths)]
     in_engine = search.engine in NATIVE and not search.fp16
@@ -117,13 +117,6 @@ def _require_same_text(folders: Iterable[Path], src: str, tgt: str) -> None:
                 f"{first} and {second} cannot form an ensemble: their text.json turn text into "
                 "different tokens. Leave one of them out."
             )
-
-
-def files_of(path: Path) -> list[Path]:
-    """List the files of a bundle, or the single file of a checkpoint; [] if the file is missing."""
-    if bundle.is_bundle(path):
-        return [file for file in bundle.home(path).iterdir() if file.is_file()]
-    return [path] if path.is_file() else []  # reading a missing file reports it later
 
 
 def _defaults(paths: Sequence[Path]) -> SearchDefaults:
