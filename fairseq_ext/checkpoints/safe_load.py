@@ -99,21 +99,12 @@ def read(path: str | Path) -> dict[str, Any]:
         extra.pop("train_meters", None)  # until 2019: objects that nobody reads any more
     if isinstance(state.get("cfg"), Node):
         state["cfg"] = state["cfg"].plain
-    require_harmless(state, path, size)
-    return state
-
-
-def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None:
-    """Raise CheckpointError if a checkpoint does not consist of harmless data.
-
-    ``state`` is the content of the file ``path`` of ``size`` bytes. It must pass the checks 6 to 8
-    that this module's docstring lists.
-    """
     with about(path):
         require_plain(state, size)
         for part in ("cfg", "args"):
             require_inert(state.get(part))
         require_numbers(state)
+    return state
 
 
 def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
