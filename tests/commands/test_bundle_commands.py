@@ -174,10 +174,7 @@ def test_text_is_an_argument_where_the_model_has_its_dictionaries(
     text_file = ("--input", write_lines(tmp_path / "text", ["1"]))
     for words, message in (
         (("1 2", "--model", copy_model), "1 2"),
-        (
-            ("1", "2", "--model", copy_model),
-            "Text can be an argument where the model is a bundle",
-        ),
+        (("1", "2", "--model", copy_model), "Text can be an argument where the model is a bundle"),
         (("--path", copy_bundle, "1 2"), "after it as models, but 1 2 is not a file or folder."),
         (("--path", copy_bundle, "1 " * 2000), "`--path` takes all"),  # longer than a name may be
         (("1", "--model", copy_bundle, *text_file), "`--input` does not go with text as an arg"),

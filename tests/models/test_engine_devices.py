@@ -23,15 +23,7 @@ from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.generation import on_engine as engine
 from fairseq_ext.utils.errors import DataError
 from tests.support import models
-from tests.support.engine import (
-    ALL,
-    SIZE,
-    assert_same,
-    fairseqs,
-    program_of,
-    together,
-    worker_of,
-)
+from tests.support.engine import ALL, SIZE, assert_same, fairseqs, program_of, together, worker_of
 from tests.support.engine import sharpened as new_sharpened
 from tests.support.harness import in_a_fork
 

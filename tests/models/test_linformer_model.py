@@ -9,14 +9,7 @@ from torch import Tensor
 from fairseq_ext.linformer.model import SourceAttention, slots_of_layers
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support.harness import fairseq
-from tests.support.models import (
-    LINFORMER,
-    build,
-    configuration,
-    count,
-    padded,
-    random_sentences,
-)
+from tests.support.models import LINFORMER, build, configuration, count, padded, random_sentences
 from tests.support.trainings import TRAINING
 
 SOURCE = random_sentences([7, 3, 1, 5])

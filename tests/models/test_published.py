@@ -281,12 +281,7 @@ for family, arch, vocabulary in (
 
 
 def as_fairseq_translates(
-    style: str,
-    words: Dictionary,
-    model: BaseFairseqModel,
-    options: dict,
-    line: str,
-    max_len_b: int,
+    style: str, words: Dictionary, model: BaseFairseqModel, options: dict, line: str, max_len_b: int
 ) -> str:
     """The translation from English to German by fairseq's generator, with symbols put by hand."""
 
