@@ -16,6 +16,7 @@ enum { LANES = 16, GROUP = 4, ROWS = 6, OFFSET = 128, STORED = 1 };
 #define FIRST(n) ((__mmask16)((1u << (n)) - 1))
 #define LOAD_PART(p, n, rest) ((vec)_mm512_mask_loadu_ps(_mm512_set1_ps(rest), FIRST(n), p))
 #define STORE_PART(p, n, v) _mm512_mask_storeu_ps(p, FIRST(n), (__m512)(v))
+#define TIMES_POWER(x, n) ((vec)_mm512_scalef_ps((__m512)(x), (__m512)(n)))
 #define WIDEN(v) ((uvec)_mm512_cvtepu16_epi32((__m256i)(v)))
 #define NARROW(v) ((halfwords)_mm512_cvtepi32_epi16((__m512i)(v)))
 typedef int32_t sums16 __attribute__((vector_size(LANES * 4)));

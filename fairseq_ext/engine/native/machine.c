@@ -173,7 +173,8 @@ static void look_up(const weight *w, int32_t token, float factor, float *y) {
     default: {
         const int8_t *first = (const int8_t *)w->values + (panel * PANEL * ((K + 3) / 4) + lane) * 4;
         const float unit = factor * w->scales[token];
-        for (int64_t k = 0; k < K; k++) y[k] = unit * (float)first[k / 4 * 4 * PANEL + k % 4];
+        for (int64_t k = 0; k < K; k += 4, first += 4 * PANEL)
+            for (int64_t i = 0; i < (K - k < 4 ? K - k : 4); i++) y[k + i] = unit * (float)first[i];
     }
     }
 }
@@ -257,12 +258,14 @@ static void transpose(workspace *space, const operation *op) {
         const int64_t n = from->phase == SLOTS ? from->rows : space->begins[s + 1] - begin;
         const int64_t blocks = (n + BLOCK - 1) / BLOCK;
         const float *keys = rows_of(space, op->in[0]) + begin * stride;
-        for (int64_t h = 0; h < heads; h++)
-            for (int64_t b = 0; b < blocks; b++)
-                for (int64_t d = 0; d < dim; d++)
-                    for (int64_t i = 0; i < BLOCK; i++, out++) {
+        for (int64_t h = 0; h < heads; h++, keys += dim)
+            for (int64_t b = 0; b < blocks; b++, out += BLOCK * dim)
+                /* BLOCK numbers of a token at a time, which are a line of the cache. */
+                for (int64_t first = 0; first < dim; first += BLOCK)
+                    for (int64_t i = 0; i < BLOCK; i++) {
                         const int64_t token = b * BLOCK + i;
-                        *out = token < n ? keys[token * stride + h * dim + d] : 0;
+                        for (int64_t d = first; d < dim && d < first + BLOCK; d++)
+                            out[d * BLOCK + i] = token < n ? keys[token * stride + d] : 0;
                     }
     }
 }
