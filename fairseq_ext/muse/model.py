@@ -240,6 +240,11 @@ class MuseDecoder(TransformerDecoderBase):
         if self.cfg.muse_fused:
             self._output = FinalLinear(self.output_projection.weight)
 
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        """Load other weights, and forget the output layer that was prepared with earlier ones."""
+        self._output = None
+        super()._load_from_state_dict(*arguments)
+
 
 @models.register_model("muse", dataclass=MuseConfig)
 class MuseModel(models.TranslationTransformer):

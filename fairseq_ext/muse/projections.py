@@ -97,6 +97,11 @@ class Projections(nn.Module):
         self.w_enc = FinalLinear(weight_in, torch.cat([linear.bias for linear in first]))
         self.w_dec = FinalLinear(weight_out, torch.stack([linear.bias for linear in last]).sum(0))
 
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        """Load other weights, and forget the matrices that were joined from earlier ones."""
+        self.w_enc = self.w_dec = None
+        super()._load_from_state_dict(*arguments)
+
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
         """Apply each branch's first matrix; return the products in the order of ``W_Enc``.
 

@@ -136,6 +136,18 @@ def test_fused_model_prepared_for_generation_finds_the_same() -> None:
     assert_same(engine, [*map(as_found, expected)])
 
 
+def test_fused_model_prepared_for_generation_takes_other_weights() -> None:
+    prepared, _ = models.build([*models.MUSE, "--muse-fused"], seed=1)
+    other, _ = models.build([*models.MUSE, "--muse-fused"], seed=2)
+    prepared.eval()
+    other.eval()
+    prepared.make_generation_fast_(need_attn=False)
+    prepared.load_state_dict(other.state_dict())
+    inputs = models.batch()["net_input"]
+    with torch.no_grad():
+        torch.testing.assert_close(prepared(**inputs)[0], other(**inputs)[0])
+
+
 def test_keys_of_a_sentence_are_made_once_for_its_beam() -> None:
     model, task = models.build(models.MUSE)
     sizes = []
