@@ -129,6 +129,15 @@ def test_another_metric_begins_anew(copy_data, tmp_path):
     assert best["early_stopping"]["num_runs"] == 0
 
 
+def test_plateau_scheduler_begins_anew_with_another_metric(copy_data, tmp_path):
+    options = (*ARCHITECTURES["lstm"], "--lr-scheduler", "reduce_lr_on_plateau")
+    train(copy_data, tmp_path, *options, "--max-epoch", 2)
+    options = (*options, "--max-epoch", 4, "--best-checkpoint-metric", "ppl")
+    train(copy_data, tmp_path, *options, "--reset-meters")
+    third, last = (training_state(tmp_path / name) for name in ("checkpoint3.pt", LAST))
+    assert last["scheduler"]["best"] == third["val_loss"]
+
+
 def test_an_average_begins_at_a_checkpoint_without_one(uninterrupted, tmp_path):
     complete, data, options = uninterrupted
     average = (*options, "--store-ema", "--ema-decay", 1)

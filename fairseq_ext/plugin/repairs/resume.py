@@ -193,9 +193,11 @@ def restore_validation(
 ) -> tuple[Any, Any]:
     """Load a checkpoint, and restore the counters of ``--patience`` and the scheduler.
 
-    Raise ConfigError if ``--best-checkpoint-metric`` has changed.
+    With ``--reset-meters``, reset them instead. Otherwise raise ConfigError if
+    ``--best-checkpoint-metric`` has changed.
     """
     from fairseq import checkpoint_utils
+    from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRSchedule
 
     counters = [command.should_stop_early for command in running("fairseq_cli.train")]
     for keeper in (checkpoint_utils.save_checkpoint, *counters):
@@ -203,6 +205,8 @@ def restore_validation(
             vars(keeper).pop(name, None)
     extra_state, iterator = original(cfg, trainer, **options)
     begins = trainer.get_num_updates() == 0  # for instance with `--finetune-from-model`
+    if cfg.reset_meters and isinstance(trainer.lr_scheduler, ReduceLROnPlateauLRSchedule):
+        trainer.lr_scheduler.lr_scheduler._reset()  # forgets the best value, not the learning rate
     if extra_state is None or begins or cfg.reset_optimizer or cfg.reset_meters:
         return extra_state, iterator
     stopping = extra_state.get(EARLY_STOPPING, {})
@@ -211,7 +215,7 @@ def restore_validation(
     if before not in (None, now) and "best" in extra_state:
         raise ConfigError(
             f"`--best-checkpoint-metric` was the {before}, but is now the {now}. To change it, "
-            "give `--reset-meters`, and with reduce_lr_on_plateau also `--reset-lr-scheduler`."
+            "give `--reset-meters`."
         )
     if stopping.get("best") is not None:
         for counter in counters:
