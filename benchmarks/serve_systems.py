@@ -86,15 +86,15 @@ class Peer:
 def main() -> None:
     system, folder, settings = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
     logging.basicConfig(level=logging.WARNING)
-    from fairseq_ext.decoding.search import Search
+    from fairseq_ext.decoding.search import Search, SearchOptions
     from fairseq_ext.serving import pairs, server
     from fairseq_ext.serving.app import build
-    from fairseq_ext.serving.settings import BatchOptions, Settings
+    from fairseq_ext.serving.settings import Settings
     from fairseq_ext.utils import address
 
     name, _, numbers = system.partition(" ")
     models = [folder / f"{ENGINE}-{numbers}"]
-    server_settings = Settings(models, grace=1, batches=BatchOptions(**settings["search"]))
+    server_settings = Settings(models, grace=1, search=SearchOptions(**settings["search"]))
     (served,) = pairs.load(server_settings).models.values()
     if name == CTRANSLATE2:
         search = Search(**settings["search"], nbest=served.nbest)

@@ -6,6 +6,7 @@ from pathlib import Path
 from fairseq_ext.commands import options
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.option_fields import specified
 
 
 def add(commands: options.Subparsers) -> None:
@@ -38,7 +39,7 @@ def add(commands: options.Subparsers) -> None:
 
 
 def _average(args: argparse.Namespace) -> None:
-    choice = options.specified(args, ("last_epochs", "last_updates", "best"))
+    choice = specified(args, ("last_epochs", "last_updates", "best"))
     if (args.dir is not None) != bool(choice):
         raise ConfigError(
             "`--dir` needs one of `--last-epochs`, `--last-updates` and `--best`; `--inputs` goes "

@@ -8,12 +8,12 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from fairseq_ext.commands import decoding_options, options
-from fairseq_ext.decoding.search import DATA_HELP, Search
+from fairseq_ext.commands import options
+from fairseq_ext.decoding.search import DATA_HELP, MODEL_DEFAULTS, Search, SearchOptions
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 from fairseq_ext.utils.files import is_special, require_new
-from fairseq_ext.utils.option_fields import add_options
+from fairseq_ext.utils.option_fields import add_options, specified
 
 OUTPUT = "bundle to write: a folder, or an archive if named OUT.zip or OUT.tar.zst"
 
@@ -65,7 +65,7 @@ def add(commands: options.Subparsers) -> None:
     )
     option("--system", metavar="NAME", help="system in the file of --scores, if it has several")
     group = parser.add_argument_group("default search options")
-    add_options(group, decoding_options.SearchOptions, decoding_options.MODEL_DEFAULTS)
+    add_options(group, SearchOptions, MODEL_DEFAULTS)
     options.add_output(parser, "OUT", OUTPUT)
     parser.set_defaults(run=_bundle, makes_folder=True)
 
@@ -86,7 +86,7 @@ def _bundle(args: argparse.Namespace) -> None:
         raise ConfigError("`--system` goes with `--scores`, which is missing.")
     scores = read_scores(args.scores, args.system) if args.scores else []
     checkpoint = model_of(args.model, args.src, args.tgt)
-    search = options.specified(args, decoding_options.MODEL_DEFAULTS)
+    search = specified(args, MODEL_DEFAULTS)
     Search(**search)  # refuses wrong values
     source_bundle = bundle.read(checkpoint) if bundle.is_bundle(checkpoint) else None
     task = layout.options(storage.peek(checkpoint), "task")

@@ -8,7 +8,7 @@ from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.catalogue import CORPORA
 from fairseq_ext.corpora.command_lines import OFFICIAL, OTHERS, PREPARE, SUBWORDS
 from fairseq_ext.utils.errors import ConfigError
-from fairseq_ext.utils.option_fields import add_options, flag
+from fairseq_ext.utils.option_fields import add_options, flag, specified
 
 SIZE = 8000  # merges or pieces
 
@@ -109,7 +109,7 @@ def _subwords(args: argparse.Namespace) -> None:
             args.text, args.output, args.src, args.tgt, kind=args.kind or "bpe", size=size
         )
     else:
-        for name in options.specified(args, ("kind", "size")):
+        for name in specified(args, ("kind", "size")):
             raise ConfigError(f"`{flag(name)}` does not go with `--like`; the model sets it.")
         from fairseq_ext.checkpoints import bundle
         from fairseq_ext.decoding.loading import models_of

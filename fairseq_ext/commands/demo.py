@@ -8,18 +8,15 @@ from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_ext.commands import decoding_options, options
-from fairseq_ext.commands.decoding_options import SearchOptions, TextOptions
-from fairseq_ext.decoding.search import DATA_HELP, Search
+from fairseq_ext.commands import options, text_options
+from fairseq_ext.commands.text_options import TextOptions
+from fairseq_ext.decoding.search import DATA_HELP, SearchOptions
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import wrong_value
 from fairseq_ext.utils.option_fields import add_options, from_args, option, require_at_least
 
 if TYPE_CHECKING:
     from fairseq_ext.demo.systems import Answer, System, SystemFiles
-    from fairseq_ext.engine.engine_model import SearchDefaults
-
-SEARCH = ("beam", "lenpen")
 
 
 @dataclass(frozen=True)
@@ -37,8 +34,6 @@ class Request:
         metavar="[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]",
     )
     data: Path | None = option(None, DATA_HELP, metavar="DIR")
-    beam: int | None = None
-    lenpen: float | None = None
     max_words: int = option(60, "longest sentence in words (%(default)s)")
     host: str = option("127.0.0.1", "address to serve on (%(default)s)")
     port: int = option(7860, "port to serve on; 0: any free one (%(default)s)")
@@ -48,7 +43,7 @@ class Request:
     keep_addresses: bool = option(
         True, "keep URLs, e-mail addresses and emoji as they are (default: yes)"
     )
-    cpu: bool = option(False, "use the CPU even if there is a GPU")
+    search: SearchOptions = field(default_factory=SearchOptions)
     text: TextOptions = field(default_factory=TextOptions)
 
 
@@ -61,8 +56,8 @@ def add(commands: options.Subparsers) -> None:
         example="fairseq-ext demo muse=tatoeba-es-en bmt=tatoeba-es-en-bmt-1",
     )
     add_options(parser, Request)
-    add_options(parser, SearchOptions, SEARCH)
-    decoding_options.add_text_options(parser)
+    add_options(parser, SearchOptions, ("beam", "lenpen", "cpu"))
+    text_options.add_text_options(parser)
     parser.set_defaults(run=_run)
 
 
@@ -106,19 +101,20 @@ def load(named: SystemFiles, request: Request) -> System:
     from fairseq_ext.text.placeholders import keeper
     from fairseq_ext.text.sentences import UNSPLIT, sentence_splitter
 
-    def search(defaults: SearchDefaults) -> Search:
-        numbers = {**defaults, **options.specified(request, SEARCH)}
-        return Search(**numbers, cpu=request.cpu, attention=True)
-
     if not named.data.is_dir():  # checked here, because a bundle would work without this folder
         option = f"--data` or `,data=` of `{named.name}"
         raise wrong_value(option, "a folder of fairseq-preprocess", named.data)
     data = None if bundle.has_program(named.checkpoint) else named.data
-    model = open_model([named.checkpoint], data, (None, None), search)
+    model = open_model(
+        [named.checkpoint],
+        data,
+        (None, None),
+        lambda defaults: replace(request.search.search(defaults), attention=True),
+    )
     src, tgt = model.translator.src, model.translator.tgt
     folders = (bundle.home(named.checkpoint), named.data)
     text = replace(request.text, bpe_codes=named.codes or request.text.bpe_codes)
-    codec = decoding_options.chosen_codec(text, src, tgt, folders)
+    codec = text_options.chosen_codec(text, src, tgt, folders)
     model.versions.require_unchanged()
     size = f"{read_size(named.checkpoint).parameters / 1e6:,.1f} M parameters"
     about = f"{src} → {tgt}, {size}"

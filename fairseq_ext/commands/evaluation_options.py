@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.commands.options import specified
 from fairseq_ext.utils.errors import ConfigError, printable, wrong_value
-from fairseq_ext.utils.option_fields import Once, add_options, flag, option
+from fairseq_ext.utils.option_fields import Once, add_options, flag, option, specified
 
 if TYPE_CHECKING:
     from fairseq_ext.text.generated import Postprocessor

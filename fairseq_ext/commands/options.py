@@ -5,7 +5,7 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +50,6 @@ def write_json(path: Path | None, data: Any) -> None:
     """Write ``data`` as JSON to ``path``; do nothing if ``path`` is None."""
     if path is not None:
         json_files.write_json(path, data, indent=2)
-
-
-def specified(args: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return the values of the options ``names`` that are set (not None), by name."""
-    return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
 def named_values(option: str, form: str, items: Sequence[str]) -> dict[str, str]:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import chain
 
 from fairseq_ext.commands import options
-from fairseq_ext.commands.decoding_options import SearchOptions
+from fairseq_ext.decoding.search import MODEL_DEFAULTS, SearchOptions
 from fairseq_ext.evaluation.outputs import read_lines
-from fairseq_ext.serving.settings import KEY, BatchOptions, Limits, Settings
+from fairseq_ext.serving.settings import KEY, Limits, Settings
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.files import FileVersions
@@ -30,11 +30,11 @@ def add(commands: options.Subparsers) -> None:
     add_options(parser, Settings)
     add_options(parser.add_argument_group("limits"), Limits)
     group = parser.add_argument_group(
-        "search", "Defaults that a bundle has for its model replace the defaults shown here."
+        "search",
+        "Defaults that a bundle has for its model replace the defaults shown here. A request may "
+        "ask for as many alternatives as --beam, less 1.",
     )
-    add_options(group, BatchOptions, ("beam",))
-    add_options(group, SearchOptions, ("lenpen", "max_len_a", "max_len_b"))
-    add_options(group, BatchOptions, ("batch_size", "max_tokens"))
+    add_options(group, SearchOptions, (*MODEL_DEFAULTS, "max_tokens"))
     parser.set_defaults(run=lambda args: serve(from_args(Settings, args)))
 
 

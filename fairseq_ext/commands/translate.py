@@ -17,12 +17,20 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from fairseq_ext.commands import decoding_options, options
-from fairseq_ext.commands.decoding_options import SearchOptions, TextOptions
-from fairseq_ext.decoding.search import BUFFER, DATA_HELP, KEEP_HELP, Candidate, require_compatible
+from fairseq_ext.commands import options, text_options
+from fairseq_ext.commands.text_options import TextOptions
+from fairseq_ext.decoding import search as searching
+from fairseq_ext.decoding.search import BUFFER, DATA_HELP, KEEP_HELP, Candidate, SearchOptions
 from fairseq_ext.utils.errors import ConfigError, printable, wrong_value
 from fairseq_ext.utils.files import FileVersions, atomic_write, require_file, sha256
-from fairseq_ext.utils.option_fields import add_options, flag, from_args, option, require_at_least
+from fairseq_ext.utils.option_fields import (
+    add_options,
+    flag,
+    from_args,
+    option,
+    require_at_least,
+    specified,
+)
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.loading import Translates
@@ -105,7 +113,7 @@ class Request:
     def check(self) -> None:
         """Raise ConfigError if options do not go together."""
         self._check_parts()
-        require_compatible(
+        searching.require_compatible(
             self.search.constraints,
             keep=self.keep,
             keep_addresses=self.keep_addresses,
@@ -116,7 +124,7 @@ class Request:
     def _check_parts(self) -> None:
         parts = self.parts
         if parts.parts is None:
-            for name in options.specified(parts, ("part_lines", "shard", "ray")):
+            for name in specified(parts, ("part_lines", "shard", "ray")):
                 raise ConfigError(f"`{flag(name)}` goes with `--parts`, which is missing.")
             return
         if parts.part_lines is not None:
@@ -162,8 +170,11 @@ def add(commands: options.Subparsers) -> None:
         "(`fairseq-ext models` lists them)",
     )
     add_options(parser, Request)
-    decoding_options.add_text_options(parser)
-    decoding_options.add_search(parser)
+    text_options.add_text_options(parser)
+    draws = ("sampling", "mbr", *searching.DRAWS, "utility")
+    names = SearchOptions.__dataclass_fields__.keys() - draws
+    add_options(parser.add_argument_group("search"), SearchOptions, names)
+    add_options(parser.add_argument_group("samples instead of search"), SearchOptions, draws)
     add_options(parser.add_argument_group("large texts"), PartOptions)
     parser.set_defaults(run=_run)
 
@@ -281,14 +292,14 @@ def load(request: Request) -> tuple[Translates, TranslateLines]:
     model = open_model(request.path, request.data, languages, search.search)
     src, tgt = model.translator.src, model.translator.tgt
     constrained = search.constraints is not None
-    codec = decoding_options.chosen_codec(request.text, src, tgt, model.folders, constrained)
+    codec = text_options.chosen_codec(request.text, src, tgt, model.folders, constrained)
     splitter = sentence_splitter(src, tgt) if request.split_sentences else UNSPLIT
     model.versions.require_unchanged()
     utility = None
     if search.mbr is not None:
         from fairseq_ext.decoding import mbr
 
-        utility = mbr.build_utility(search.utility or decoding_options.UTILITY)
+        utility = mbr.build_utility(search.utility or searching.UTILITY)
 
     def translate(raw: Iterable[bytes], name: Path | str, **place: Any) -> Iterator[Translation]:
         translations = stream.translations(
@@ -490,7 +501,7 @@ def _job(request: Request, inputs: Sequence[Path], files: Sequence[Path]) -> dic
             for name, value in values.items()
             if name not in NOT_OF_JOB
             and value is not None
-            and (value is not False or name in decoding_options.TEXT_FLAGS)  # --no-tokenize
+            and (value is not False or name in text_options.TEXT_FLAGS)  # --no-tokenize
         },
         "details": request.json is not None,
     }

@@ -239,8 +239,8 @@ async def _left(request: Request) -> None:
 
 def build(pairs: Pairs, settings: Settings) -> RequestMeter:
     """Build the web application, which translates with ``pairs``, and counts and times requests."""
-    metrics, limits, batches = Metrics(), settings.limits, settings.batches
-    sizes = {"batch_size": batches.batch_size, "max_tokens": batches.max_tokens}
+    metrics, limits = Metrics(), settings.limits
+    sizes = {"batch_size": limits.batch_size, "max_tokens": settings.search.search({}).max_tokens}
     batcher = Batcher(metrics, room=limits.max_queue, **sizes)
     service = Service(pairs, settings, batcher)
 

@@ -134,7 +134,7 @@ def load(settings: Settings) -> Pairs:
     """
 
     def all_hypotheses(model_defaults: SearchDefaults) -> Search:
-        search = Search(**{**model_defaults, **settings.batches.search()})
+        search = settings.search.search(model_defaults)
         return replace(search, nbest=search.beam)
 
     served = {}

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.decoding.search import DATA_HELP, KEEP_HELP, Search
+from fairseq_ext.decoding.search import DATA_HELP, KEEP_HELP, SearchOptions
 from fairseq_ext.text.placeholders import Keeper, keeper
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 from fairseq_ext.utils.files import FileVersions
@@ -24,7 +24,7 @@ def _limit(default: float, text: str) -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits on the size, number and duration of requests, as options of a server."""
+    """The limits of requests (size, number, duration) and of a batch, as options of a server."""
 
     max_chars: int = _limit(10_000, "most characters in all texts of a request")
     max_sentences: int = _limit(
@@ -34,6 +34,7 @@ class Limits:
     max_queue: int = _limit(
         1_000, "sentences that may wait in one process; further requests get status 429"
     )
+    batch_size: int = _limit(64, "most sentences in a batch")
     timeout: float = _limit(60.0, "seconds to receive a request, and as many to answer it")
 
     def check(self) -> None:
@@ -44,25 +45,6 @@ class Limits:
         if self.max_queue < self.max_sentences:
             wish = f"at least `--max-sentences`, which is {self.max_sentences}"
             raise wrong_value("--max-queue", wish, self.max_queue)
-
-
-@dataclass(frozen=True)
-class BatchOptions:
-    """The options for translating sentences in batches; None means the model's default."""
-
-    beam: int | None = option(
-        None, f"beam size; a request may ask for up to N - 1 alternatives ({Search.beam})"
-    )
-    lenpen: float | None = None
-    max_len_a: float | None = None
-    max_len_b: int | None = None
-    batch_size: int = _limit(64, "most sentences in a batch")
-    max_tokens: int = _limit(4000, "most source tokens in a batch")
-
-    def search(self) -> dict[str, Any]:
-        """Return the search options that are not None, by their names in :class:`Search`."""
-        values = asdict(self).items()
-        return {name: value for name, value in values if value is not None and name != "batch_size"}
 
 
 @dataclass(frozen=True)
@@ -117,7 +99,7 @@ class Settings:
         metavar="ORIGIN",
     )
     limits: Limits = field(default_factory=Limits)
-    batches: BatchOptions = field(default_factory=BatchOptions)
+    search: SearchOptions = field(default_factory=SearchOptions)
     # API keys, one of which a request must have; without keys, every request is answered.
     keys: Sequence[str] = field(default=(), repr=False)
     # Versions of the models' files when the server starts; all workers must use them.
@@ -125,8 +107,8 @@ class Settings:
 
     def check(self) -> None:
         require_at_least(self, workers=1, grace=0)
-        require_at_least(self.batches, batch_size=1, max_tokens=1)
         self.limits.check()
+        self.search.search({})  # refuses wrong values
         self.keeper(in_html=False)
         if self.api_key == "":
             raise ConfigError(

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import types
 import typing
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +41,11 @@ def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **se
 def flag(name: str) -> str:
     """Return the flag of the option for a field: ``--max-tokens`` for ``max_tokens``."""
     return f"--{name.replace('_', '-')}"
+
+
+def specified(args: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return the values of the options ``names`` that are set (not None), by name."""
+    return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
 def require_at_least(options: Any, **minima: int) -> None:

@@ -86,10 +86,11 @@ def run(words: list[str]) -> None:
 
 def _load_for_demo(path: str, data: str) -> None:
     from fairseq_ext.commands import demo
+    from fairseq_ext.decoding.search import SearchOptions
     from fairseq_ext.demo import systems
 
     (named,) = systems.parse_systems([f"X={path}"], Path(data))
-    demo.load(named, demo.Request([], cpu=True))  # no text is translated
+    demo.load(named, demo.Request([], search=SearchOptions(cpu=True)))  # no text is translated
 
 
 def _load_from_hub(path: str, data: str) -> None:

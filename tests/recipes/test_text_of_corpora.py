@@ -16,7 +16,7 @@ from fairseq.data import Dictionary, data_utils
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.commands import decoding_options
+from fairseq_ext.commands import text_options
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.catalogue import CORPORA
 from fairseq_ext.corpora.own_text import copy_corpus, split_into_subwords
@@ -68,8 +68,8 @@ def check(folder: Path, sides: tuple[str, str], raw: list[str], *flags: object) 
         *flags,
     )
     parser = argparse.ArgumentParser()
-    decoding_options.add_text_options(parser)
-    codec = decoding_options.chosen_codec(parser.parse_args([]), *sides, [binary])
+    text_options.add_text_options(parser)
+    codec = text_options.chosen_codec(parser.parse_args([]), *sides, [binary])
     pieces = [codec.encode(line) for line in raw]
     stored = read_lines(folder / f"test.{sides[0]}")
     assert pieces == stored
