@@ -3,6 +3,7 @@
 import copy
 import logging
 import re
+import traceback
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from fairseq.optim.fp16_optimizer import FP16Optimizer
+from fairseq.trainer import Trainer
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -383,6 +385,29 @@ def test_norm_of_gradients_equals_torchs() -> None:
     torch.testing.assert_close(utils.clip_grad_norm_(weights, 0.0).double(), exact)
     assert utils.multi_tensor_total_norm is speed.total_norm
     assert utils.multi_tensor_l2norm_available
+
+
+def test_an_update_is_seeded_as_by_fairseq_without_a_trace(monkeypatch) -> None:
+    common, draws = SimpleNamespace(seed=3), []
+    trainer = SimpleNamespace(device=torch.device("cpu"), cfg=SimpleNamespace(common=common))
+    trainer.get_num_updates = lambda: 4
+    Trainer._set_seed.__wrapped__(trainer)
+    draws.append(torch.rand(5))
+    monkeypatch.setattr(traceback, "format_stack", mock.Mock(side_effect=AssertionError))
+    Trainer._set_seed(trainer)
+    draws.append(torch.rand(5))
+    assert torch.equal(*draws)
+
+
+def test_modes_are_changed_only_where_they_differ(monkeypatch) -> None:
+    model, _ = models.build(STOCK["transformer"])
+    assert not any(module.training for module in model.modules())
+    model.train()
+    model.decoder.layers[0].fc1.eval()
+    assert model.train() is model
+    assert all(module.training for module in model.modules())
+    monkeypatch.setattr(torch.nn.Module, "train", mock.Mock(side_effect=AssertionError))
+    assert model.train() is model
 
 
 @pytest.mark.parametrize("max_norm", [0.0, 0.01, 1e6])

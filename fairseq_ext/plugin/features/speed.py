@@ -238,6 +238,37 @@ def keep_memory(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Non
         memory.keep()
 
 
+@around("fairseq.trainer:Trainer._set_seed", patch="seed of each update")
+def seed_cpu(original: Callable, self: Any) -> None:
+    """Seed only the CPU's generator for an update on a CPU.
+
+    Problem: Before each update on a CPU, torch also records the seed for three other types of
+    devices. Each record has a trace of the Python stack, which takes time.
+    """
+    if self.device.type != "cpu":
+        return original(self)
+    torch.default_generator.manual_seed(self.cfg.common.seed + self.get_num_updates())
+
+
+@around("fairseq.models.fairseq_model:BaseFairseqModel.train", patch="mode of each update")
+def change_mode(original: Callable, self: Any, mode: bool = True) -> Any:
+    """Switch between training and evaluation only if some module is not in the desired mode.
+
+    Problem: fairseq sets every module's mode twice in each update, even if no mode changes.
+    """
+    if _all_in_mode(self, mode):
+        return self
+    return original(self, mode)
+
+
+def _all_in_mode(module: Any, mode: bool) -> bool:
+    # `modules()` would take three times as long, because it also composes names.
+    children = module._modules.values()
+    return module.training is mode and all(
+        _all_in_mode(child, mode) for child in children if child is not None
+    )
+
+
 @replacing(
     "fairseq.modules.fairseq_dropout:FairseqDropout.forward", patch="dropout from 16-bit numbers"
 )
