@@ -106,7 +106,7 @@ class Preparation:
                 for kind, entries in test_set.items():
                     text[kind] |= entries
         test_names = [name for name in text["splits"] if name not in TRAINING]
-        bpe = self._pieces(test_names) if self.corpus.merges else None
+        bpe = self._pieces(test_names) if self.corpus.merges else {}
         self._save_pipeline()
         manifest = describe(self.name, self.corpus, text, bpe)
         manifest |= {"libraries": self._libraries, "sha256": self._checksums(test_names)}
@@ -242,8 +242,8 @@ class Preparation:
 
     # ---- from text to subwords -------------------------------------------------------------------
 
-    def _pieces(self, test_names: Sequence[str]) -> Report:
-        """Write the merges or model, and all splits as subwords, into ``bpe/``; return a report."""
+    def _pieces(self, test_names: Sequence[str]) -> dict[str, Tally]:
+        """Write the merges or model, and all splits as subwords, into ``bpe/``; return tallies."""
         settings, bpe = self._settings(pieces=True), self.out / "bpe"
 
         def make() -> Report:
@@ -253,29 +253,26 @@ class Preparation:
             return {}
 
         do_once(self.out, "merges", settings, [self._codes], make)
-        fates: Report = {}
-        steps = {"subwords": TRAINING} | {f"subwords.{name}": (name,) for name in test_names}
-        for step, splits in steps.items():
-            outputs = [bpe / name for name in self._names(splits)]
-            work = partial(self._split_into_pieces, splits)
-            fates |= do_once(self.out, step, settings, outputs, work)["fates"]
-        return {"fates": fates}
+        fates: dict[str, Tally] = {}
+        for split in (*TRAINING, *test_names):
+            outputs = [bpe / name for name in self._names([split])]
+            work = partial(self._split_into_pieces, split)
+            fates[split] = do_once(self.out, f"subwords.{split}", settings, outputs, work)
+        return fates
 
-    def _split_into_pieces(self, splits: Iterable[str]) -> Report:
-        """Write splits as subwords; return the numbers of their kept and dropped pairs."""
-        fates = {}
+    def _split_into_pieces(self, split: str) -> Tally:
+        """Write a split as subwords; return the numbers of its kept and dropped pairs."""
         pieces = Pipeline(*self._sides, subwords=self._learner.kind, files=(self._codes,))
-        with staged_folder(self.out / "bpe") as stage:
-            for split in splits:
-                names = self._names([split])
-                rules = self.corpus.piece_rules if split in TRAINING else ()
-                work = Encode(pieces, rules)
-                pairs = streams.line_pairs(*(self.out / "text" / name for name in names))
-                bar = tqdm(pairs, desc=f"subwords of {split}", unit=" pairs", disable=None)
-                fates[split] = Tally()
-                with writers([stage / name for name in names]) as files:
-                    streams.deal(work.kept_pairs(bar, self.workers, fates[split]), [files])
-        return {"fates": fates}
+        work = Encode(pieces, self.corpus.piece_rules if split in TRAINING else ())
+        names, tally = self._names([split]), Tally()
+        pairs = streams.line_pairs(*(self.out / "text" / name for name in names))
+        bar = tqdm(pairs, desc=f"subwords of {split}", unit=" pairs", disable=None)
+        with (
+            staged_folder(self.out / "bpe") as stage,
+            writers([stage / name for name in names]) as files,
+        ):
+            streams.deal(work.kept_pairs(bar, self.workers, tally), [files])
+        return tally
 
     def _checksums(self, test_names: Sequence[str]) -> dict[str, str]:
         names = self._names((*TRAINING, *test_names))
@@ -309,20 +306,18 @@ def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
 # ---- the report ----------------------------------------------------------------------------------
 
 
-def describe(name: str, corpus: Corpus, text: Report, bpe: Report | None) -> Report:
+def describe(name: str, corpus: Corpus, text: Report, bpe: dict[str, Tally]) -> Report:
     """Describe a prepared corpus for its manifest: archives, dropped pairs, and what is left.
 
-    ``text`` has the reports on the sources and the counts of the splits; ``bpe`` is the report on
-    the subwords, or None. Paths and times are left out, so equal settings give equal descriptions.
+    ``text`` has the reports on the sources and the counts of the splits; ``bpe`` has the
+    tally of each split as subwords, if any. Paths and times are left out, so equal settings give
+    equal descriptions.
     """
     parts, splits = text["parts"], {}
     for split, counts in text["splits"].items():
-        splits[split] = {"words": counts, "subwords": bpe["fates"][split][KEPT] if bpe else None}
+        splits[split] = {"words": counts, "subwords": bpe[split][KEPT] if bpe else None}
     fates = {part: report["fates"] for part, report in parts.items()}
-    if bpe:
-        fates |= {
-            f"subwords of {split}": tally for split, tally in bpe["fates"].items() if len(tally) > 1
-        }
+    fates |= {f"subwords of {split}": tally for split, tally in bpe.items() if len(tally) > 1}
     flags = corpus.dictionary if corpus.merges else corpus.word_dictionary
     flags = flags or (corpus.dictionary if "--joined-dictionary" in corpus.dictionary else ())
     pair_counts = {split: (size["subwords"] or size["words"])[0] for split, size in splits.items()}

@@ -152,7 +152,7 @@ def test_iwslt14_is_fairseqs_protocol_from_download_to_subwords(tmp_path, server
     second_run = prepare(*words, "--workers", 2)
     assert second_run.stdout == done.stdout
     assert len(server.requests) == request_count
-    assert "subwords: done before" in second_run.stderr
+    assert "subwords.train: done before" in second_run.stderr
     # known numbers of pairs
     (out / "manifest.json").unlink()
     done = prepare(*words[:3], ok=False)
@@ -181,7 +181,7 @@ def test_known_numbers(counts: tuple[int, ...], wrong: int) -> None:
         "parts": {"train": {"origin": {}, "fates": {"kept": [lines, 1, 1]}}},
         "splits": {name: [size, 1, 1] for name, size in zip(SPLITS, sizes, strict=True)},
     }
-    manifest = official.describe("iwslt14_de_en", CORPORA["iwslt14_de_en"], text, None)
+    manifest = official.describe("iwslt14_de_en", CORPORA["iwslt14_de_en"], text, {})
     assert len(official.wrong_counts(manifest)) == wrong
     assert "known" in official.summary(manifest, Path("text"))
 
