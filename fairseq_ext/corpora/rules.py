@@ -10,6 +10,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from fairseq_ext.text.bleu_tokenizers import HAN, INDIC, KANA, SPACELESS
 from fairseq_ext.text.cleaning import Spaced
 from fairseq_ext.text.languages import short_code
 from fairseq_ext.utils import extras
@@ -20,14 +21,7 @@ Rule = Callable[[tuple[str, str], str], Check]
 
 LETTERS = Spaced("NPSZC")
 
-_HAN = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_KANA = "\u3040-\u30ff"
-_INDIC = "\u0e00-\u109f\u1780-\u17ff"  # Thai, Lao, Tibetan, Burmese, Khmer
-SPACELESS = re.compile(f"[{_HAN}{_KANA}{_INDIC}]")
-"""A letter of a script without spaces between words."""
-WORDS = re.compile(
-    f"[{_HAN}]{{1,2}}|[{_KANA}]{{1,3}}|[{_INDIC}]{{1,4}}|[^\\s{_HAN}{_KANA}{_INDIC}]+"
-)
+WORDS = re.compile(f"[{HAN}]{{1,2}}|[{KANA}]{{1,3}}|[{INDIC}]{{1,4}}|[^\\s{HAN}{KANA}{INDIC}]+")
 """A word, or as many letters of a script without spaces as a word has on average."""
 
 

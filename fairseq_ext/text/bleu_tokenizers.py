@@ -4,6 +4,7 @@ The usual tokenizer ``13a`` treats a sentence without spaces as one word. BLEU w
 unless whole sentences are equal to their references.
 """
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -22,8 +23,11 @@ BY_LANGUAGE = {
     **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz", "yue", "wuu"), (BY_CHARACTERS, ())),
 }
 
-SPACELESS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
-"""First words of the Unicode names of letters in scripts without spaces."""
+HAN = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+KANA = "\u3040-\u30ff"
+INDIC = "\u0e00-\u109f\u1780-\u17ff"  # Thai, Lao, Tibetan, Burmese, Khmer
+SPACELESS = re.compile(f"[{HAN}{KANA}{INDIC}]")
+"""A letter of a script without spaces between words."""
 WORDSPACE = "\N{ETHIOPIC WORDSPACE}"
 """The sign between words in Amharic and Tigrinya text without spaces."""
 LONGEST = 4  # largest average number of letters in a word; more means that spaces are missing
@@ -51,7 +55,7 @@ def is_spaceless(lines: Sequence[str]) -> bool:
     if has_wordspaces(text):
         return True
     letters = [char for char in text if unicodedata.category(char)[0] in "LM"]
-    without = sum(unicodedata.name(char, "").startswith(SPACELESS) for char in letters)
+    without = len(SPACELESS.findall("".join(letters)))
     words = sum(any(map(str.isalnum, word)) for word in text.split())  # not lone punctuation
     return 2 * without > len(letters) and len(letters) > LONGEST * words
 
