@@ -14,7 +14,7 @@ from fairseq_ext.text.checks import check_parallel, check_text
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import lines
 from fairseq_ext.utils import files
-from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
+from fairseq_ext.utils.errors import DataError, wrong_value
 
 
 def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> None:
@@ -48,10 +48,6 @@ def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> 
 
 def run(options: OwnTextOptions) -> str:
     """Check and copy the text as the options say; return a line with the sizes of the splits."""
-    if options.src == options.tgt:
-        raise ConfigError(
-            f"`--src` and `--tgt` are both `{options.src}`; their files would be the same."
-        )
     sides = (options.src, options.tgt)
     pairs = {split: [options.data / f"{split}.{side}" for side in sides] for split in SPLITS}
     missing = [path.name for pair in pairs.values() for path in pair if not path.exists()]
@@ -79,8 +75,6 @@ def split_into_subwords(
     """
     if size < 1:
         raise wrong_value("--size", "at least 1", size)
-    if src == tgt:
-        raise ConfigError(f"`--src` and `--tgt` are both `{src}`; their files would be the same.")
     text_pipeline = pipeline.load_towards(text, src, tgt) or Pipeline(src, tgt)
     if text_pipeline.subwords != "none":
         raise DataError(f"{text} has subwords already; give the folder with words.")

@@ -153,8 +153,10 @@ def load_towards(folder: Path, src: str, tgt: str) -> Pipeline | None:
     """Load a folder's pipeline for the direction ``src`` → ``tgt`` (:meth:`Pipeline.towards`).
 
     Return None without a ``text.json``. Raise DataError if the pipeline is for other languages, or
-    :func:`load` refuses it.
+    :func:`load` refuses it, and ConfigError if the two languages are equal.
     """
+    if src == tgt:
+        raise ConfigError(f"`--src` and `--tgt` are both `{src}`; their files would be the same.")
     saved = load(folder)
     if saved is None:
         return None
