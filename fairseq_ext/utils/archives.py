@@ -221,6 +221,8 @@ def write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) ->
     content = tar.extractfile(member) if member.isreg() else None
     if content is None:
         raise ValueError(f"its member `{member.name[:60]}` is a link or a device")
+    if path == folder:
+        raise ValueError(f"its member `{member.name[:60]}` is a file without a name")
     path.parent.mkdir(parents=True, exist_ok=True)
     with content, path.open("wb") as file:
         shutil.copyfileobj(content, file, 1 << 20)

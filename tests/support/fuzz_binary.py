@@ -185,7 +185,9 @@ def read_flipped(folder: Path) -> None:
 
 
 def unpack(folder: Path, name: str) -> None:
-    extract(folder / name, folder / "out", LIMIT)
+    out = folder / "out"
+    out.mkdir()
+    extract(folder / name, out, LIMIT)
 
 
 def read_zipped_pairs(folder: Path) -> None:
