@@ -101,7 +101,7 @@ def test_each_way_of_reading(copy_data: Path):
     result = outcome(copy_data, "--no-bombs", "--commands", *WAYS)
     check(result)
     assert result["refused"] > 150
-    assert result["by command"][WAYS[1]]["refused"] > 10
+    assert result["by command"][WAYS[1]]["refused"] > 5
 
 
 def test_malicious_checkpoint_in_every_command(copy_data: Path):
