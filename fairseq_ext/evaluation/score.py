@@ -30,6 +30,7 @@ TEXT_METRICS = {"chrf++": "chrF++", "ter": "TER", "spbleu": "spBLEU"}
 """Further metrics of sacrebleu: their names in tables, by the values of ``--metric``."""
 UNKNOWN = "<unk>"
 SOURCE_CURE = "Give the source text with `--source`."
+LARGEST_REPORT = 1 << 30  # bytes of a report; it has some 20 for each segment of a neural metric
 
 
 @dataclass(frozen=True)
@@ -430,7 +431,7 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
             or is set for the JSON of ``score``.
         DataError: neither command wrote the file.
     """
-    content = read_json(path)
+    content = read_json(path, largest=LARGEST_REPORT)
     try:
         if "systems" in content:
             return _of_comparison(path, content, system)

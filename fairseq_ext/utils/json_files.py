@@ -16,14 +16,14 @@ DIGITS = 18  # most digits of a whole number, so that it fits into int64
 LARGEST = 1 << 24  # most bytes of a file; its content may take forty times as much memory
 
 
-def read_json(path: str | Path) -> Any:
+def read_json(path: str | Path, *, largest: int = LARGEST) -> Any:
     """Read a JSON file in UTF-8, like :func:`parse_json`; errors name the file and the line.
 
-    A file of more than :data:`LARGEST` bytes is refused.
+    A file of more than ``largest`` bytes is refused.
     """
     path = require_file(path)
-    if path.stat().st_size > LARGEST:
-        raise DataError(f"`{path}` has more than {LARGEST:,} bytes; give the original file.")
+    if path.stat().st_size > largest:
+        raise DataError(f"`{path}` has more than {largest:,} bytes; give the original file.")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

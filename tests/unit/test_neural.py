@@ -237,6 +237,8 @@ def test_sources_become_text_as_translations_do(how, python, folder, monkeypatch
     assert "not an answer" not in done.stdout
     assert "nor is this an answer 16 0 False" in done.stderr
     assert [score.name for score in read_scores(folder / "scores")][-1] == "COMET"
+    (folder / "scores").write_text(" " * (1 << 24) + json.dumps(report))  # as of many segments
+    assert read_scores(folder / "scores")[-1].value == mean
 
 
 @pytest.mark.parametrize(
