@@ -119,7 +119,7 @@ def read(path: str | Path, numbers: str | None = None) -> EngineModel:
                 raise CheckpointError(reason) from error
             raise CheckpointError(
                 f"{manifest.folder / bundle.PROGRAM} cannot be used "
-                f"({reason.rstrip('.'):.200}). Make the bundle again."
+                f"({reason.rstrip('.'):.200}). Update fairseq-ext, or make the bundle again."
             ) from error
 
 

@@ -492,3 +492,9 @@ def test_a_made_up_program_is_refused(name: str, copy: Path):
     edit(copy, "program.json", HOSTILE[name])
     with pytest.raises(CheckpointError, match=r"program\.json"):
         program_file.read(copy)
+
+
+def test_an_operation_of_a_later_release_asks_for_an_update(copy: Path):
+    edit(copy, "program.json", lambda m: m["program"]["encoder"][0].__setitem__(0, "LATER"))
+    with pytest.raises(CheckpointError, match=r"cannot be used .*\. Update fairseq-ext, or make"):
+        program_file.read(copy)
