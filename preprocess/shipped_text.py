@@ -104,7 +104,7 @@ def chance(pair: Pair) -> float:
 
 
 def variants(pairs: Sequence[Pair], source: int) -> Iterator[Pair]:
-    """Yield some of the short pairs without final punctuation, about half with a lower-case source.
+    """Yield some short pairs stripped of final punctuation, about half with lower-case sources.
 
     ``source`` is the number of the source side: 0 for Spanish, 1 for English.
     """

@@ -224,7 +224,7 @@ def _starts(x: Array, y: Array, losses: Array) -> list[Array]:
 
 
 def _bounds(losses: Array) -> tuple[Array, Array]:
-    """Return the lower and upper bounds of θ in the search; L∞ stays below all losses."""
+    """Return the lower and upper bounds of θ in the fit; L∞ stays below all losses."""
     upper = np.array([np.inf, STEEPEST, STEEPEST, _BELOW * float(losses.min())])
     return np.array([-np.inf, 0.0, 0.0, 0.0]), upper
 

@@ -158,5 +158,5 @@ def ties(state: Mapping[str, Any]) -> dict[str, str]:
 
 
 def differences(report: str) -> str:
-    """Shorten torch's report on weights that do not fit a model to one line."""
+    """Shorten to one line torch's report on weights that do not fit a model."""
     return "; ".join(f"{line.strip():.160}" for line in report.splitlines()[1:4])

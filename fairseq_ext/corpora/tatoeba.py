@@ -61,9 +61,9 @@ def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
     """Split the corpus as for the models that come with the package.
 
     Complete groups of near-duplicates (:mod:`~fairseq_ext.corpora.near_duplicates`) are held out,
-    so no training sentence is a near-duplicate of a held-out sentence. ``valid`` and ``test`` are
-    drawn from the held-out pairs; ``sizes`` has their numbers of pairs. Held-out pairs that are not
-    drawn are in no split. Raise DataError if a size exceeds the number of pairs held out for it.
+    so no training sentence is a near-duplicate of a held-out sentence. ``valid`` and ``test`` each
+    have their own held-out pairs, of which as many are drawn as ``sizes`` says. The rest are in no
+    split. Raise DataError if a size is larger than the number of its split's held-out pairs.
     """
     pairs = read_pairs()
     held_out = json.loads(HELD_OUT.read_text(encoding="utf-8"))

@@ -62,7 +62,7 @@ OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
 
 
 class Evaluator:
-    """An evaluator of recipes, which computes the engine's arrays from the weights in a file.
+    """An evaluator of recipes: formulas of the engine's arrays, from the weights in a file.
 
     All results together may take at most ``budget`` bytes: a short recipe in a damaged bundle could
     ask for any amount of memory.

@@ -339,10 +339,11 @@ def new_figure(width: float, height: float) -> Iterator[Figure]:
 
 
 def with_ending(output: str | Path, ending: str) -> Path:
-    """Return the path ``output`` of a picture with ``ending``, such as ``-curve.png``.
+    """Let the path ``output`` of a picture end in ``ending``, such as ``-curve.png``.
 
-    It takes the place of an ending in :data:`ENDINGS`. If ``output`` is an SVG, ``.png`` in
-    ``ending`` becomes ``.svg``. Raise ConfigError for other kinds of pictures, such as ``.pdf``.
+    If the path ends as listed in :data:`ENDINGS`, ``ending`` replaces that end. If ``output`` is an
+    SVG, ``.png`` in ``ending`` becomes ``.svg``. Raise ConfigError for other kinds of pictures,
+    such as ``.pdf``.
     """
     path = Path(output)
     suffix = path.suffix.lower()

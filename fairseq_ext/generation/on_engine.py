@@ -257,7 +257,7 @@ class NativeGenerator:
         ]
 
     def _open(self) -> Team | Executor:
-        """Start the engine that ``numbers`` names: in torch on the model's device, or in C."""
+        """Start the engine of the number format: in torch on the model's device, or in C."""
         if self._numbers == TORCH:
             first = next(self._model.parameters())
             return Executor(self._program, first.device, first.dtype)

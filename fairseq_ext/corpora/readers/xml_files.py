@@ -155,7 +155,7 @@ def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
 def _is_break(element: Element, codes: frozenset[str]) -> bool:
     """Return whether an element stands for a line break.
 
-    An attribute such as ``type`` may say so. If the element's tag is in ``codes``, its text may.
+    An attribute such as ``type`` may say so; so may the text, if the element's tag is in ``codes``.
     """
     types = {element.get(name, "") for name in ("type", "ctype", "subType")}
     return bool(types & BREAK_TYPES) or (
