@@ -51,6 +51,7 @@ from fairseq_ext.utils.json_files import read_json
 MANIFEST, CONFIG = "bundle.json", "config.json"
 WEIGHTS, PROGRAM, SHORTLIST = "model.safetensors", "program.json", "shortlist.txt"
 SUFFIXES = (".zip", ".tar.zst")  # endings of the names of archived bundles
+# An entry that older code would overlook, in program.json too, needs a higher version.
 FORMAT, VERSION = "fairseq-ext bundle", 2
 PACKED = BITS, BITS_INT8 = "bits", "bits-int8"
 """Kinds of bundles whose binary weights take one bit each, and ternary weights 1.6 bits. All other
