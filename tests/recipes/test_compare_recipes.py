@@ -72,7 +72,7 @@ def test_further_test_sets_are_taken_where_they_can_be_had(tmp_path: Path) -> No
     write_lines(files / "test_2017_mscoco.lc.norm.tok.de", added)
     done = run(*command)
     assert "test_2017_flickr: left out." in done.stderr
-    for step in ("text", "merges", "subwords"):
+    for step in ("text", "merges", "subwords.train", "subwords.valid", "subwords.test"):
         assert f"\n{step}: done before" in f"\n{done.stderr}"
     tests = f"{out}/bpe/test,{out}/bpe/test_2017_mscoco"
     assert done.stdout.rstrip().endswith(f"--testpref {tests} --destdir …")
