@@ -112,7 +112,7 @@ def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
 
 
 def _unmarked(mark: re.Pattern[str], text: str) -> tuple[int, str]:
-    """Return the number of shortcut marks in a text, and the text without them.
+    """Count the marks of shortcut keys in a text; return the count, and the text without them.
 
     ``mark`` matches the marks. Matches in entities, placeholders and initials such as ``R&D``
     (:data:`PROTECTED`) do not count. If a text has several underscores, none is a mark.

@@ -161,7 +161,7 @@ class Preparation:
         return Encode(pipeline, words=True, must_keep=source.name)
 
     def _save_pipeline(self) -> None:
-        """Write ``text.json``, which lists the steps from text to the tokens of the test set."""
+        """Write ``text.json``: the steps that turned the test set's text into tokens."""
         pipeline = self._encoder(self.corpus.test[0]).pipeline
         pipeline = dataclasses.replace(pipeline, **self.corpus.author_steps)
         pipeline.save(self.out / "text")

@@ -107,7 +107,7 @@ class SplitJob:
 
     @property
     def repeat_names(self) -> list[str]:
-        """The names of the reports on repeated pairs, one for each range of fingerprints."""
+        """The file names of the reports on repeated pairs, one for each range of fingerprints."""
         return [f"repeat-{number:06d}.json" for number in range(self.partitions)]
 
     def part_file(self, number: int, ending: str) -> Path:

@@ -74,8 +74,8 @@ class Evaluator:
     def int8(self, recipe: Recipe) -> tuple[np.ndarray, np.ndarray] | None:
         """Compute a recipe as an int8 matrix with a factor for each row, or return None.
 
-        The result is None if the recipe is neither a weight stored in int8 nor ``rows`` of such
-        weights with equally many columns.
+        The recipe must be a weight stored in int8, or ``rows``, which stacks such weights of equal
+        width. For other recipes the result is None.
         """
         is_rows = isinstance(recipe, list) and recipe[:1] == ["rows"]
         names = recipe[1:] if is_rows else [recipe]

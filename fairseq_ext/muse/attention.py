@@ -86,7 +86,7 @@ class MultiScaleAttention(nn.Module):
 
     @property
     def parts_out(self) -> int:
-        """The number of results in the output: attention and, if there is one, convolution."""
+        """The number of results in the output: 1 (attention) or 2 (attention and convolution)."""
         return 1 if self.convolution is None else 2
 
     def forward(

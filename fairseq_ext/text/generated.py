@@ -118,10 +118,10 @@ def require_text(
 def check_reference(
     references: Sequence[str], reference: str | Path, lines: Sequence[str], name: str | Path
 ) -> None:
-    """Compare references with translations, ``lines``: are both text, or both tokens?
+    """Check that the references and the translations ``lines`` are both text or both tokens.
 
-    ``reference`` and ``name`` are the files of both. Print a warning if only one of the files seems
-    to be tokenized. Raise :class:`DataError` if only the references are pieces of subword-nmt.
+    Their files are ``reference`` and ``name``. Print a warning if only one of the files seems to be
+    tokenized. Raise :class:`DataError` if only the references are pieces of subword-nmt.
     """
     if 10 * _marked(references) > len(references) and not _marked(lines):
         raise DataError(
