@@ -26,6 +26,7 @@ CHUNK = 100_000  # training sentences at a time; some 200 MB
 FILTER_BITS = 26  # first bits of a fingerprint that are looked up before the search; 64 MB
 LONGEST = 100
 """Most words of a sentence for which the search leaves out every pair of words in turn."""
+MOST_PAIRS = 1_000_000  # pairs to collect before they are compared; some 200 MB
 EXACT, NEAR = "exact", "near"
 SPACELESS = (
     " The text has no spaces between words, so that few sentences that differ by a word or two are "
@@ -61,14 +62,17 @@ def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
     matches: dict[int, Match] = {}
     iterator, before = iter(training), 0
     while chunk := list(itertools.islice(iterator, CHUNK)):
+        shared = set[tuple[int, int]]()  # numbers of a test sentence and of a sentence in the chunk
         for fingerprints, places in skeletons(hash_words(chunk), LONGEST):
             hits = may_match[fingerprints >> shift]
             places, fingerprints = places[hits], fingerprints[hits]
-            shared = set[tuple[int, int]]()  # a test sentence's number, and one in the chunk
             low, high = (np.searchsorted(values, fingerprints, side) for side in ("left", "right"))
             for hit in np.flatnonzero(low < high).tolist():
                 shared |= {(row, int(places[hit])) for row in rows[low[hit] : high[hit]].tolist()}
-            _compare(shared, sentences, chunk, before, matches)
+                if len(shared) > MOST_PAIRS:
+                    _compare(shared, sentences, chunk, before, matches)
+                    shared.clear()
+        _compare(shared, sentences, chunk, before, matches)
         before += len(chunk)
     return sorted(matches.values())
 

@@ -130,6 +130,7 @@ def sentences(count: int, seed: int) -> list[str]:
 
 def test_the_same_sentences_are_found_as_by_trying_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contamination, "CHUNK", 70)
+    monkeypatch.setattr(contamination, "MOST_PAIRS", 10)
     training = sentences(300, 1)
     draw = random.Random(2)
     test = sentences(20, 3)
