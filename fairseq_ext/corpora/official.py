@@ -257,7 +257,9 @@ class Preparation:
         for split in (*TRAINING, *test_names):
             outputs = [bpe / name for name in self._names([split])]
             work = partial(self._split_into_pieces, split)
-            fates[split] = do_once(self.out, f"subwords.{split}", settings, outputs, work)
+            # `split` tells the records of steps from older ones, whose reports had another form.
+            record = {**settings, "split": split}
+            fates[split] = do_once(self.out, f"subwords.{split}", record, outputs, work)
         return fates
 
     def _split_into_pieces(self, split: str) -> Tally:
