@@ -218,15 +218,16 @@ def score_generated(
         measures: further arguments of :func:`score_lines`.
 
     Raises:
-        DataError: files are unreadable or incomplete, SentencePiece pieces are not joined, or a
-            neural metric needs S lines that cannot be turned into text.
+        DataError: files are unreadable or incomplete, the reference is empty, subword pieces are
+            not joined, or a neural metric needs S lines that cannot be turned into text.
     """
     references = plain_lines(reference)
     sentences = outputs.read_generated(generated, expected=len(references))
     undoing = undoing or Postprocessor.by_language(None)
     tokens = undoing.words(outputs.best_hypotheses(sentences))
     texts = undoing.text(tokens)
-    check_translations(texts, "the translation", references, reference)
+    name = generated if isinstance(generated, str | Path) else generated[0]
+    check_translations(texts, name, references, reference)
     sources: Sequence[str] = []
     if measures.get("neural"):
         generated_sources = [sentence.source for sentence in sentences]

@@ -16,6 +16,7 @@ from fairseq_ext.checkpoints import averaging, storage
 from fairseq_ext.evaluation import outputs, plots, score, training_log
 from fairseq_ext.evaluation.breakdown import break_down, kinds_of, most_different
 from fairseq_ext.text.generated import Postprocessor
+from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 from tests.support.harness import command, error_line, run, write_lines
@@ -216,6 +217,11 @@ def test_score_generated(tmp_path):
     tokenized = write_lines(tmp_path / "tok", joined_sides[1])
     better = score.score_generated(generated, reference, tokenized, english)[2].value
     assert better == pytest.approx(naive_bleu(*joined_sides), abs=1e-9)
+    with pytest.raises(DataError, match="empty` has no words"):
+        score.score_generated(generated, write_lines(tmp_path / "empty", ["", ""]))
+    as_it_is = Postprocessor(Pipeline("de", "en"))  # as a text.json without subwords says
+    with pytest.raises(DataError, match=f"Join them: sed 's/@@ //g' {generated} > "):
+        score.score_generated([generated], reference, undoing=as_it_is)
     with pytest.raises(DataError, match="lacks 1 of 3"):
         score.score_generated(generated, write_lines(tmp_path / "ref", [*REFERENCES, "x"]))
 
