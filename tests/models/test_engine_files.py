@@ -467,10 +467,13 @@ def test_numbers_of_no_weight_are_refused(value: float, read: Callable, copy: Pa
         read(copy)
 
 
-def test_a_sine_without_end_is_refused():
+def test_a_sine_or_a_table_without_end_is_refused():
     for frequency in (math.nan, math.inf, 3e38):
         with pytest.raises(DataError, match="frequency out of range"):
             recipes.sinusoids(np.array([frequency], np.float32), 4, 2, 1)
+    for count, width, padding in ((5, 99, 1), (5, 1, 1), (1 << 30, 2, 1), (5, 2, 5), (5, 2, -1)):
+        with pytest.raises(DataError, match="a size that does not fit"):
+            recipes.sinusoids(np.ones(1, np.float32), count, width, padding)
 
 
 def deep(levels: int, *first: object) -> list:
