@@ -133,11 +133,11 @@ class TestStagedFolder:
         replace = Path.replace
         monkeypatch.setattr(Path, "replace", lambda s, t: (order.append(t.name), replace(s, t)))
         with files.staged_folder(folder) as stage:
-            for name in ("dict.en", "b", "z"):
+            for name in ("dict.en", "text.json", "b", "z"):
                 (stage / name).write_text(name)
             assert not (folder / "b").exists()
-        assert names(folder) == ["b", "dict.en", "z"]
-        assert order == ["b", "z", "dict.en"]
+        assert names(folder) == ["b", "dict.en", "text.json", "z"]
+        assert order == ["b", "z", "dict.en", "text.json"]
 
     def test_two_runs_do_not_mix_their_files(self, tmp_path: Path):
         """Each waits until the other one has moved all of its own."""
