@@ -21,6 +21,7 @@ from fairseq_ext.utils.json_files import read_json, write_json
 
 FILE = "text.json"
 FORMAT = 1
+LARGEST = 1 << 20  # most bytes of a text.json
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def load(folder: str | Path) -> Pipeline | None:
     path = Path(folder, FILE)
     if not path.exists():
         return None
-    content = read_json(path)
+    content = read_json(path, largest=LARGEST)
     if not isinstance(content, dict):
         raise _wrong(path, "it is not a JSON object")
     if (file_format := content.pop("format", None)) != FORMAT:

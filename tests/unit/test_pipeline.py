@@ -313,6 +313,7 @@ def entries(**others: object) -> str:
         (entries(src=5), "`src` is 5"),
         (entries(files=[{"name": "../codes"}]), "`files` has"),
         (entries(files=[{"name": "c", "sha256": ""}]), "does not exist"),
+        ('"' + "a" * (1 << 20) + '"', "more than 1,048,576 bytes"),
     ],
 )
 def test_a_broken_file_is_refused_in_one_line(content: str, reason: str, tmp_path: Path):

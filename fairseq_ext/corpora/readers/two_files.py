@@ -16,6 +16,7 @@ DOCUMENT = r"<doc\b[^<>]*?\bdocid\s*=\s*[\"']?([^\"'>]+)"
 SEGMENT = r"<seg\b([^<>]*)(?:(?<=/)>|>?(.*?)(</seg>|\Z))"  # attributes, text, end
 DOCUMENT_OR_SEGMENT = re.compile(f"{DOCUMENT}|{SEGMENT}", re.IGNORECASE | re.DOTALL)
 SEGMENT_TAG = re.compile(r"<seg\b", re.IGNORECASE)
+LARGEST_PAGE = 1 << 24  # most bytes of a page
 NUMBER = re.compile(r"\bid\s*=\s*[\"']?([^\"'\s<>]+)", re.IGNORECASE)
 BLOCKS = {"p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "td", "th", "dt", "dd", "title"}
 VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
@@ -173,6 +174,8 @@ def pages(folder: Path) -> list[Path]:
 
 
 def _paragraphs(page: Path) -> dict[str, str | None]:
+    if page.stat().st_size > LARGEST_PAGE:
+        raise DataError(f"`{page}` has over {LARGEST_PAGE:,} bytes; leave this page out.")
     parser = Paragraphs()
     parser.feed(reading.read_text(page))
     parser.close()
